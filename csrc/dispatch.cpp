@@ -1,0 +1,49 @@
+// Chooses the instruction set once, at run time; GQALLREDUCE_SIMD=scalar|avx2|avx512 overrides it (tests do).
+#include <cstdlib>
+#include <cstring>
+
+#include "gq/kernels.hpp"
+
+namespace gq {
+namespace scalar {
+extern const Kernels table;
+}
+namespace avx2 {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
+
+namespace {
+
+bool supported(const char* name) {
+  if (!std::strcmp(name, "scalar")) return true;
+  if (!std::strcmp(name, "avx2"))
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+  if (!std::strcmp(name, "avx512"))
+    return supported("avx2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return false;
+}
+
+const Kernels* find(const char* name) {
+  if (!supported(name)) return nullptr;
+  return !std::strcmp(name, "avx512") ? &avx512::table : !std::strcmp(name, "avx2") ? &avx2::table : &scalar::table;
+}
+
+const Kernels* current = find(best_level());
+
+}  // namespace
+
+const Kernels& kernels() { return *current; }
+
+bool use_level(const char* name) {
+  const Kernels* found = find(name);
+  if (found) current = found;
+  return found != nullptr;
+}
+
+const char* best_level() { return supported("avx512") ? "avx512" : supported("avx2") ? "avx2" : "scalar"; }
+
+}  // namespace gq

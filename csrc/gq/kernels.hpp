@@ -1,0 +1,31 @@
+// The kernels of one instruction set as a table of functions, and the table the CPU at hand can run.
+//
+// Every level (scalar, AVX2, AVX-512) gives the same bytes; the scalar one is the oracle. The headers of this
+// folder are compiled three times, by csrc/{scalar,avx2,avx512}.cpp, into three namespaces; nothing here allocates,
+// throws, or knows Python or MPI.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace gq {
+
+// Where the units (columns or buckets) of a flattened vector begin: runs of `run` elements, each cut into `parts`
+// nearly equal parts. `start` is the global index of a region's first element.
+struct Grid {
+  std::uint64_t start;
+  std::uint64_t run;
+  std::uint64_t parts;
+};
+
+struct Kernels {
+  const char* name;
+  // Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a value is not finite (after rounding), else 0.
+  int (*widen)(const void* source, float* target, std::size_t n, int format);
+  int (*narrow)(const float* source, void* target, std::size_t n, int format);
+};
+
+const Kernels& kernels();                        // the level in use
+bool use_level(const char* name);                // false if unknown or not supported by this CPU
+const char* best_level();                        // the highest level of this CPU
+
+}  // namespace gq

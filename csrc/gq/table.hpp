@@ -1,0 +1,14 @@
+// Included once per instruction set: gathers its kernels into a table.
+#include "gq/cast.hpp"
+#include "gq/kernels.hpp"
+
+namespace gq {
+namespace GQ_NAMESPACE {
+extern const Kernels table;
+const Kernels table = {
+    /*name=*/GQ_LEVEL == 0 ? "scalar" : GQ_LEVEL == 1 ? "avx2" : "avx512",
+    widen,
+    narrow,
+};
+}  // namespace GQ_NAMESPACE
+}  // namespace gq

@@ -1,0 +1,15 @@
+"""One extension: the C++ kernels. It links no MPI, so one build runs on every MPI."""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+kernels = Extension(
+    "gqallreduce._kernels",
+    sources=["gqallreduce/_kernels.pyx", "csrc/dispatch.cpp", "csrc/scalar.cpp", "csrc/avx2.cpp", "csrc/avx512.cpp"],
+    include_dirs=["csrc"],
+    language="c++",
+    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fopenmp", "-Wall", "-Wextra"],
+    extra_link_args=["-fopenmp"],
+)
+directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
+setup(ext_modules=cythonize([kernels], compiler_directives=directives))
