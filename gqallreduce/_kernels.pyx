@@ -1,14 +1,42 @@
 # distutils: language = c++
 """Doors to the C++ kernels: check sizes, drop the GIL, call."""
 
+from libc.stdint cimport uint8_t, uint64_t
+
+from gqallreduce.errors import WireError
+
 cdef extern from "gq/kernels.hpp" namespace "gq" nogil:
     cdef struct Grid:
-        unsigned long long start, run, parts
+        uint64_t start, run, parts
     cdef struct Kernels:
         const char* name
     const Kernels& kernels()
     bint use_level(const char* name)
     const char* best_level()
+
+cdef extern from "gq/door.hpp" namespace "gq" nogil:
+    int c_threads "gq::threads" ()
+    void c_set_threads "gq::set_threads" (int n)
+
+cdef extern from "gq/doors.hpp" namespace "gq" nogil:
+    int c_widen "gq::widen" (const uint8_t* source, float* y, size_t n, int format)
+    int c_narrow "gq::narrow" (const float* x, uint8_t* target, size_t n, int format)
+    int c_add_finite "gq::add_finite" (const float* x, const float* e, uint8_t* y, size_t n)
+    int c_scale "gq::scale" (float* y, float factor, size_t n)
+    void c_add "gq::add" (const uint8_t* wire, float* y, size_t n)
+    int c_all_finite "gq::all_finite" (const float* x, size_t n)
+
+    size_t c_onebit_nbytes "gq::onebit_nbytes" (const Grid& grid, size_t n)
+    int c_onebit_encode "gq::onebit_encode" (
+        const float* x, const float* e, float* r, uint8_t* wire, size_t n, const Grid& grid)
+    int c_onebit_decode "gq::onebit_decode" (const uint8_t* wire, float* y, size_t n, const Grid& grid, float scale)
+    int c_onebit_decode_add "gq::onebit_decode_add" (const uint8_t* wire, float* y, size_t n, const Grid& grid)
+
+
+# A float32 array, or float32s as bytes at any address.
+ctypedef fused FloatsOrBytes:
+    float
+    uint8_t
 
 
 def simd_level():
@@ -20,9 +48,209 @@ def use_simd_level(str name):
         raise ValueError(f"SIMD level {name!r} is not known or not supported by this CPU; best: {best_level().decode()}")
 
 
+def threads():
+    """How many threads one call may use."""
+    return c_threads()
+
+
+def set_threads(int n):
+    """Let one call use n threads (less than 1 means 1); the results do not depend on it."""
+    c_set_threads(n)
+
+
+cdef const float* in_of(const float[::1] view) noexcept:
+    if view is None or view.shape[0] == 0:
+        return NULL
+    return &view[0]
+
+
+cdef float* out_of(float[::1] view) noexcept:
+    if view is None or view.shape[0] == 0:
+        return NULL
+    return &view[0]
+
+
+cdef const uint8_t* bytes_in(const uint8_t[::1] view) noexcept:
+    if view.shape[0] == 0:
+        return NULL
+    return &view[0]
+
+
+cdef uint8_t* bytes_out(uint8_t[::1] view) noexcept:
+    if view.shape[0] == 0:
+        return NULL
+    return &view[0]
+
+
+cdef int require(str what, size_t got, size_t expected) except -1:
+    if got != expected:
+        raise ValueError(f"{what}: got {got}, expected {expected}")
+    return 0
+
+
+cdef int require_errors(const float[::1] e, float[::1] r, size_t n) except -1:
+    if e is not None:
+        require("elements of e", e.shape[0], n)
+    if r is not None:
+        require("elements of r", r.shape[0], n)
+    return 0
+
+
+cdef Grid grid_of(uint64_t start, uint64_t run, uint64_t parts) except *:
+    if not 1 <= parts <= run:
+        raise ValueError(f"a run of {run} elements cannot have {parts} parts")
+    return Grid(start, run, parts)
+
+
 # --- casts ---
 
+
+cdef size_t itemsize(int format) except 0:
+    if not 0 <= format <= 2:
+        raise ValueError(f"format: got {format}, expected 0 (float16), 1 (bfloat16) or 2 (float64)")
+    return 8 if format == 2 else 2
+
+
+def widen(const uint8_t[::1] source not None, float[::1] y not None, int format):
+    """y = source, of format 0 float16, 1 bfloat16, 2 float64; 1 if a result is not finite, else 0."""
+    cdef size_t n = y.shape[0]
+    require("bytes of source", source.shape[0], n * itemsize(format))
+    cdef const uint8_t* source_at = bytes_in(source)
+    cdef float* y_at = out_of(y)
+    cdef int bad
+    with nogil:
+        bad = c_widen(source_at, y_at, n, format)
+    return bad
+
+
+def narrow(const float[::1] x not None, uint8_t[::1] target not None, int format):
+    """target = x rounded to the format, to nearest even; 1 if a result is not finite, else 0."""
+    cdef size_t n = x.shape[0]
+    require("bytes of target", target.shape[0], n * itemsize(format))
+    cdef const float* x_at = in_of(x)
+    cdef uint8_t* target_at = bytes_out(target)
+    cdef int bad
+    with nogil:
+        bad = c_narrow(x_at, target_at, n, format)
+    return bad
+
+
+def add_finite(const float[::1] x not None, const float[::1] e, FloatsOrBytes[::1] y not None):
+    """y = x + e, or x if e is None; y is float32 or bytes. 1 if a result is not finite, else 0."""
+    cdef size_t n = x.shape[0]
+    require_errors(e, None, n)
+    require("bytes of y", y.shape[0] * sizeof(FloatsOrBytes), n * sizeof(float))
+    if n == 0:
+        return 0
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    cdef uint8_t* y_at = <uint8_t*> &y[0]
+    cdef int bad
+    with nogil:
+        bad = c_add_finite(x_at, e_at, y_at, n)
+    return bad
+
+
+def add(const float[::1] a not None, float[::1] y not None):
+    """y += a."""
+    cdef size_t n = y.shape[0]
+    require("elements of a", a.shape[0], n)
+    cdef const uint8_t* a_at = <const uint8_t*> in_of(a)
+    cdef float* y_at = out_of(y)
+    with nogil:
+        c_add(a_at, y_at, n)
+
+
+def add_wire(const uint8_t[::1] wire not None, float[::1] y not None):
+    """y += the float32s in the bytes `wire`."""
+    cdef size_t n = y.shape[0]
+    if <size_t> wire.shape[0] != n * sizeof(float):
+        raise WireError(f"got {wire.shape[0]} bytes, expected {n * sizeof(float)}")
+    cdef const uint8_t* wire_at = bytes_in(wire)
+    cdef float* y_at = out_of(y)
+    with nogil:
+        c_add(wire_at, y_at, n)
+
+
+def scale(float[::1] y not None, float factor):
+    """y *= factor; 1 if a result is not finite, else 0."""
+    cdef size_t n = y.shape[0]
+    cdef float* y_at = out_of(y)
+    cdef int bad
+    with nogil:
+        bad = c_scale(y_at, factor, n)
+    return bad
+
+
+def all_finite(const float[::1] x not None):
+    cdef size_t n = x.shape[0]
+    cdef const float* x_at = in_of(x)
+    cdef bint finite
+    with nogil:
+        finite = c_all_finite(x_at, n)
+    return finite
+
+
 # --- one bit ---
+
+
+def onebit_nbytes(uint64_t start, size_t n, uint64_t run, uint64_t parts):
+    """The bytes of the one-bit message of n elements."""
+    return c_onebit_nbytes(grid_of(start, run, parts), n)
+
+
+def onebit_encode(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
+                  uint64_t start, uint64_t run, uint64_t parts):
+    """wire = the one-bit message of x + e, r = the error; 1 if a value is not finite, else 0."""
+    cdef size_t n = x.shape[0]
+    cdef Grid grid = grid_of(start, run, parts)
+    require_errors(e, r, n)
+    require("bytes of wire", wire.shape[0], c_onebit_nbytes(grid, n))
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    cdef float* r_at = out_of(r)
+    cdef uint8_t* wire_at = bytes_out(wire)
+    cdef int bad
+    with nogil:
+        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, n, grid)
+    return bad
+
+
+cdef Grid onebit_grid(const uint8_t[::1] wire, size_t n, uint64_t start, uint64_t run, uint64_t parts) except *:
+    cdef Grid grid = grid_of(start, run, parts)
+    cdef size_t expected = c_onebit_nbytes(grid, n)
+    if <size_t> wire.shape[0] != expected:
+        raise WireError(f"a one-bit message of {n} elements: got {wire.shape[0]} bytes, expected {expected}")
+    return grid
+
+
+def onebit_decode(const uint8_t[::1] wire not None, float[::1] y not None,
+                  uint64_t start, uint64_t run, uint64_t parts, float scale=1.0):
+    """y = the decoded values * scale."""
+    cdef size_t n = y.shape[0]
+    cdef Grid grid = onebit_grid(wire, n, start, run, parts)
+    cdef const uint8_t* wire_at = bytes_in(wire)
+    cdef float* y_at = out_of(y)
+    cdef int bad
+    with nogil:
+        bad = c_onebit_decode(wire_at, y_at, n, grid, scale)
+    if bad:
+        raise WireError("a one-bit message with a mean that is not finite")
+
+
+def onebit_decode_add(const uint8_t[::1] wire not None, float[::1] y not None,
+                      uint64_t start, uint64_t run, uint64_t parts):
+    """y += the decoded values."""
+    cdef size_t n = y.shape[0]
+    cdef Grid grid = onebit_grid(wire, n, start, run, parts)
+    cdef const uint8_t* wire_at = bytes_in(wire)
+    cdef float* y_at = out_of(y)
+    cdef int bad
+    with nogil:
+        bad = c_onebit_decode_add(wire_at, y_at, n, grid)
+    if bad:
+        raise WireError("a one-bit message with a mean that is not finite")
+
 
 # --- levels ---
 

@@ -19,9 +19,20 @@ struct Grid {
 
 struct Kernels {
   const char* name;
-  // Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a value is not finite (after rounding), else 0.
-  int (*widen)(const void* source, float* target, std::size_t n, int format);
-  int (*narrow)(const float* source, void* target, std::size_t n, int format);
+
+  // cast.hpp. Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a result is not finite, else 0.
+  int (*widen)(const std::uint8_t* source, float* y, std::size_t n, int format);
+  int (*narrow)(const float* x, std::uint8_t* target, std::size_t n, int format);
+  int (*add_finite)(const float* x, const float* e, std::uint8_t* y, std::size_t n);
+  int (*scale)(float* y, float factor, std::size_t n);
+  void (*add)(const std::uint8_t* wire, float* y, std::size_t n);
+  int (*all_finite)(const float* x, std::size_t n);
+
+  // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
+  std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
+  int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
+  int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
+  int (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
 };
 
 const Kernels& kernels();                        // the level in use
