@@ -33,6 +33,30 @@ struct Kernels {
   int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
   int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
   int (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
+
+  // select.hpp
+  std::size_t (*collect)(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
+                         std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity);
+  void (*histogram)(const float* x, const float* e, std::size_t n, std::int64_t* counts);
+  std::uint32_t (*kth)(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above);
+  std::size_t (*keep)(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
+                      std::uint32_t negative_bits, std::int64_t* ties, bool joint);
+  void (*count_signs)(const float* v, std::size_t n, std::size_t* positives, std::size_t* negatives);
+
+  // columns.hpp. -1 if a value is not finite.
+  std::size_t (*select_bound)(const Grid& grid, std::size_t n, std::size_t pi);
+  std::int64_t (*select_columns)(const float* x, const float* e, float* r, std::size_t n, const Grid& grid,
+                                 std::size_t pi, bool separate, std::uint32_t first, std::uint32_t* index,
+                                 float* value);
+
+  // adaptive.hpp. -1 if a value is not finite or the message is malformed.
+  std::int64_t (*adaptive_encode)(const std::uint32_t* index, const float* value, std::size_t count, float* r,
+                                  std::uint8_t* wire, std::size_t n, const Grid& grid);
+  std::int64_t (*adaptive_nbytes)(const std::uint8_t* wire, std::size_t nbytes, std::size_t columns);
+  int (*adaptive_decode)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                         std::size_t n, const Grid& grid, float scale);
+  int (*adaptive_decode_add)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                             std::size_t n, const Grid& grid);
 };
 
 const Kernels& kernels();                        // the level in use
