@@ -19,9 +19,44 @@ struct Grid {
 
 struct Kernels {
   const char* name;
-  // Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a value is not finite (after rounding), else 0.
-  int (*widen)(const void* source, float* target, std::size_t n, int format);
-  int (*narrow)(const float* source, void* target, std::size_t n, int format);
+
+  // cast.hpp. Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a result is not finite, else 0.
+  int (*widen)(const std::uint8_t* source, float* y, std::size_t n, int format);
+  int (*narrow)(const float* x, std::uint8_t* target, std::size_t n, int format);
+  int (*add_finite)(const float* x, const float* e, std::uint8_t* y, std::size_t n);
+  int (*scale)(float* y, float factor, std::size_t n);
+  void (*add)(const std::uint8_t* wire, float* y, std::size_t n);
+  int (*all_finite)(const float* x, std::size_t n);
+
+  // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
+  std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
+  int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
+  int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
+  int (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
+
+  // select.hpp
+  std::size_t (*collect)(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
+                         std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity);
+  void (*histogram)(const float* x, const float* e, std::size_t n, std::int64_t* counts);
+  std::uint32_t (*kth)(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above);
+  std::size_t (*keep)(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
+                      std::uint32_t negative_bits, std::int64_t* ties, bool joint);
+  void (*count_signs)(const float* v, std::size_t n, std::size_t* positives, std::size_t* negatives);
+
+  // columns.hpp. -1 if a value is not finite.
+  std::size_t (*select_bound)(const Grid& grid, std::size_t n, std::size_t pi);
+  std::int64_t (*select_columns)(const float* x, const float* e, float* r, std::size_t n, const Grid& grid,
+                                 std::size_t pi, bool separate, std::uint32_t first, std::uint32_t* index,
+                                 float* value);
+
+  // adaptive.hpp. -1 if a value is not finite or the message is malformed.
+  std::int64_t (*adaptive_encode)(const std::uint32_t* index, const float* value, std::size_t count, float* r,
+                                  std::uint8_t* wire, std::size_t n, const Grid& grid);
+  std::int64_t (*adaptive_nbytes)(const std::uint8_t* wire, std::size_t nbytes, std::size_t columns);
+  int (*adaptive_decode)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                         std::size_t n, const Grid& grid, float scale);
+  int (*adaptive_decode_add)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                             std::size_t n, const Grid& grid);
 };
 
 const Kernels& kernels();                        // the level in use
