@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 
+import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 from gqallreduce.cli.exact import Check, Reference
 from gqallreduce.cli.measure import WARM_UP, Quantized, groups, interleave, pooled, rows
@@ -67,8 +68,6 @@ def run(arguments):
 
 def _complaint(arguments):
     """What is wrong with the arguments or the installation; "" if nothing is."""
-    import gqallreduce as gq
-
     missing = [name for name in ("rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
         return f"needs {', '.join(missing)}: pip install 'gqallreduce[bench]'"

@@ -10,8 +10,12 @@ import time
 
 import numpy as np
 
+import gqallreduce as gq
+from gqallreduce import _kernels
 from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, size_text
+from gqallreduce.layout import Grid, Region, blocks
+from gqallreduce.workspace import Workspace
 
 CODECS = (
     "raw",
@@ -43,8 +47,6 @@ def add_arguments(parser):
 
 def run(arguments):
     """Measures, prints and writes; 0 if all went well, 1 if a message was wrong. ValueError for an unknown name."""
-    from gqallreduce import _kernels
-
     texts = arguments.codecs or default_codecs()
     sizes = [parse_size(text) for text in arguments.sizes]
     levels = arguments.simd or machine.simd_levels()
@@ -85,8 +87,6 @@ def _all_sizes(texts, sizes, levels, repetitions, report):
 
 def default_codecs():
     """The usual codecs, and the example of every registered one that is not among them, without its schedule."""
-    import gqallreduce as gq
-
     texts = list(CODECS)
     known = {gq.Scheme.parse(text).codec.name for text in texts}
     for entry in gq.schemes():
@@ -109,10 +109,6 @@ class Coder:
     """One codec over a whole vector, region by region as in an allreduce, for each input of the ring."""
 
     def __init__(self, text, inputs):
-        import gqallreduce as gq
-        from gqallreduce.layout import Grid, Region, blocks
-        from gqallreduce.workspace import Workspace
-
         scheme = gq.Scheme.parse(text)
         self.text, self.codec, self.inputs = text, scheme.codec, inputs
         size = inputs[0].size
@@ -133,8 +129,6 @@ class Coder:
         self._step += 1
 
     def _encode(self, number):
-        from gqallreduce import _kernels
-
         parts = [(region, *self._arrays(number, region)) for region in self.regions]
         selected = self._selected(parts) if self.codec.selects else [None] * len(parts)
         wire, stream, at = self.wires[number], _kernels.Stream(number, 0, 0, self._step), 0
@@ -186,8 +180,6 @@ class Coder:
 
 def measure(texts, nbytes, level, repetitions):
     """Rows of plain values, one per codec, at one size and SIMD level."""
-    from gqallreduce import _kernels
-
     _kernels.use_simd_level(level)
     inputs = _inputs(nbytes)
     copies = [np.zeros_like(x) for x in inputs]

@@ -1,12 +1,14 @@
-"""`info`: what is installed and what it can do here. Works without mpi4py, a compiled extension or a launcher."""
+"""`info`: what is installed and what it can do here. Works without mpi4py or a launcher."""
 
 import importlib.metadata
 import os
 import platform
 
+import gqallreduce
+from gqallreduce import _kernels
 from gqallreduce.cli import machine
 
-PACKAGES = ("gqallreduce", "numpy", "mpi4py", "cupy", "torch")
+PACKAGES = ("numpy", "mpi4py", "cupy", "torch")
 OVERRIDES = ("GQALLREDUCE_SIMD", "GQALLREDUCE_THREADS", "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS")
 
 
@@ -16,7 +18,7 @@ def add_arguments(parser):
 
 def run(arguments):
     """Prints one line per fact, on rank 0 only; 0 always, since a missing part is a fact like others."""
-    facts = [*_versions(), ("processor", _processor()), *_kernels(), *_mpi(), ("overrides", _overrides())]
+    facts = [*_versions(), ("processor", _processor()), *_simd(), *_mpi(), ("overrides", _overrides())]
     facts.append(("profile", "default"))
     if machine.launched_rank() == 0:
         width = max(len(name) for name, _ in facts)
@@ -26,6 +28,7 @@ def run(arguments):
 
 
 def _versions():
+    yield "gqallreduce", gqallreduce.__version__
     yield "python", platform.python_version()
     for package in PACKAGES:
         yield package, _version(package)
@@ -44,14 +47,9 @@ def _processor():
     return f"{machine.processor()}, {os.cpu_count()} cores, {machine.usable_cores()} of them for this process"
 
 
-def _kernels():
-    try:
-        from gqallreduce import _kernels as kernels
-    except ImportError as problem:
-        yield "SIMD level", f"the kernels are not built: {problem}"
-        return
-    yield "SIMD level", f"{kernels.simd_level()} (of {', '.join(machine.simd_levels())})"
-    yield "threads", f"{kernels.threads()} for one call"
+def _simd():
+    yield "SIMD level", f"{_kernels.simd_level()} (of {', '.join(machine.simd_levels())})"
+    yield "threads", f"{_kernels.threads()} for one call"
 
 
 def _mpi():

@@ -11,6 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
+
+import gqallreduce
+from gqallreduce import _kernels
+
 # In this order: a launcher inside a Slurm allocation sets its own beside Slurm's. Slurm's count is that of the
 # allocation unless srun started this process, which SLURM_PROCID tells.
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -120,19 +125,8 @@ def link(nodes, environ=None):
     return "shared memory"
 
 
-def simd_level():
-    """The SIMD level that the kernels run at; None if they are not built."""
-    try:
-        from gqallreduce import _kernels
-    except ImportError:
-        return None
-    return _kernels.simd_level()
-
-
 def simd_levels():
     """The SIMD levels that this processor and build can run, from the plainest on; leaves the level as it was."""
-    from gqallreduce import _kernels
-
     now, found = _kernels.simd_level(), []
     try:
         for level in ("scalar", "avx2", "avx512"):
@@ -155,10 +149,6 @@ def cuda_aware(library_path):
 
 def describe(**more):
     """The machine's description as a dict of plain values; `more` adds what only MPI or a device knows."""
-    import numpy
-
-    import gqallreduce
-
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -166,8 +156,9 @@ def describe(**more):
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": numpy.__version__,
-        "gqallreduce": getattr(gqallreduce, "__version__", None),
-        "simd": simd_level(),
+        "gqallreduce": gqallreduce.__version__,
+        "simd": _kernels.simd_level(),
+        "threads": _kernels.threads(),
         "commit": commit(),
         "command": command(),
         **more,

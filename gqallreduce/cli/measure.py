@@ -5,9 +5,12 @@ time of a repetition is that of the slowest rank, after a barrier. The buffer is
 """
 
 import contextlib
+import gc
 import time
 
 import numpy as np
+
+import gqallreduce as gq
 
 WARM_UP = -1  # the round that is not counted; its results, of a first call, are those whose error is reported
 
@@ -16,8 +19,6 @@ class Quantized:
     """A scheme with an Allreduce object of its own, under one key; `close()` lets go of its memory."""
 
     def __init__(self, text, comm, key):
-        import gqallreduce as gq
-
         self.name = text
         self.scheme = gq.Scheme.parse(text)
         self.feedback = self.scheme.feedback
@@ -42,6 +43,7 @@ class Quantized:
 
     def close(self):
         self._allreduce = None
+        gc.collect()  # its statistics refer back to it
 
 
 class Samples:
