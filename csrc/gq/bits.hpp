@@ -12,27 +12,40 @@ namespace GQ_NAMESPACE {
 
 static inline std::size_t packed_size(std::size_t n, int bits) { return (n * bits + 7) / 8; }
 
-// One byte string of up to eight codes as a number, and back: code k in the bits [k*b, (k+1)*b).
-static inline void pack_eight(const std::uint8_t* code, std::size_t n, int bits, std::uint8_t* out) {
+static inline std::uint64_t join_eight(const std::uint8_t* code, std::size_t n, int bits) {
   std::uint64_t word = 0;
   for (std::size_t k = 0; k < n; ++k) word |= std::uint64_t(code[k]) << (k * bits);
-  std::memcpy(out, &word, packed_size(n, bits));
+  return word;
 }
 
-static inline void unpack_eight(const std::uint8_t* in, std::size_t n, int bits, std::uint8_t* code) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, in, packed_size(n, bits));
+static inline void split_eight(std::uint64_t word, std::size_t n, int bits, std::uint8_t* code) {
   for (std::size_t k = 0; k < n; ++k) code[k] = word >> (k * bits) & ((1 << bits) - 1);
 }
 
 static inline void pack_plain(const std::uint8_t* code, std::size_t n, int bits, std::uint8_t* out) {
-  for (; n >= 8; n -= 8, code += 8, out += bits) pack_eight(code, 8, bits, out);
-  if (n > 0) pack_eight(code, n, bits, out);
+  for (; packed_size(n, bits) >= 8; n -= 8, code += 8, out += bits) {
+    const std::uint64_t word = join_eight(code, 8, bits);
+    std::memcpy(out, &word, 8);  // the bytes from `bits` on are written again by what follows
+  }
+  for (std::size_t part; n > 0; n -= part, code += part, out += bits) {
+    part = n < 8 ? n : 8;
+    const std::uint64_t word = join_eight(code, part, bits);
+    std::memcpy(out, &word, packed_size(part, bits));
+  }
 }
 
 static inline void unpack_plain(const std::uint8_t* in, std::size_t n, int bits, std::uint8_t* code) {
-  for (; n >= 8; n -= 8, code += 8, in += bits) unpack_eight(in, 8, bits, code);
-  if (n > 0) unpack_eight(in, n, bits, code);
+  std::uint64_t word;
+  for (; packed_size(n, bits) >= 8; n -= 8, code += 8, in += bits) {
+    std::memcpy(&word, in, 8);
+    split_eight(word, 8, bits, code);
+  }
+  for (std::size_t part; n > 0; n -= part, code += part, in += bits) {
+    part = n < 8 ? n : 8;
+    word = 0;
+    std::memcpy(&word, in, packed_size(part, bits));
+    split_eight(word, part, bits, code);
+  }
 }
 
 #if GQ_LEVEL >= 1

@@ -13,6 +13,7 @@
 #include "gq/grid.hpp"
 #include "gq/kernels.hpp"
 #include "gq/levels_round.hpp"
+#include "gq/levels_vectors.hpp"
 #include "gq/random.hpp"
 #include "gq/sum.hpp"
 #include "gq/vectors.hpp"
@@ -66,24 +67,47 @@ static inline bool is_norm(float norm) {
   return bits < kInfinityBits;
 }
 
+// The codes of at most kTile values v = x + e of one bucket, and the errors r = v - decoded; e and r may be null.
+static inline void round_values(const float* x, const float* e, float* r, const std::uint16_t* random, std::size_t n,
+                                const Levels& levels, float norm, std::uint8_t* code) {
+#if GQ_LEVEL >= 1
+  if (levels.uniform) return round_vectors(UniformVectors(levels, norm), x, e, r, random, n, code);
+  if (levels.count <= 16) return round_vectors(TabledVectors(levels, norm), x, e, r, random, n, code);
+#endif
+  if (levels.uniform) return round_plain(Uniform(levels, norm), levels, norm, x, e, r, random, n, code);
+  round_plain(Tabled(levels, norm), levels, norm, x, e, r, random, n, code);
+}
+
+constexpr std::size_t kTile = 512;  // codes at once between rounding and packing: whole groups
+
+// The codes of one bucket's values v = x + e, packed, and the errors r = v - decoded; e and r may be null.
+static inline void encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                                 std::uint64_t index, const Levels& levels, float norm, RandomWindow& random) {
+  alignas(64) std::uint8_t code[kTile];
+  for (std::size_t height; n > 0; n -= height) {
+    height = n < kTile ? n : kTile;
+    round_values(x, e, r, random.at(index, height), height, levels, norm, code);
+    pack(code, height, levels.bits, wire);
+    x += height;
+    e += e ? height : 0;
+    r += r ? height : 0;
+    wire += packed_size(height, levels.bits);
+    index += height;
+  }
+}
+
 static int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
                          const Levels& levels, bool l2, const Grid& grid, const Stream& stream) {
-  constexpr std::size_t kTile = 512;  // codes on their way to the wire; a multiple of 8
-  alignas(64) std::uint8_t code[kTile];
   RandomWindow random(stream);
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
-    const float norm = bucket_norm(x + unit.begin, e ? e + unit.begin : nullptr, unit.height(), l2);
+    const float* const unit_x = x + unit.begin;
+    const float* const unit_e = e ? e + unit.begin : nullptr;
+    const float norm = bucket_norm(unit_x, unit_e, unit.height(), l2);
     if (!is_norm(norm)) return 1;
     std::memcpy(wire, &norm, kNormBytes);
-    wire += kNormBytes;
-    const Rounding rounding(levels, norm);
-    for (std::size_t begin = unit.begin; begin < unit.end; begin += kTile) {
-      const std::size_t height = unit.end - begin < kTile ? unit.end - begin : kTile;
-      const std::uint16_t* const bits = random.at(grid.start + begin, height);
-      rounding.encode(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, bits, height, code);
-      pack(code, height, levels.bits, wire);
-      wire += packed_size(height, levels.bits);
-    }
+    encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire + kNormBytes, unit.height(),
+                  grid.start + unit.begin, levels, norm, random);
+    wire += bucket_size(unit.height(), levels.bits);
   }
   return 0;
 }
@@ -128,7 +152,6 @@ static inline void decode_codes(const std::uint8_t* code, float* y, std::size_t 
 
 static int levels_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
                          const Grid& grid, float scale, bool add) {
-  constexpr std::size_t kTile = 512;
   alignas(64) std::uint8_t code[kTile];
   const std::uint8_t* const end = wire + nbytes;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {

@@ -36,58 +36,62 @@ static inline bool rounds_up(float fraction, std::uint16_t random) {
   return float(random) + 0.5f < fraction * 65536.0f;
 }
 
-class Rounding {
- public:
-  Rounding(const Levels& levels, float norm)
-      : levels_(levels), norm_(norm), unit_(unit_of_norm(norm, levels.uniform ? levels.steps : 1.0f)) {
-    if (levels.uniform) {
-      offset_ = levels.stride == 2 ? 0.5f : 0.0f;
-      limit_ = float((levels.center + levels.stride - 1) / levels.stride);
-      base_ = levels.center / levels.stride;
-      top_ = levels.count - 1;
-    }
+// One value of a bucket to one code of uniform levels: the magnitude is counted in steps and rounded, then the sign
+// chooses the side. Without a level at zero the first level is half a step away from it: the offset.
+struct Uniform {
+  Unit unit;
+  float offset, limit;  // steps
+  int positive, negative;  // the codes of no steps up and no steps down
+
+  Uniform(const Levels& levels, float norm) : unit(unit_of_norm(norm, levels.steps)) {
+    const bool zero_level = levels.stride == 1;
+    offset = zero_level ? 0.0f : 0.5f;
+    limit = float(zero_level ? levels.center : (levels.center + 1) / 2);
+    positive = zero_level ? levels.center : (levels.center - 1) / 2;
+    negative = zero_level ? levels.center : (levels.center + 1) / 2;
   }
 
-  // The codes of v = x + e, and the errors r = v - decoded; e and r may be null.
-  void encode(const float* x, const float* e, float* r, const std::uint16_t* random, std::size_t n,
-              std::uint8_t* code) const {
-    for (std::size_t i = 0; i < n; ++i) {
-      const float v = e ? x[i] + e[i] : x[i];
-      code[i] = levels_.uniform ? uniform_code(v, random[i]) : table_code(v, random[i]);
-      if (r) r[i] = v - levels_.value[code[i]] * norm_;
-    }
+  int code(float v, std::uint16_t random) const {
+    float steps = __builtin_fabsf(v) * unit.before * unit.inverse + offset;
+    steps = steps < limit ? steps : limit;
+    const int whole = int(steps);
+    const int rounded = whole + rounds_up(steps - float(whole), random);
+    return __builtin_signbit(v) ? negative - rounded : positive + rounded;
   }
+};
 
- private:
-  // Rounds the magnitude, counted in steps from `offset_` of a step beyond zero, then puts the sign back.
-  std::uint8_t uniform_code(float v, std::uint16_t random) const {
-    float steps = __builtin_fabsf(v) * unit_.before * unit_.inverse + offset_;
-    steps = steps < limit_ ? steps : limit_;
-    int whole = int(steps);
-    whole += rounds_up(steps - float(whole), random);
-    return __builtin_signbit(v) ? top_ - base_ - whole : base_ + whole;
-  }
+// One value of a bucket to one of the two levels of a table around it.
+struct Tabled {
+  Unit unit;
+  const Levels& levels;
 
-  std::uint8_t table_code(float v, std::uint16_t random) const {
-    const int last = levels_.count - 1;
-    float y = v * unit_.before * unit_.inverse;
-    y = y > levels_.value[0] ? y : levels_.value[0];
-    y = y < levels_.value[last] ? y : levels_.value[last];
+  Tabled(const Levels& levels, float norm) : unit(unit_of_norm(norm, 1.0f)), levels(levels) {}
+
+  int code(float v, std::uint16_t random) const {
+    const int last = levels.count - 1;
+    float y = v * unit.before * unit.inverse;
+    y = y > levels.value[0] ? y : levels.value[0];
+    y = y < levels.value[last] ? y : levels.value[last];
     int low = 0, high = last;  // value[low] <= y, and y < value[high] unless high is the last
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      (levels_.value[middle] <= y ? low : high) = middle;
+      (levels.value[middle] <= y ? low : high) = middle;
     }
-    const float fraction = (y - levels_.value[low]) * levels_.gap[low];
+    const float fraction = (y - levels.value[low]) * levels.gap[low];
     return low + rounds_up(fraction < 1.0f ? fraction : 1.0f, random);
   }
-
-  const Levels& levels_;
-  float norm_;
-  Unit unit_;
-  float offset_ = 0, limit_ = 0;  // uniform: steps
-  int base_ = 0, top_ = 0;        // uniform: the first code of the non-negative values, the last code
 };
+
+// The codes of n values v = x + e, and the errors r = v - decoded; e and r may be null.
+template <class Coder>
+static inline void round_plain(const Coder& coder, const Levels& levels, float norm, const float* x, const float* e,
+                               float* r, const std::uint16_t* random, std::size_t n, std::uint8_t* code) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float v = e ? x[i] + e[i] : x[i];
+    code[i] = static_cast<std::uint8_t>(coder.code(v, random[i]));
+    if (r) r[i] = v - levels.value[code[i]] * norm;
+  }
+}
 
 }  // namespace GQ_NAMESPACE
 }  // namespace gq
