@@ -10,6 +10,8 @@ kernels = Extension(
         "gqallreduce/_kernels.pyx",
         "csrc/dispatch.cpp",
         "csrc/doors.cpp",
+        "csrc/levels_doors.cpp",
+        "csrc/plain_doors.cpp",
         "csrc/scalar.cpp",
         "csrc/avx2.cpp",
         "csrc/avx512.cpp",

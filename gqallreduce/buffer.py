@@ -11,6 +11,7 @@ import numpy as np
 from gqallreduce import _kernels, dlpack
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
+FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
 
 
 def as_array(value) -> tuple[np.ndarray, str]:
@@ -80,7 +81,7 @@ class Buffer:
             if self.dtype == y.dtype.name:
                 part.reshape(piece.shape)[...] = piece
             else:
-                _kernels.widen(np.ascontiguousarray(piece).reshape(-1).view(np.uint8), part, self.dtype)
+                _kernels.widen(np.ascontiguousarray(piece).reshape(-1).view(np.uint8), part, FORMATS[self.dtype])
 
     def store(self, start: int, stop: int, y: np.ndarray) -> bool:
         """Elements [start, stop) := y, rounded to nearest even; True if a result is not finite."""
@@ -91,10 +92,10 @@ class Buffer:
                 piece[...] = part.reshape(piece.shape)
                 flawed |= not bool(np.isfinite(part).all())
             elif piece.flags.c_contiguous:
-                flawed |= bool(_kernels.narrow(part, piece.reshape(-1).view(np.uint8), self.dtype))
+                flawed |= bool(_kernels.narrow(part, piece.reshape(-1).view(np.uint8), FORMATS[self.dtype]))
             else:
                 whole = np.empty(piece.size, piece.dtype)
-                flawed |= bool(_kernels.narrow(part, whole.view(np.uint8), self.dtype))
+                flawed |= bool(_kernels.narrow(part, whole.view(np.uint8), FORMATS[self.dtype]))
                 piece[...] = whole.reshape(piece.shape)
         return flawed
 

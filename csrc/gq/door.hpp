@@ -17,7 +17,7 @@ class FloatGuard {
   unsigned int saved_;
 };
 
-int threads();             // how many threads one call may use
-void set_threads(int n);   // less than 1 means 1
+int threads();            // how many threads one call may use
+void set_threads(int n);  // less than 1 means 1
 
 }  // namespace gq

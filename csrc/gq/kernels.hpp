@@ -17,6 +17,24 @@ struct Grid {
   std::uint64_t parts;
 };
 
+// Which random bits: see random.hpp. `hop` has 16 bits.
+struct Stream {
+  std::uint32_t key0, key1, hop, encoder, step;
+};
+
+// The levels of a codec in units of a bucket's norm: what its codes of `bits` bits stand for.
+struct Levels {
+  int bits;          // 1 to 8
+  int count;         // levels in use; a code from `count` on is read as the last
+  bool uniform;      // level c is float(c * stride - center) * unit; otherwise only the tables say
+  int stride;        // 1 with a level at zero, 2 without
+  int center;        // s or m: there are 2s + 1 levels with zero, m + 1 = 2^bits without
+  float unit;        // 1.0f / float(center)
+  float steps;       // from zero to the norm: s or m / 2
+  float value[256];  // the level of every code, also of those that are not in use
+  float gap[256];    // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
+};
+
 struct Kernels {
   const char* name;
 
@@ -27,6 +45,10 @@ struct Kernels {
   int (*scale)(float* y, float factor, std::size_t n);
   void (*add)(const std::uint8_t* wire, float* y, std::size_t n);
   int (*all_finite)(const float* x, std::size_t n);
+
+  // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.
+  int (*plain_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format);
+  int (*plain_decode)(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add);
 
   // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
   std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
@@ -57,6 +79,18 @@ struct Kernels {
                          std::size_t n, const Grid& grid, float scale);
   int (*adaptive_decode_add)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
                              std::size_t n, const Grid& grid);
+
+  // random.hpp and bits.hpp
+  void (*philox)(std::uint32_t word[4], std::uint32_t key0, std::uint32_t key1);
+  void (*random16)(const Stream& stream, std::uint64_t first, std::size_t count, std::uint16_t* out);
+  void (*pack)(const std::uint8_t* code, std::size_t n, int bits, std::uint8_t* out);
+  void (*unpack)(const std::uint8_t* in, std::size_t n, int bits, std::uint8_t* code);
+
+  // levels.hpp. Encoders and decoders return 0 if all is well, 1 if a value or a norm is not finite.
+  int (*levels_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                       const Levels& levels, bool l2, const Grid& grid, const Stream& stream);
+  int (*levels_decode)(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
+                       const Grid& grid, float scale, bool add);
 };
 
 const Kernels& kernels();                        // the level in use

@@ -4,7 +4,9 @@
 #include "gq/columns.hpp"
 #include "gq/kernels.hpp"
 #include "gq/onebit.hpp"
+#include "gq/plain.hpp"
 #include "gq/select.hpp"
+#include "gq/levels.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
@@ -17,6 +19,8 @@ const Kernels table = {
     scale,
     add,
     all_finite,
+    plain_encode,
+    plain_decode,
     onebit_nbytes,
     onebit_encode,
     onebit_decode,
@@ -32,6 +36,12 @@ const Kernels table = {
     adaptive_nbytes,
     adaptive_decode,
     adaptive_decode_add,
+    philox,
+    random16,
+    pack,
+    unpack,
+    levels_encode,
+    levels_decode,
 };
 }  // namespace GQ_NAMESPACE
 }  // namespace gq
