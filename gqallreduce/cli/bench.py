@@ -12,7 +12,7 @@ import numpy as np
 import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 from gqallreduce.cli.exact import Check, Reference
-from gqallreduce.cli.measure import WARM_UP, Quantized, groups, interleave, pooled, rows
+from gqallreduce.cli.measure import FIRST, Quantized, groups, interleave, pooled, rows
 from gqallreduce.cli.report import Report, Silent, abort, size_text, sums_table
 
 SCHEMES = (
@@ -108,7 +108,7 @@ class _Bench:
         from mpi4py import MPI
 
         self.arguments, self.comm = arguments, comm
-        self.problems = []
+        self.checked, self.problems = 0, []
         local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.ranks_here = comm.allreduce(local.size, op=MPI.MAX)
         self.nodes = comm.allreduce(int(local.rank == 0))
@@ -186,10 +186,11 @@ class _Bench:
                 check.before(sample.contender)
 
         def after(number, sample, result):
-            if number == WARM_UP:
+            if number == FIRST:
                 sample.error = reference.error(result.reshape(-1))
             if check:
                 check.after(sample.contender, result.reshape(-1))
+                self.checked += 1
 
         contenders = [*self.baselines, *quantized]
         samples = interleave(contenders, pristine, self.comm, seconds, self.arguments.repetitions, before, after)
@@ -204,5 +205,4 @@ class _Bench:
         written = [f"{self.arguments.output}.jsonl", *plots.draw_sums(description, results, self.arguments.output)]
         self.report.say("written: " + ", ".join(written))
         if self.arguments.check:
-            count = sum(len(row["seconds"]) for row in results) + len(results)
-            self.report.say(f"checked {count} results: {len(self.problems)} wrong")
+            self.report.say(f"checked {self.checked} results: {len(self.problems)} wrong")

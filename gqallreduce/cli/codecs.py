@@ -15,6 +15,7 @@ from gqallreduce import _kernels
 from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, size_text
 from gqallreduce.layout import Grid, Region, blocks
+from gqallreduce.selection import Parts
 from gqallreduce.workspace import Workspace
 
 CODECS = (
@@ -129,10 +130,11 @@ class Coder:
         self._step += 1
 
     def _encode(self, number):
-        parts = [(region, *self._arrays(number, region)) for region in self.regions]
-        selected = self._selected(parts) if self.codec.selects else [None] * len(parts)
+        parts = Parts(self.regions, lambda region: self._arrays(number, region))
+        selected = self._selected(parts) if self.codec.selects else [None] * len(self.regions)
         wire, stream, at = self.wires[number], _kernels.Stream(number, 0, 0, self._step), 0
-        for (region, x, owed, owing), kept in zip(parts, selected, strict=True):
+        for region, kept in zip(self.regions, selected, strict=True):
+            x, owed, owing = self._arrays(number, region)
             at += self.codec.encode(x, owed, owing, wire[at:], region, stream, kept)
         self.lengths[number] = at
         self.owed[number], self.owing[number] = self.owing[number], self.owed[number]
@@ -140,7 +142,7 @@ class Coder:
     def _arrays(self, number, region):
         cut = slice(region.start, region.start + region.size)
         arrays = self.inputs[number], self.owed[number], self.owing[number]
-        return [None if array is None else array[cut] for array in arrays]
+        return tuple(None if array is None else array[cut] for array in arrays)
 
     def _selected(self, parts):
         steps = self.codec.select(parts, self._workspace)

@@ -12,7 +12,10 @@ import numpy as np
 
 import gqallreduce as gq
 
-WARM_UP = -1  # the round that is not counted; its results, of a first call, are those whose error is reported
+# Rounds that are not counted, numbered below 0: error feedback swaps two buffers, so it takes two calls to touch all
+# of its memory. The results of the first are those whose error is reported.
+WARM_UPS = 2
+FIRST = -WARM_UPS
 
 
 class Quantized:
@@ -86,24 +89,23 @@ def groups(texts, budget, check=False):
 def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
     """Samples of each contender over the same rounds: at least one round, at most `repetitions`, within `seconds`.
 
-    Outside the timed region it calls before(round, sample), and after(round, sample, result); the first round is
-    WARM_UP.
+    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included.
     """
     samples = [Samples(contender) for contender in contenders]
     work = np.empty_like(pristine)
     begin = time.perf_counter()
     longest = 0.0
-    for number in range(WARM_UP, repetitions):
+    for number in range(FIRST, repetitions):
         start = time.perf_counter()
         for sample in samples:
             before(number, sample)
             taken = _once(sample.contender, pristine, work, comm)
-            if number != WARM_UP:
+            if number >= 0:
                 sample.add(taken)
             after(number, sample, work)
         now = time.perf_counter()
         longest = max(longest, now - start)
-        if number != WARM_UP and not comm.bcast(now - begin + longest < seconds):
+        if number >= 0 and not comm.bcast(now - begin + longest < seconds):
             break
     return samples
 

@@ -4,9 +4,12 @@ from collections import defaultdict
 
 import numpy as np
 
+from gqallreduce.cli.report import size_text
+
 # Okabe and Ito's colours, told apart with every common colour blindness; markers tell them apart without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#5B4B8A")
 MARKERS = "osD^vP*X"
+LEVEL_LINES = {"scalar": (0, (1, 1.5)), "avx2": "--", "avx512": "-"}
 DENSE = (("#000000", "-"), ("#777777", "--"))
 
 
@@ -47,8 +50,9 @@ def _times(axes, by_scheme, style):
         size = [row["bytes"] for row in rows]
         times = np.array([[np.median(row["seconds"]), min(row["seconds"]), max(row["seconds"])] for row in rows]) * 1e3
         axes.plot(size, times[:, 0], label=scheme, **style[scheme])
-        axes.fill_between(size, times[:, 1], times[:, 2], color=style[scheme]["color"], alpha=0.10, linewidth=0)
+        axes.fill_between(size, times[:, 1], times[:, 2], color=style[scheme]["color"], alpha=0.07, linewidth=0)
     axes.set(title="Time (median; band: least to largest)", ylabel="milliseconds", yscale="log")
+    axes.yaxis.set_major_formatter(_plain)
     _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
 
 
@@ -57,9 +61,7 @@ def _speedups(axes, by_scheme, style):
         axes.plot([row["bytes"] for row in rows], [row["speedup"] for row in rows], **style[scheme])
     axes.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
     axes.set(title="Speed-up over the better dense", ylabel="times as fast", yscale="log")
-    axes.yaxis.set_major_locator(_one_two_five())
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axes.minorticks_off()
+    _ticks(axes.yaxis, "x")
     _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
 
 
@@ -75,37 +77,42 @@ def _errors(axes, rows, style):
         axes.annotate(
             f"exact to float32 rounding: {', '.join(exact)}", (0.03, 0.03), xycoords="axes fraction", fontsize="small"
         )
-    axes.set(title=f"Error of one call, {_size(largest)}", xscale="log", yscale="log")
+    axes.set(title=f"Error of one call, {size_text(largest)}", yscale="log")
     axes.set(xlabel="bits sent per value, relative to a dense ring's 32", ylabel="relative L2 error of the sum")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(_one_two_five())
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.minorticks_off()
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(_plain)
+    _ticks(axes.yaxis)
     if lossy:
         _widen(axes, [32 / row["ratio"] for row in lossy], [row["error"] for row in lossy])
 
 
 def draw_codecs(machine, rows, name):
-    """Draws encode and decode_add throughput against size into name.png and name.svg; returns their paths."""
+    """Draws times over memcpy's against size into name.png and name.svg; returns their paths."""
     figure, axes = _figure(2)
-    levels = sorted({row["simd"] for row in rows}, key=("scalar", "avx2", "avx512").index)
-    lines = dict(zip(levels, ((0, (1, 1.5)), "--", "-")[-len(levels) :], strict=True))
-    style = styles([{"scheme": row["codec"], "dense": False} for row in rows])
+    present = {row["simd"] for row in rows}
+    lines = {level: line for level, line in LEVEL_LINES.items() if level in present}
+    looks = styles([{"scheme": row["codec"], "dense": False} for row in rows])
     for panel, operation in zip(axes, ("encode", "decode_add"), strict=True):
-        for codec, look in style.items():
-            for level in levels:
+        for codec, look in looks.items():
+            for level, line in lines.items():
                 found = [row for row in rows if row["codec"] == codec and row["simd"] == level]
-                look = {**look, "linestyle": lines[level], "label": f"{codec}, {level}"}
-                panel.plot([row["bytes"] for row in found], [row[f"{operation}_ratio"] for row in found], **look)
+                ratios = [row[f"{operation}_ratio"] for row in found]
+                panel.plot([row["bytes"] for row in found], ratios, **look, linestyle=line)
         panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
         panel.set(title=operation, ylabel="time / time of memcpy", yscale="log")
-        panel.yaxis.set_major_locator(_one_two_five())
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        panel.minorticks_off()
+        _ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    entries = [({**look, "linestyle": "none"}, codec) for codec, look in looks.items()]
+    entries += [({"color": "#000000", "linestyle": line}, level) for level, line in lines.items()]
+    handles = [_line_of(look, label) for look, label in entries]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return _save(figure, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
+
+
+def _line_of(look, label):
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
 
 
 def _figure(panels):
@@ -136,15 +143,9 @@ def _save(figure, title, machine, name):
 
 def _size_axis(axes, sizes):
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [_size(size) for size in sizes], rotation=45, ha="right")
+    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45, ha="right")
     axes.minorticks_off()
     axes.set_xlabel("size of the buffer")
-
-
-def _size(nbytes):
-    from gqallreduce.cli.report import size_text
-
-    return size_text(nbytes)
 
 
 def _widen(axes, horizontal, vertical):
@@ -153,10 +154,17 @@ def _widen(axes, horizontal, vertical):
     axes.set_ylim(min(vertical) / 2.5, max(vertical) * 2)
 
 
-def _one_two_five():
-    from matplotlib.ticker import LogLocator
+def _ticks(axis, unit=""):
+    """Ticks at 1, 2, 5 of each decade, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
 
-    return LogLocator(base=10, subs=(1, 2, 5))
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}{unit}")
+
+
+def _plain(value, _):
+    return f"{value:g}"
 
 
 def _without_line(style):

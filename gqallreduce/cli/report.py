@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-WIDTH = 170
-
 
 class Silent:
     """The report of a rank that keeps quiet."""
@@ -46,10 +44,8 @@ class Report(Silent):
     def __init__(self, path=None):
         from rich.console import Console
 
-        # Wide enough for every column: mpirun gives a terminal of 80 columns whatever there is. No colours, which
-        # it would write into a log as well.
+        # mpirun makes every log look like a terminal, so there are no colours.
         self._console = Console(highlight=False, color_system=None)
-        self._console.width = max(self._console.width, WIDTH)
         self._path = path
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +57,7 @@ class Report(Silent):
 
     def table(self, table):
         """A rich table."""
-        self._console.print(table)
+        print_whole(self._console, table)
 
     def write(self, kind, row):
         """One JSON line."""
@@ -95,6 +91,15 @@ class _Bar(Progress):
 
     def step(self):
         self._bar.advance(self._task)
+
+
+def print_whole(console, table):
+    """Prints a rich table with nothing cut: a terminal of mpirun has 80 columns whatever there is."""
+    from rich.measure import Measurement
+
+    wanted = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    console.width = max(console.width, wanted)
+    console.print(table)
 
 
 def _plain(value):
@@ -169,4 +174,6 @@ def _three(seconds):
 def scheme_text(row):
     """The scheme, and for `auto/` what it chose."""
     chosen = row.get("ran")
-    return f"{row['scheme']} -> {chosen}" if row["scheme"].startswith("auto/") and chosen else row["scheme"]
+    if not chosen or not row["scheme"].startswith("auto/"):
+        return row["scheme"]
+    return f"{row['scheme']} -> {'ring/raw' if chosen.startswith('ring/raw') else chosen.split('/')[0]}"
