@@ -43,17 +43,17 @@ class Link:
 
 def wait(request, timeout: float, ranks) -> None:
     """Poll a collective's request; TimeoutError naming all `ranks` after `timeout` seconds."""
-    began = time.monotonic()
+    began = time.perf_counter()
     while not request.Test():
         _pause(began)
-        if time.monotonic() - began > timeout:
+        if time.perf_counter() - began > timeout:
             _abandoned.append(request)
             raise TimeoutError(timeout, ranks)
 
 
 def _pause(since: float) -> None:
     """Spin at first, then let another process have the core."""
-    if time.monotonic() - since > SPIN:
+    if time.perf_counter() - since > SPIN:
         os.sched_yield()
 
 
@@ -94,30 +94,25 @@ class Engine:
 
     def _run(self) -> None:
         running, spent = self.lanes, self.worker.spent
-        heard = time.monotonic()
-        idle_since = None
-        while True:
+        heard = idle_since = waited = time.perf_counter()
+        while running or self.requests:
             ready = next((lane for lane in running if lane.ready()), None)
             if ready is not None:
                 ready.advance()
                 if ready.finished:
                     running = [lane for lane in running if not lane.finished]
-            elif not self.requests and not running:
-                return
+                idle_since = time.perf_counter()
             completed, received = self._poll()
-            now = time.monotonic()
+            now = time.perf_counter()
             if received or not self.requests:
                 heard = now
-            if ready is not None or completed:
-                if idle_since is not None:
-                    spent.wait += now - idle_since
-                idle_since = None
-                continue
-            if idle_since is None:
-                idle_since = now
-            _pause(idle_since)
-            if now - heard > self.timeout:
-                raise TimeoutError(self.timeout, self._silent())
+            if ready is None:
+                if not completed:
+                    _pause(idle_since)
+                    if now - heard > self.timeout:
+                        raise TimeoutError(self.timeout, self._silent())
+                spent.wait += now - waited
+            waited = now
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
