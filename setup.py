@@ -1,5 +1,7 @@
 """One extension: the C++ kernels. It links no MPI, so one build runs on every MPI."""
 
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -14,6 +16,7 @@ kernels = Extension(
         "csrc/avx2.cpp",
         "csrc/avx512.cpp",
     ],
+    depends=sorted(str(header) for header in Path("csrc/gq").glob("*.hpp")),
     include_dirs=["csrc"],
     language="c++",
     extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fopenmp", "-Wall", "-Wextra", NOISE],

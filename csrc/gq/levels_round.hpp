@@ -17,8 +17,11 @@ struct Unit {
   float before, inverse;
 };
 
+// Not so zero: whatever its inverse is, it multiplies zeros.
+static inline bool is_tiny(float norm) { return norm > 0 && norm < 0x1p-64f; }
+
 static inline Unit unit_of_norm(float norm, float steps) {
-  const float before = norm < 0x1p-64f ? 0x1p64f : 1.0f;
+  const float before = is_tiny(norm) ? 0x1p64f : 1.0f;
   const float scaled = norm * before;
   if (scaled == 0) return {before, 0};
   float inverse = steps / scaled;
