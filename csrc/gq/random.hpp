@@ -65,7 +65,7 @@ static inline void random_blocks_plain(const Stream& stream, const KeySchedule& 
 #if GQ_LEVEL >= 1
 
 constexpr std::size_t kInVector = kWidth / 2;     // blocks in a vector, one in each 64-bit lane
-constexpr std::size_t kChains = 2;                // vectors at once: the rounds of one wait for each other
+constexpr std::size_t kChains = 4;                // vectors at once: the rounds of one wait for each other
 constexpr std::size_t kBatch = kChains * kInVector;
 
 static inline Quads all_quads(std::uint64_t value) { return Quads{} + value; }
@@ -135,7 +135,7 @@ class RandomWindow {
 
  private:
   static constexpr std::size_t kCapacity = 2048;
-  static constexpr std::size_t kAtOnce = 128;  // elements: whole batches
+  static constexpr std::size_t kAtOnce = 256;  // elements: whole batches
 
   // Begins the window at `index`, keeps what it knows from there on and fills the rest.
   void move_to(std::uint64_t index) {
