@@ -60,7 +60,7 @@ static inline float bucket_norm(const float* x, const float* e, std::size_t n, b
   return norm;
 }
 
-// Finite and not negative, -0.0 included.
+// Finite, with the sign bit clear.
 static inline bool is_norm(float norm) {
   std::uint32_t bits;
   std::memcpy(&bits, &norm, sizeof bits);

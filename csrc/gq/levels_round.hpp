@@ -43,7 +43,7 @@ static inline bool rounds_up(float fraction, std::uint16_t random) {
 // chooses the side. Without a level at zero the first level is half a step away from it: the offset.
 struct Uniform {
   Unit unit;
-  float offset, limit;  // steps
+  float offset, limit;     // steps
   int positive, negative;  // the codes of no steps up and no steps down
 
   Uniform(const Levels& levels, float norm) : unit(unit_of_norm(norm, levels.steps)) {

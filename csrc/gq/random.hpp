@@ -64,8 +64,8 @@ static inline void random_blocks_plain(const Stream& stream, const KeySchedule& 
 
 #if GQ_LEVEL >= 1
 
-constexpr std::size_t kInVector = kWidth / 2;     // blocks in a vector, one in each 64-bit lane
-constexpr std::size_t kChains = 4;                // vectors at once: the rounds of one wait for each other
+constexpr std::size_t kInVector = kWidth / 2;  // blocks in a vector, one in each 64-bit lane
+constexpr std::size_t kChains = 4;             // vectors at once: the rounds of one wait for each other
 constexpr std::size_t kBatch = kChains * kInVector;
 
 static inline Quads all_quads(std::uint64_t value) { return Quads{} + value; }
@@ -92,7 +92,8 @@ static inline void random_batches(const Stream& stream, const KeySchedule& keys,
 #pragma GCC unroll 10
     for (int round = 0; round < kRounds; ++round)
       for (std::size_t k = 0; k < kChains; ++k) {
-        const Quads product0 = multiply_low_halves(a[k], multiplier0), product1 = multiply_low_halves(c[k], multiplier1);
+        const Quads product0 = multiply_low_halves(a[k], multiplier0),
+                    product1 = multiply_low_halves(c[k], multiplier1);
         a[k] = exclusive_or(product1 >> 32, b[k], all_quads(keys.key0[round]));
         b[k] = product1;
         c[k] = exclusive_or(product0 >> 32, d[k], all_quads(keys.key1[round]));
@@ -108,8 +109,8 @@ static inline void random_batches(const Stream& stream, const KeySchedule& keys,
 
 #endif
 
-static inline void random_blocks(const Stream& stream, const KeySchedule& keys, std::uint64_t first,
-                                 std::size_t blocks, std::uint16_t* out) {
+static inline void random_blocks(const Stream& stream, const KeySchedule& keys, std::uint64_t first, std::size_t blocks,
+                                 std::uint16_t* out) {
   std::size_t done = 0;
 #if GQ_LEVEL >= 1
   if (first >> 32 == (first + blocks) >> 32) {  // the second counter word changes once in 2^35 elements

@@ -1,5 +1,6 @@
 """Level codecs: every instruction set gives the bytes and floats of the definition, here written out in NumPy."""
 
+import itertools
 import struct
 
 import numpy as np
@@ -116,7 +117,7 @@ def sum_of_squares(v):
 
 def units(start, n, bucket):
     cuts = [0, *range(bucket - start % bucket, n, bucket), n]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
 
 
 def oracle_encode(codec, x, e, l2, start, bucket):
