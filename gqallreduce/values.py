@@ -80,6 +80,13 @@ class Values:
         self.running[place] = self.target.flat[piece.start : piece.stop] if self.direct else self.lend(piece.size)
         return self.running[place]
 
+    def drop(self, place) -> None:
+        """A running value that is not needed any more."""
+        running = self.running.pop(place, None)
+        if running is not None and not self.direct:
+            number = next(at for at, buffer in enumerate(self._lent) if np.may_share_memory(buffer, running))
+            self.workspace.give(self._lent.pop(number))
+
     def form(self, place, piece: Piece):
         """Begin a running value: own values + owed, exactly."""
         value = self.new(place, piece)
@@ -106,7 +113,8 @@ class Values:
     # --- the result ---
 
     def decode_result(self, place, piece: Piece, payload):
-        """Decode a finished chunk into the result, in its dtype and scale."""
+        """Decode a finished chunk into the result, in its dtype and scale; it replaces the running value."""
+        self.drop(place)
         at, scale = 0, self.shared.scale
         for region in piece.regions:
             began = perf_counter()

@@ -166,10 +166,10 @@ class Worker:
         """What you send is what you keep: decode the own bytes if the value is needed again, and share the error."""
         values, holders = self.values, encoding.move.holders
         if encoding.kept == DROPPED:
+            values.drop(place)
             return
         if encoding.kept == RESULT and len(holders) == 1:
             yield from values.decode_result(place, piece, payload)
-            values.running.pop(place, None)
             return
         running = values.running[place] if place in values.running else values.new(place, piece)
         if values.owing is None or len(holders) == 1:
