@@ -12,7 +12,7 @@ import numpy as np
 import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 from gqallreduce.cli.exact import Check, Reference
-from gqallreduce.cli.measure import FIRST, Quantized, groups, interleave, pooled, rows
+from gqallreduce.cli.measure import FIRST, Quantized, groups, interleave, pooled, round_seconds, rows
 from gqallreduce.cli.report import Report, Silent, abort, size_text, sums_table
 
 SCHEMES = (
@@ -36,7 +36,7 @@ def add_arguments(parser):
     most = f"largest side (what fits in half of the free memory, at most {LARGEST})"
     parser.add_argument("--max", type=int, metavar="N", help=most)
     parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="SCHEME", help="schemes to measure")
-    parser.add_argument("--seconds", type=float, default=10.0, help="time for the rounds of one size (10)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time for one size, warm-up included (10)")
     parser.add_argument("--repetitions", type=int, default=51, help="most repetitions of one size (51)")
     parser.add_argument("--check", action="store_true", help="verify every result; exit with 1 if one is wrong")
     parser.add_argument("--seed", type=int, default=0, help="seed of the data (0)")
@@ -127,12 +127,20 @@ class _Bench:
         results = []
         with self.report.progress(len(todo)) as progress:
             for side in todo:
-                results += self._size(side, progress)
+                found = self._size(side, progress)
+                results += found
                 progress.step()
+                if side < todo[-1] and round_seconds(found) > self.arguments.seconds:
+                    self._leave_out(side, round_seconds(found))
+                    break
         if self.comm.rank == 0:
             self._finish(description, results)
         self.comm.Barrier()  # a rank that left early with a status of 1 would end rank 0 before it has written
         return 1 if self.problems else 0
+
+    def _leave_out(self, side, seconds):
+        bound = f"more than --seconds {self.arguments.seconds:g}"
+        self.report.say(f"left out: sizes over {side}, since one round of {side} takes {seconds:.3g} s, {bound}")
 
     def _describe(self):
         return machine.describe(

@@ -89,13 +89,14 @@ def groups(texts, budget, check=False):
 def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
     """Samples of each contender over the same rounds: at least one round, at most `repetitions`, within `seconds`.
 
-    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included.
+    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included. Only
+    the first warm-up round is always made.
     """
     samples = [Samples(contender) for contender in contenders]
     work = np.empty_like(pristine)
     begin = time.perf_counter()
-    longest = 0.0
-    for number in range(FIRST, repetitions):
+    number, longest = FIRST, 0.0
+    while number < repetitions:
         start = time.perf_counter()
         for sample in samples:
             before(number, sample)
@@ -105,8 +106,10 @@ def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
             after(number, sample, work)
         now = time.perf_counter()
         longest = max(longest, now - start)
-        if number >= 0 and not comm.bcast(now - begin + longest < seconds):
+        fits = comm.bcast(now - begin + longest < seconds)
+        if number >= 0 and not fits:
             break
+        number = number + 1 if fits else 0
     return samples
 
 
@@ -120,6 +123,11 @@ def _once(contender, pristine, work, comm):
         contender(work)
         taken = time.perf_counter() - start
     return comm.allreduce(taken, op=MPI.MAX)
+
+
+def round_seconds(rows):
+    """How long one round of these rows takes, by their medians."""
+    return sum(median(row["seconds"]) for row in rows)
 
 
 def median(values):

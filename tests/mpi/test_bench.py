@@ -44,6 +44,14 @@ def test_the_benchmark_checks_writes_and_draws(tmp_path, comm):
     assert (tmp_path / "sums.svg").stat().st_size > 0
 
 
+def test_sizes_that_no_longer_fit_in_the_time_are_left_out(tmp_path, comm, capsys):
+    assert bench.run(arguments(tmp_path, "--seconds", "1e-9")) == 0
+    if comm.rank == 0:
+        _, rows = report.read(tmp_path / "sums.jsonl")
+        assert {(row["side"], len(row["seconds"])) for row in rows} == {(48, 1)}
+        assert "left out: sizes over 48" in capsys.readouterr().out
+
+
 def test_a_ring_is_forced_or_its_absence_is_explained(comm):
     found, how = dense.baselines(comm)
     assert [each.name for each in found] == [dense.DEFAULT, dense.RING][: len(found)]
