@@ -22,34 +22,40 @@ class Slices:
         start = min(n, comm.rank * self.length)
         self.own = slice(start, min(n, start + self.length))
 
-    def sum(self, values):
-        """The exact sum over ranks of `values(slice) -> array`, for this rank's slice. Collective."""
-        total = np.zeros(self.length)
+    def blocks(self):
+        """This rank's slice in blocks, as slices of the vector; the same number of them on each rank."""
+        for offset in range(0, self.length, BLOCK):
+            yield self._part(self.comm.rank, offset)
+
+    def sums(self, values):
+        """(block, exact sum over ranks of `values(block)`) for each block of this rank's slice. Collective."""
         for offset in range(0, self.length, BLOCK):
             count = min(BLOCK, self.length - offset)
-            send = np.zeros((self.comm.size, count))
+            send, total = np.zeros((self.comm.size, count)), np.empty(count)
             for rank in range(self.comm.size):
-                start = rank * self.length + offset
-                stop = min(self.n, start + count, (rank + 1) * self.length)
-                if start < stop:
-                    send[rank, : stop - start] = values(slice(start, stop))
-            self.comm.Reduce_scatter_block(send, total[offset : offset + count])
-        return total[: self.own.stop - self.own.start]
+                part = self._part(rank, offset)
+                send[rank, : part.stop - part.start] = values(part)
+            self.comm.Reduce_scatter_block(send, total)
+            own = self._part(self.comm.rank, offset)
+            yield own, total[: own.stop - own.start]
+
+    def _part(self, rank, offset):
+        start = min(self.n, rank * self.length + offset)
+        return slice(start, min(self.n, start + BLOCK, (rank + 1) * self.length))
 
     def total(self, *numbers):
-        """Sums of this rank's numbers over all slices."""
+        """Sums of these numbers over ranks."""
         from mpi4py import MPI
 
-        send = np.array(numbers, np.float64)
-        total = np.empty_like(send)
-        self.comm.Allreduce(send, total, op=MPI.SUM)
+        total = np.array(numbers, np.float64)
+        self.comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
         return total
 
-    def largest(self, array):
-        """The largest value of an array over all slices; 0.0 if it is empty everywhere."""
+    def largest(self, number):
+        """The largest of the ranks' numbers; infinite if one of them is not a number."""
         from mpi4py import MPI
 
-        return self.comm.allreduce(float(np.max(array, initial=0.0)), op=MPI.MAX)
+        return self.comm.allreduce(float(np.nan_to_num(number, nan=np.inf)), op=MPI.MAX)
 
 
 class Reference:
@@ -57,13 +63,23 @@ class Reference:
 
     def __init__(self, comm, vector):
         self.slices = Slices(comm, vector.size)
-        self.sum = self.slices.sum(lambda part: vector[part].astype(np.float64))
+        self.sum = np.empty(self.slices.own.stop - self.slices.own.start)
+        for part, total in self.slices.sums(lambda part: vector[part]):
+            self.of(part)[:] = total
         self.norm_squared = self.slices.total(self.sum @ self.sum)[0]
+
+    def of(self, part):
+        """The exact sum of a block of this rank's slice."""
+        return self.sum[part.start - self.slices.own.start : part.stop - self.slices.own.start]
+
+    def errors(self, result):
+        """(block of the result's error, block of the exact sum), for this rank's slice."""
+        for part in self.slices.blocks():
+            yield result[part] - self.of(part), self.of(part)
 
     def error(self, result):
         """|result - sum| / |sum|, L2 norms over the whole vector; |result - sum| if the sum is zero."""
-        difference = result[self.slices.own] - self.sum
-        squared = self.slices.total(difference @ difference)[0]
+        squared = self.slices.total(sum(error @ error for error, _ in self.errors(result)))[0]
         return float(np.sqrt(squared / (self.norm_squared or 1.0)))
 
 
@@ -71,14 +87,15 @@ class Check:
     """Verifies results against what their scheme promises; `problems` collects what failed, alike on all ranks."""
 
     def __init__(self, comm, vector, reference):
-        self.comm, self.vector, self.reference = comm, vector, reference
+        self.comm, self.vector, self.reference, self.slices = comm, vector, reference, reference.slices
         self.problems = []
-        magnitude = reference.slices.sum(lambda part: np.abs(vector[part]).astype(np.float64))
-        self._rounding = comm.size * ROUNDING * magnitude
+        magnitudes = self.slices.sums(lambda part: np.abs(vector[part]))
+        largest = max((_most(magnitude) for _, magnitude in magnitudes), default=0.0)
+        self._rounding = comm.size * ROUNDING * self.slices.largest(largest)
         self._owed = None
 
     def before(self, contender):
-        """To be called before each call of the contender, which keeps what was owed then."""
+        """To be called before each call of the contender; keeps what is owed then."""
         self._owed = contender.residual() if contender.feedback else None
 
     def after(self, contender, result):
@@ -101,31 +118,36 @@ class Check:
         return f"ranks {ranks} hold another result than rank 0" if ranks else ""
 
     def _endless(self, contender, result):
-        endless = self.comm.allreduce(int(not np.isfinite(result[self.reference.slices.own]).all()))
-        return "the result is not finite" if endless else ""
+        endless = any(not np.isfinite(result[part]).all() for part in self.slices.blocks())
+        return "the result is not finite" if self.slices.largest(endless) else ""
 
     def _inexact(self, contender, result):
-        excess = np.abs(result[self.reference.slices.own] - self.reference.sum) - self._rounding
-        worst = self.reference.slices.largest(np.nan_to_num(excess, nan=np.inf))
-        return f"off the exact sum by {worst:.3g} more than float32 rounds" if worst > 0 else ""
+        """Off by no more than summing in float32 can be."""
+        worst = self.slices.largest(max((_most(error) for error, _ in self.reference.errors(result)), default=0.0))
+        return f"{worst:.3g} off the exact sum, allowed {self._rounding:.3g}" if worst > self._rounding else ""
 
     def _loses(self, contender, result):
         """result + new residuals == gradients + old residuals, to 1e-6 of the largest magnitudes' sum."""
-        slices = self.reference.slices
         vector, owing = self.vector, contender.residual()
         owed = self._owed if self._owed.ndim else np.broadcast_to(self._owed, vector.shape)
-        due = slices.sum(lambda part: np.add(vector[part], owed[part], dtype=np.float64) - owing[part])
-        scale = slices.largest(slices.sum(lambda part: np.abs(vector[part]) + np.abs(owed[part]) + np.abs(owing[part])))
-        lost = slices.largest(np.nan_to_num(np.abs(result[slices.own] - due), nan=np.inf))
+        lost = scale = 0.0
+        for part, due in self.slices.sums(
+            lambda part: np.add(vector[part], owed[part], dtype=np.float64) - owing[part]
+        ):
+            lost = max(lost, _most(result[part] - due))
+        for _, size in self.slices.sums(lambda part: np.abs(vector[part]) + np.abs(owed[part]) + np.abs(owing[part])):
+            scale = max(scale, _most(size))
+        lost, scale = self.slices.largest(lost), self.slices.largest(scale)
         bound = 1e-6 * max(1.0, self.comm.size / 8) * scale
         return f"{lost:.3g} of a value is neither in the result nor owed; allowed {bound:.3g}" if lost > bound else ""
 
     def _unfair(self, contender, result):
         """An unbiased result's error is uncorrelated with the sum, and no larger than the codec's own explains."""
-        slices, exact = self.reference.slices, self.reference.sum
-        error = result[slices.own].astype(np.float64) - exact
-        product = error * exact
-        along, spread, squared = slices.total(product.sum(), product @ product, error @ error)
+        sums = np.zeros(3)
+        for error, exact in self.reference.errors(result):
+            product = error * exact
+            sums += product.sum(), product @ product, error @ error
+        along, spread, squared = self.slices.total(*sums)
         allowed = SIGMAS * np.sqrt(spread) + 1e-5 * self.reference.norm_squared
         if not abs(along) <= allowed:
             return f"biased: the error along the sum is {along:.4g}, by chance at most {allowed:.4g}"
@@ -138,4 +160,9 @@ class Check:
         values = np.ascontiguousarray(self.vector[: 1 << 18])
         error = scheme.decode(scheme.encode(values), values.size).astype(np.float64) - values
         squared = float(values.astype(np.float64) @ values)
-        return self.reference.slices.largest(np.array([error @ error / squared if squared else 0.0]))
+        return self.slices.largest(error @ error / squared if squared else 0.0)
+
+
+def _most(array):
+    """The largest magnitude; infinite if a value is not a number, 0.0 if there are none."""
+    return float(np.nan_to_num(np.max(np.abs(array), initial=0.0), nan=np.inf, posinf=np.inf))

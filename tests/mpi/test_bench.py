@@ -68,7 +68,9 @@ def test_sums_in_slices_are_the_sums(comm, size):
     slices = exact.Slices(comm, size)
     vector = np.random.default_rng([size, comm.rank]).standard_normal(size)
     expected = comm.allreduce(vector, op=operator.add)
-    np.testing.assert_allclose(slices.sum(lambda part: vector[part]), expected[slices.own], rtol=1e-12, atol=1e-12)
+    for part, total in slices.sums(lambda part: vector[part]):
+        np.testing.assert_allclose(total, expected[part], rtol=1e-12, atol=1e-12)
+    assert sum(part.stop - part.start for part in slices.blocks()) == slices.own.stop - slices.own.start
     assert slices.total(slices.own.stop - slices.own.start) == size
 
 
