@@ -1,5 +1,7 @@
 """One extension: the C++ kernels. It links no MPI, so one build runs on every MPI."""
 
+from glob import glob
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -14,9 +16,19 @@ kernels = Extension(
         "csrc/avx2.cpp",
         "csrc/avx512.cpp",
     ],
+    depends=glob("csrc/gq/*.hpp"),
     include_dirs=["csrc"],
     language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fopenmp", "-Wall", "-Wextra", NOISE],
+    extra_compile_args=[
+        "-std=c++17",
+        "-O3",
+        "-ffp-contract=off",
+        "-fno-fast-math",
+        "-fopenmp",
+        "-Wall",
+        "-Wextra",
+        NOISE,
+    ],
     extra_link_args=["-fopenmp"],
 )
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}

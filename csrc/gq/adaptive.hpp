@@ -1,9 +1,10 @@
 // Adaptive quantization (Dryden 2016): the kept values of a region as compressed sparse columns, each value as the mean
 // of its sign in its column.
 //
-// Wire of a region of C columns: per column {uint32 offset of its first entry, float32 mean of its kept positive values,
-// float32 mean of its kept negative ones}, then uint32 the number of entries, then the entries, columns in order, rows
-// ascending: uint16 row << 1 | (1 if positive). The number of entries stands where the offset of one column more would.
+// Wire of a region of C columns: per column {uint32 offset of its first entry, float32 mean of its kept positive
+// values, float32 mean of its kept negative ones}, then uint32 the number of entries, then the entries, columns in
+// order, rows ascending: uint16 row << 1 | (1 if positive). The number of entries stands where the offset of one column
+// more would.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -147,10 +148,8 @@ static int adaptive_decode_as(const std::uint8_t* wire, std::size_t columns, std
     const std::size_t first = entry_offset(wire, number), count = entry_offset(wire, number + 1) - first;
     const std::uint8_t* header = wire + number * kColumnHeader;
     const float positive = load<float>(header + 4), negative = load<float>(header + 8);
-    const Column column = {wire + headers_nbytes(columns) + first * kEntry,
-                           count,
-                           y + unit.begin,
-                           {negative * scale, positive * scale}};
+    const Column column = {
+        wire + headers_nbytes(columns) + first * kEntry, count, y + unit.begin, {negative * scale, positive * scale}};
     if (!is_finite(positive) || !is_finite(negative) || !lawful_rows(column.entries, count, unit.height())) return 1;
     if (kAdd)
       fetch_column(column);
