@@ -71,7 +71,8 @@ def simd_level():
 
 def use_simd_level(str name):
     if not use_level(name.encode()):
-        raise ValueError(f"SIMD level {name!r} is not known or not supported by this CPU; best: {best_level().decode()}")
+        best = best_level().decode()
+        raise ValueError(f"SIMD level {name!r} is not known or not supported by this CPU; best: {best}")
 
 
 def threads():
