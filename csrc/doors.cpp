@@ -61,8 +61,8 @@ int add_finite(const float* x, const float* e, std::uint8_t* y, std::size_t n) {
 }
 
 int scale(float* y, float factor, std::size_t n) {
-  return by_elements(
-      n, [&](std::size_t begin, std::size_t count) { return kernels().scale(y + begin, factor, count); });
+  return by_elements(n,
+                     [&](std::size_t begin, std::size_t count) { return kernels().scale(y + begin, factor, count); });
 }
 
 void add(const std::uint8_t* wire, float* y, std::size_t n) {
@@ -73,8 +73,7 @@ void add(const std::uint8_t* wire, float* y, std::size_t n) {
 }
 
 int all_finite(const float* x, std::size_t n) {
-  return !by_elements(
-      n, [&](std::size_t begin, std::size_t count) { return !kernels().all_finite(x + begin, count); });
+  return !by_elements(n, [&](std::size_t begin, std::size_t count) { return !kernels().all_finite(x + begin, count); });
 }
 
 std::size_t onebit_nbytes(const Grid& grid, std::size_t n) { return kernels().onebit_nbytes(grid, n); }
@@ -109,9 +108,9 @@ std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std
     const Piece piece = piece_of(n, thread, count);
     const std::size_t begin = capacity * thread / count, end = capacity * (thread + 1) / count;
     slices.begin[thread] = begin;
-    slices.size[thread] = kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
-                                            piece.size(), floor_bits, static_cast<std::uint32_t>(piece.begin),
-                                            index + begin, value + begin, end - begin);
+    slices.size[thread] =
+        kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), piece.size(), floor_bits,
+                          static_cast<std::uint32_t>(piece.begin), index + begin, value + begin, end - begin);
     return 0;
   });
   for (int thread = 0; thread < count; ++thread)
