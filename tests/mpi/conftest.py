@@ -3,9 +3,9 @@
 After every phase (setup, call, teardown) of every test the ranks tell each other how it went. If it failed anywhere it
 fails everywhere, with the text of the ranks where it failed, and all go on to the next test. If a rank does not arrive
 in time, the others print its number and abort the job. Rank 0 reports to the terminal, the others to
-`.pytest-logs/rank<r>-of-<size>.log`; a rank that is killed leaves its stacks there. When all ranks have come to the
-end, rank 0 leaves `.pytest-logs/finished-of-<size>`: the exit status alone is not proof, since MPICH's mpirun can
-return 0 after a rank left early with 0.
+`.pytest-logs/<MPI>-<size>/rank<r>.log`; a rank that is killed leaves its stacks there. When all ranks have come to the
+end, rank 0 leaves the file `finished` beside: the exit status alone is not proof, since MPICH's mpirun can return 0
+after a rank left early with 0.
 
 Without `--with-mpi` nothing here imports MPI.
 """
@@ -32,9 +32,10 @@ class Missing(Exception):
 class Ranks:
     """The roll call, on a communicator of its own so that no test can disturb it."""
 
-    def __init__(self, comm, log):
+    def __init__(self, comm, log, folder):
         self.comm = comm.Dup()
         self.log = log
+        self.folder = folder
         self.place = "the start of the session"
 
     def exchange(self, word, patience=PATIENCE_SECONDS):
@@ -94,18 +95,12 @@ def check_launcher(size):
             return
 
 
-def logs_of(config):
-    folder = config.rootpath / ".pytest-logs"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def open_log(config, rank, size):
+def open_log(config, rank, folder):
     """Rank 0 reports to the terminal, any other to its log; both leave their stacks when they are killed."""
     if rank == 0:
         log = sys.stderr
     else:
-        log = (logs_of(config) / f"rank{rank}-of-{size}.log").open("w", buffering=1)
+        log = (folder / f"rank{rank}.log").open("w", buffering=1)
         config.pluginmanager.unregister(name="terminalreporter")
         config.pluginmanager.register(pytest.TerminalReporter(config, log), "terminalreporter")
     faulthandler.register(signal.SIGTERM, file=log, all_threads=True, chain=True)
@@ -120,7 +115,10 @@ def pytest_configure(config):
 
     comm = MPI.COMM_WORLD
     check_launcher(comm.size)
-    config.ranks = Ranks(comm, open_log(config, comm.rank, comm.size))
+    name = MPI.get_vendor()[0].replace(" ", "").lower()
+    folder = config.rootpath / ".pytest-logs" / f"{name}-{comm.size}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config.ranks = Ranks(comm, open_log(config, comm.rank, folder), folder)
 
 
 def pytest_collection_finish(session):
@@ -138,7 +136,7 @@ def pytest_sessionfinish(session):
     if ranks is not None:
         ranks.meet("the end of the session", None)
         if ranks.comm.rank == 0:
-            (logs_of(session.config) / f"finished-of-{ranks.comm.size}").touch()
+            (ranks.folder / "finished").touch()
 
 
 def outcome_of(report):
