@@ -114,9 +114,9 @@ sanitize: $(SANITIZED)/.complete
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/pytest $(SANITIZE_TESTS)
 
-# Ranks are not bound to one core each, so that the threads of the kernels may use what is idle.
+# Up to 64 MiB, a minute or two. Ranks are not bound to one core each, so that kernel threads may use what is idle.
 BENCH_RANKS ?= 4
-BENCH_ARGUMENTS ?=
+BENCH_ARGUMENTS ?= --max 4096
 bench: build
 	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/allreduce_synthetic.py $(BENCH_ARGUMENTS)
 
