@@ -1,0 +1,49 @@
+"""Quantized allreduce for data-parallel training over MPI.
+
+    import gqallreduce as gq
+
+    gq.quantized_allreduce(buf, "qsgd(bits=4)")
+    allreduce = gq.Allreduce("direct/adaptive(pi=64)/ef", average=True)
+    allreduce(grad, key="fc1.weight")
+
+What needs no MPI (Scheme, schemes, simulate, local) imports none; Allreduce and what it needs are loaded when asked for.
+"""
+
+from __future__ import annotations
+
+from gqallreduce import _kernels
+from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError, WireError
+from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.threads import configure
+
+CODECS.load()
+SCHEDULES.load()
+configure()
+
+from gqallreduce.catalog import schemes  # noqa: E402
+from gqallreduce.scheme import Scheme  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [
+    "Allreduce",
+    "Error",
+    "MismatchError",
+    "NonFiniteError",
+    "ReplicaError",
+    "Scheme",
+    "TimeoutError",
+    "WireError",
+    "cached",
+    "quantized_allreduce",
+    "schemes",
+]
+
+_NEEDS_MPI = {"Allreduce": "allreduce", "quantized_allreduce": "function", "cached": "function"}
+
+
+def __getattr__(name: str):
+    if name in _NEEDS_MPI:
+        from importlib import import_module
+
+        return getattr(import_module(f"gqallreduce.{_NEEDS_MPI[name]}"), name)
+    raise AttributeError(f"module 'gqallreduce' has no attribute {name!r}")

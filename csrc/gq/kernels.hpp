@@ -17,11 +17,80 @@ struct Grid {
   std::uint64_t parts;
 };
 
+// Which random bits: see random.hpp. `hop` has 16 bits.
+struct Stream {
+  std::uint32_t key0, key1, hop, encoder, step;
+};
+
+// The levels of a codec in units of a bucket's norm: what its codes of `bits` bits stand for.
+struct Levels {
+  int bits;          // 1 to 8
+  int count;         // levels in use; a code from `count` on is read as the last
+  bool uniform;      // level c is float(c * stride - center) * unit; otherwise only the tables say
+  int stride;        // 1 with a level at zero, 2 without
+  int center;        // s or m: there are 2s + 1 levels with zero, m + 1 = 2^bits without
+  float unit;        // 1.0f / float(center)
+  float steps;       // from zero to the norm: s or m / 2
+  float value[256];  // the level of every code, also of those that are not in use
+  float gap[256];    // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
+};
+
 struct Kernels {
   const char* name;
-  // Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a value is not finite (after rounding), else 0.
-  int (*widen)(const void* source, float* target, std::size_t n, int format);
-  int (*narrow)(const float* source, void* target, std::size_t n, int format);
+
+  // cast.hpp. Formats: 0 float16, 1 bfloat16, 2 float64. Return 1 if a result is not finite, else 0.
+  int (*widen)(const std::uint8_t* source, float* y, std::size_t n, int format);
+  int (*narrow)(const float* x, std::uint8_t* target, std::size_t n, int format);
+  int (*add_finite)(const float* x, const float* e, std::uint8_t* y, std::size_t n);
+  int (*scale)(float* y, float factor, std::size_t n);
+  void (*add)(const std::uint8_t* wire, float* y, std::size_t n);
+  int (*all_finite)(const float* x, std::size_t n);
+
+  // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.
+  int (*plain_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format);
+  int (*plain_decode)(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add);
+
+  // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
+  std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
+  int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
+  int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
+  int (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
+
+  // select.hpp
+  std::size_t (*collect)(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
+                         std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity);
+  void (*histogram)(const float* x, const float* e, std::size_t n, std::int64_t* counts);
+  std::uint32_t (*kth)(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above);
+  std::size_t (*keep)(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
+                      std::uint32_t negative_bits, std::int64_t* ties, bool joint);
+  void (*count_signs)(const float* v, std::size_t n, std::size_t* positives, std::size_t* negatives);
+
+  // columns.hpp. -1 if a value is not finite.
+  std::size_t (*select_bound)(const Grid& grid, std::size_t n, std::size_t pi);
+  std::int64_t (*select_columns)(const float* x, const float* e, float* r, std::size_t n, const Grid& grid,
+                                 std::size_t pi, bool separate, std::uint32_t first, std::uint32_t* index,
+                                 float* value);
+
+  // adaptive.hpp. -1 if a value is not finite or the message is malformed.
+  std::int64_t (*adaptive_encode)(const std::uint32_t* index, const float* value, std::size_t count, float* r,
+                                  std::uint8_t* wire, std::size_t n, const Grid& grid);
+  std::int64_t (*adaptive_nbytes)(const std::uint8_t* wire, std::size_t nbytes, std::size_t columns);
+  int (*adaptive_decode)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                         std::size_t n, const Grid& grid, float scale);
+  int (*adaptive_decode_add)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                             std::size_t n, const Grid& grid);
+
+  // random.hpp and bits.hpp
+  void (*philox)(std::uint32_t word[4], std::uint32_t key0, std::uint32_t key1);
+  void (*random16)(const Stream& stream, std::uint64_t first, std::size_t count, std::uint16_t* out);
+  void (*pack)(const std::uint8_t* code, std::size_t n, int bits, std::uint8_t* out);
+  void (*unpack)(const std::uint8_t* in, std::size_t n, int bits, std::uint8_t* code);
+
+  // levels.hpp. Encoders and decoders return 0 if all is well, 1 if a value or a norm is not finite.
+  int (*levels_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                       const Levels& levels, bool l2, const Grid& grid, const Stream& stream);
+  int (*levels_decode)(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
+                       const Grid& grid, float scale, bool add);
 };
 
 const Kernels& kernels();                        // the level in use

@@ -1,6 +1,12 @@
 // Included once per instruction set: gathers its kernels into a table.
+#include "gq/adaptive.hpp"
 #include "gq/cast.hpp"
+#include "gq/columns.hpp"
 #include "gq/kernels.hpp"
+#include "gq/onebit.hpp"
+#include "gq/plain.hpp"
+#include "gq/select.hpp"
+#include "gq/levels.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
@@ -9,6 +15,33 @@ const Kernels table = {
     /*name=*/GQ_LEVEL == 0 ? "scalar" : GQ_LEVEL == 1 ? "avx2" : "avx512",
     widen,
     narrow,
+    add_finite,
+    scale,
+    add,
+    all_finite,
+    plain_encode,
+    plain_decode,
+    onebit_nbytes,
+    onebit_encode,
+    onebit_decode,
+    onebit_decode_add,
+    collect,
+    histogram,
+    kth,
+    keep,
+    count_signs,
+    select_bound,
+    select_columns,
+    adaptive_encode,
+    adaptive_nbytes,
+    adaptive_decode,
+    adaptive_decode_add,
+    philox,
+    random16,
+    pack,
+    unpack,
+    levels_encode,
+    levels_decode,
 };
 }  // namespace GQ_NAMESPACE
 }  // namespace gq

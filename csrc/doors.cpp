@@ -1,0 +1,261 @@
+// Puts the floating-point guard and the threads around the kernels.
+#include "gq/doors.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "gq/door.hpp"
+#include "gq/grid.hpp"
+
+namespace gq {
+namespace {
+
+constexpr std::size_t kLeastPerThread = 16384;  // elements; below, starting a thread costs more than it saves
+
+constexpr std::size_t kMostThreads = 256;
+
+int threads_for(std::size_t n) {
+  const std::size_t useful = std::min(kMostThreads, std::max<std::size_t>(n / kLeastPerThread, 1));
+  return static_cast<int>(std::min<std::size_t>(threads(), useful));
+}
+
+// Calls work(thread) for every thread number below `count`; returns the OR of the results.
+template <class Work>
+int on_threads(int count, Work work) {
+  int result = 0;
+#pragma omp parallel for num_threads(count) schedule(static) if (count > 1) reduction(| : result)
+  for (int thread = 0; thread < count; ++thread) {
+    const FloatGuard guard;
+    result |= work(thread);
+  }
+  return result;
+}
+
+// The contiguous piece [begin, end) of n elements that one of `count` threads works on.
+struct Piece {
+  std::size_t begin, end;
+  std::size_t size() const { return end - begin; }
+};
+
+Piece piece_of(std::size_t n, int thread, int count) {
+  const std::size_t step = (n / count + 63) / 64 * 64;  // whole cache lines
+  return {std::min(n, step * thread), thread + 1 == count ? n : std::min(n, step * (thread + 1))};
+}
+
+// A piece that consists of whole units, `first` being the number of its first one.
+struct UnitPiece : Piece {
+  std::size_t first;
+  Grid grid;
+};
+
+UnitPiece piece_of_units(const Grid& grid, std::size_t n, int thread, int count) {
+  const std::size_t units = unit_count(grid, n), first = units * thread / count;
+  const std::size_t begin = unit_begin(grid, n, first), end = unit_begin(grid, n, units * (thread + 1) / count);
+  return {{begin, end}, first, {grid.start + begin, grid.run, grid.parts}};
+}
+
+// Calls work(begin, size) for the piece of each thread.
+template <class Work>
+int by_elements(std::size_t n, Work work) {
+  const int count = threads_for(n);
+  return on_threads(count, [&](int thread) {
+    const Piece piece = piece_of(n, thread, count);
+    return work(piece.begin, piece.size());
+  });
+}
+
+// Calls work(piece) for the whole units of each thread.
+template <class Work>
+int by_units(const Grid& grid, std::size_t n, Work work) {
+  const int count = threads_for(n);
+  return on_threads(count, [&](int thread) { return work(piece_of_units(grid, n, thread, count)); });
+}
+
+template <class Number>
+Number* shifted(Number* pointer, std::size_t by) {
+  return pointer ? pointer + by : nullptr;
+}
+
+// Where each thread put its entries of a shared list, and how many.
+struct Slices {
+  explicit Slices(int count) : count(count) {}
+
+  std::size_t total() const {
+    std::size_t sum = 0;
+    for (int thread = 0; thread < count; ++thread) sum += size[thread];
+    return sum;
+  }
+
+  // Closes the gaps between the slices; returns the number of entries.
+  std::size_t join(std::uint32_t* index, float* value) const {
+    std::size_t end = size[0];
+    for (int thread = 1; thread < count; ++thread) {
+      if (begin[thread] != end && size[thread] > 0) {
+        std::memmove(index + end, index + begin[thread], size[thread] * sizeof(std::uint32_t));
+        std::memmove(value + end, value + begin[thread], size[thread] * sizeof(float));
+      }
+      end += size[thread];
+    }
+    return end;
+  }
+
+  int count;
+  std::size_t begin[kMostThreads], size[kMostThreads];
+};
+
+std::size_t nbytes_of(int format) { return format == 2 ? 8 : 2; }
+
+}  // namespace
+
+int widen(const std::uint8_t* source, float* y, std::size_t n, int format) {
+  return by_elements(n, [&](std::size_t begin, std::size_t count) {
+    return kernels().widen(source + begin * nbytes_of(format), y + begin, count, format);
+  });
+}
+
+int narrow(const float* x, std::uint8_t* target, std::size_t n, int format) {
+  return by_elements(n, [&](std::size_t begin, std::size_t count) {
+    return kernels().narrow(x + begin, target + begin * nbytes_of(format), count, format);
+  });
+}
+
+int add_finite(const float* x, const float* e, std::uint8_t* y, std::size_t n) {
+  return by_elements(n, [&](std::size_t begin, std::size_t count) {
+    return kernels().add_finite(x + begin, shifted(e, begin), y + begin * sizeof(float), count);
+  });
+}
+
+int scale(float* y, float factor, std::size_t n) {
+  return by_elements(
+      n, [&](std::size_t begin, std::size_t count) { return kernels().scale(y + begin, factor, count); });
+}
+
+void add(const std::uint8_t* wire, float* y, std::size_t n) {
+  by_elements(n, [&](std::size_t begin, std::size_t count) {
+    kernels().add(wire + begin * sizeof(float), y + begin, count);
+    return 0;
+  });
+}
+
+int all_finite(const float* x, std::size_t n) {
+  return !by_elements(
+      n, [&](std::size_t begin, std::size_t count) { return !kernels().all_finite(x + begin, count); });
+}
+
+std::size_t onebit_nbytes(const Grid& grid, std::size_t n) { return kernels().onebit_nbytes(grid, n); }
+
+int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid) {
+  return by_units(grid, n, [&](const UnitPiece& piece) {
+    std::uint8_t* target = wire + onebit_nbytes(grid, piece.begin);
+    return kernels().onebit_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), target,
+                                   piece.size(), piece.grid);
+  });
+}
+
+int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+  return by_units(grid, n, [&](const UnitPiece& piece) {
+    const std::uint8_t* source = wire + onebit_nbytes(grid, piece.begin);
+    return kernels().onebit_decode(source, y + piece.begin, piece.size(), piece.grid, scale);
+  });
+}
+
+int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid) {
+  return by_units(grid, n, [&](const UnitPiece& piece) {
+    const std::uint8_t* source = wire + onebit_nbytes(grid, piece.begin);
+    return kernels().onebit_decode_add(source, y + piece.begin, piece.size(), piece.grid);
+  });
+}
+
+std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
+                    std::uint32_t* index, float* value, std::size_t capacity) {
+  const int count = threads_for(n);
+  Slices slices(count);
+  on_threads(count, [&](int thread) {
+    const Piece piece = piece_of(n, thread, count);
+    const std::size_t begin = capacity * thread / count, end = capacity * (thread + 1) / count;
+    slices.begin[thread] = begin;
+    slices.size[thread] = kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
+                                            piece.size(), floor_bits, static_cast<std::uint32_t>(piece.begin),
+                                            index + begin, value + begin, end - begin);
+    return 0;
+  });
+  for (int thread = 0; thread < count; ++thread)
+    if (slices.size[thread] > capacity * (thread + 1) / count - slices.begin[thread])
+      return std::max(slices.total(), capacity + 1);
+  return slices.join(index, value);
+}
+
+void histogram(const float* x, const float* e, std::size_t n, std::int64_t* counts) {
+  constexpr std::size_t kBins = 4096;
+  by_elements(n, [&](std::size_t begin, std::size_t count) {
+    std::int64_t local[kBins] = {};
+    kernels().histogram(x + begin, shifted(e, begin), count, local);
+#pragma omp critical
+    for (std::size_t bin = 0; bin < kBins; ++bin) counts[bin] += local[bin];
+    return 0;
+  });
+}
+
+std::uint32_t kth(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above) {
+  return kernels().kth(value, n, k, sign, above);
+}
+
+std::size_t keep(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
+                 std::uint32_t negative_bits, std::int64_t* ties, bool joint) {
+  return kernels().keep(index, value, n, positive_bits, negative_bits, ties, joint);
+}
+
+void count_signs(const float* v, std::size_t n, std::size_t* positives, std::size_t* negatives) {
+  kernels().count_signs(v, n, positives, negatives);
+}
+
+std::size_t select_bound(const Grid& grid, std::size_t n, std::size_t pi) {
+  return kernels().select_bound(grid, n, pi);
+}
+
+std::int64_t select_columns(const float* x, const float* e, float* r, std::size_t n, const Grid& grid, std::size_t pi,
+                            bool separate, std::uint32_t* index, float* value) {
+  const int count = threads_for(n);
+  Slices slices(count);
+  const int bad = on_threads(count, [&](int thread) {
+    const UnitPiece piece = piece_of_units(grid, n, thread, count);
+    const std::size_t begin = select_bound(grid, piece.begin, pi);
+    const std::int64_t selected = kernels().select_columns(
+        x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), piece.size(), piece.grid, pi, separate,
+        static_cast<std::uint32_t>(piece.begin), index + begin, value + begin);
+    slices.begin[thread] = begin;
+    slices.size[thread] = selected < 0 ? 0 : static_cast<std::size_t>(selected);
+    return static_cast<int>(selected < 0);
+  });
+  return bad ? -1 : static_cast<std::int64_t>(slices.join(index, value));
+}
+
+std::int64_t adaptive_encode(const std::uint32_t* index, const float* value, std::size_t count, float* r,
+                             std::uint8_t* wire, std::size_t n, const Grid& grid) {
+  const FloatGuard guard;
+  return kernels().adaptive_encode(index, value, count, r, wire, n, grid);
+}
+
+std::int64_t adaptive_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Grid& grid,
+                             float scale) {
+  const std::size_t columns = unit_count(grid, n);
+  const std::int64_t used = kernels().adaptive_nbytes(wire, nbytes, columns);
+  if (used < 0) return -1;
+  const int bad = by_units(grid, n, [&](const UnitPiece& piece) {
+    return kernels().adaptive_decode(wire, columns, piece.first, y + piece.begin, piece.size(), piece.grid, scale);
+  });
+  return bad ? -1 : used;
+}
+
+std::int64_t adaptive_decode_add(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n,
+                                 const Grid& grid) {
+  const std::size_t columns = unit_count(grid, n);
+  const std::int64_t used = kernels().adaptive_nbytes(wire, nbytes, columns);
+  if (used < 0) return -1;
+  const int bad = by_units(grid, n, [&](const UnitPiece& piece) {
+    return kernels().adaptive_decode_add(wire, columns, piece.first, y + piece.begin, piece.size(), piece.grid);
+  });
+  return bad ? -1 : used;
+}
+
+}  // namespace gq

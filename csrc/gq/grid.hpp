@@ -1,0 +1,66 @@
+// The units (columns, buckets) of a region of the flattened vector.
+//
+// Unit k of the whole vector begins at floor(k * run / parts): because every run holds exactly `parts` units this one
+// formula gives the boundaries of all runs. A region of n elements from grid.start cuts its first and last unit off.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "gq/kernels.hpp"
+
+namespace gq {
+namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
+
+using wide_uint = unsigned __int128;
+
+// The unit of the whole vector that holds the element with global index i.
+inline std::uint64_t unit_of(const Grid& grid, std::uint64_t i) {
+  return static_cast<std::uint64_t>(((wide_uint(i) + 1) * grid.parts - 1) / grid.run);
+}
+
+// The number of units that touch the region of n elements.
+inline std::size_t unit_count(const Grid& grid, std::size_t n) {
+  return n == 0 ? 0 : unit_of(grid, grid.start + n - 1) - unit_of(grid, grid.start) + 1;
+}
+
+// Where the region's unit number `unit` begins, relative to the region; n for unit >= the count.
+inline std::size_t unit_begin(const Grid& grid, std::size_t n, std::size_t unit) {
+  if (unit == 0 || n == 0) return 0;
+  const wide_uint begin = (wide_uint(unit_of(grid, grid.start)) + unit) * grid.run / grid.parts - grid.start;
+  return begin < n ? static_cast<std::size_t>(begin) : n;
+}
+
+// for (Units unit(grid, n); unit.inside(); unit.advance()) ... [unit.begin, unit.end), relative to the region.
+class Units {
+ public:
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  Units(const Grid& grid, std::size_t n) : n_(n), parts_(grid.parts), height_(grid.run / grid.parts) {
+    extra_ = grid.run % grid.parts;
+    if (n == 0) return;
+    const wide_uint first_end = (wide_uint(unit_of(grid, grid.start)) + 1) * grid.run;
+    remainder_ = static_cast<std::uint64_t>(first_end % grid.parts);
+    end = clip(static_cast<std::uint64_t>(first_end / grid.parts - grid.start));
+  }
+
+  bool inside() const { return begin < n_; }
+  std::size_t height() const { return end - begin; }
+
+  void advance() {
+    begin = end;
+    remainder_ += extra_;  // floor((k + 1) * run / parts) step by step, without a division
+    const bool longer = remainder_ >= parts_;
+    remainder_ -= longer ? parts_ : 0;
+    end = begin + clip(height_ + longer);
+  }
+
+ private:
+  std::uint64_t clip(std::uint64_t height) const { return height < n_ - begin ? height : n_ - begin; }
+
+  std::size_t n_;
+  std::uint64_t parts_, height_, extra_ = 0, remainder_ = 0;
+};
+
+}  // namespace
+}  // namespace gq

@@ -1,0 +1,97 @@
+// Stochastic rounding of the values of one bucket to codes. The plain functions say what is meant; the vector ones
+// give the same codes and errors with fewer operations.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "gq/kernels.hpp"
+#include "gq/vectors.hpp"
+
+namespace gq {
+namespace GQ_NAMESPACE {
+
+// One bucket's values in units of its norm: (v * before) * inverse. `before` keeps steps / norm from overflowing when
+// the norm is tiny; `inverse` is large enough for the norm itself to reach the last level.
+struct Unit {
+  float before, inverse;
+};
+
+static inline Unit unit_of_norm(float norm, float steps) {
+  const float before = norm < 0x1p-64f ? 0x1p64f : 1.0f;
+  const float scaled = norm * before;
+  if (scaled == 0) return {before, 0};
+  float inverse = steps / scaled;
+  while (inverse * scaled < steps) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &inverse, sizeof bits);
+    ++bits;  // the next float up
+    std::memcpy(&inverse, &bits, sizeof bits);
+  }
+  return {before, inverse};
+}
+
+// True with probability `fraction` to 2^-16, for 16 random bits.
+static inline bool rounds_up(float fraction, std::uint16_t random) {
+  return float(random) + 0.5f < fraction * 65536.0f;
+}
+
+// One value of a bucket to one code of uniform levels: the magnitude is counted in steps and rounded, then the sign
+// chooses the side. Without a level at zero the first level is half a step away from it: the offset.
+struct Uniform {
+  Unit unit;
+  float offset, limit;  // steps
+  int positive, negative;  // the codes of no steps up and no steps down
+
+  Uniform(const Levels& levels, float norm) : unit(unit_of_norm(norm, levels.steps)) {
+    const bool zero_level = levels.stride == 1;
+    offset = zero_level ? 0.0f : 0.5f;
+    limit = float(zero_level ? levels.center : (levels.center + 1) / 2);
+    positive = zero_level ? levels.center : (levels.center - 1) / 2;
+    negative = zero_level ? levels.center : (levels.center + 1) / 2;
+  }
+
+  int code(float v, std::uint16_t random) const {
+    float steps = __builtin_fabsf(v) * unit.before * unit.inverse + offset;
+    steps = steps < limit ? steps : limit;
+    const int whole = int(steps);
+    const int rounded = whole + rounds_up(steps - float(whole), random);
+    return __builtin_signbit(v) ? negative - rounded : positive + rounded;
+  }
+};
+
+// One value of a bucket to one of the two levels of a table around it.
+struct Tabled {
+  Unit unit;
+  const Levels& levels;
+
+  Tabled(const Levels& levels, float norm) : unit(unit_of_norm(norm, 1.0f)), levels(levels) {}
+
+  int code(float v, std::uint16_t random) const {
+    const int last = levels.count - 1;
+    float y = v * unit.before * unit.inverse;
+    y = y > levels.value[0] ? y : levels.value[0];
+    y = y < levels.value[last] ? y : levels.value[last];
+    int low = 0, high = last;  // value[low] <= y, and y < value[high] unless high is the last
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (levels.value[middle] <= y ? low : high) = middle;
+    }
+    const float fraction = (y - levels.value[low]) * levels.gap[low];
+    return low + rounds_up(fraction < 1.0f ? fraction : 1.0f, random);
+  }
+};
+
+// The codes of n values v = x + e, and the errors r = v - decoded; e and r may be null.
+template <class Coder>
+static inline void round_plain(const Coder& coder, const Levels& levels, float norm, const float* x, const float* e,
+                               float* r, const std::uint16_t* random, std::size_t n, std::uint8_t* code) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float v = e ? x[i] + e[i] : x[i];
+    code[i] = static_cast<std::uint8_t>(coder.code(v, random[i]));
+    if (r) r[i] = v - levels.value[code[i]] * norm;
+  }
+}
+
+}  // namespace GQ_NAMESPACE
+}  // namespace gq

@@ -1,0 +1,240 @@
+// One-bit quantization (Seide 2014): per column the sign bit of each value, the mean of the values >= 0 and the mean of
+// the values < 0. A column on the wire: float32 mean of {v >= 0}, float32 mean of {v < 0}, then one bit per value (1
+// for v >= 0), lowest bit first, the last byte filled up with zeros.
+//
+// The encoder visits a column once to form v, its bits and both sums, and once more, while v is in cache, to turn the
+// v kept in r into the error v - decoded.
+#pragma once
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "gq/grid.hpp"
+#include "gq/sum.hpp"
+#include "gq/wire.hpp"
+
+namespace gq {
+namespace GQ_NAMESPACE {
+
+constexpr std::size_t kOnebitHeader = 2 * sizeof(float);
+
+static inline std::size_t onebit_column_nbytes(std::size_t height) { return kOnebitHeader + (height + 7) / 8; }
+
+static std::size_t onebit_nbytes(const Grid& grid, std::size_t n) {
+  std::size_t nbytes = 0;
+  for (Units unit(grid, n); unit.inside(); unit.advance()) nbytes += onebit_column_nbytes(unit.height());
+  return nbytes;
+}
+
+struct SignSums {
+  double positive = 0.0, negative = 0.0;  // sums of {v >= 0} and {v < 0}
+  std::size_t positive_count = 0;
+};
+
+struct SignMeans {
+  float positive, negative;
+};
+
+static inline SignMeans means_of(const SignSums& sums, std::size_t height) {
+  const std::size_t negative_count = height - sums.positive_count;
+  return {sums.positive_count ? static_cast<float>(sums.positive / static_cast<double>(sums.positive_count)) : 0.0f,
+          negative_count ? static_cast<float>(sums.negative / static_cast<double>(negative_count)) : 0.0f};
+}
+
+// Level by level: onebit_block(x, e, r, bits, n, sums) handles n <= 4096 values of a column, a block of the sum rule.
+// It writes v = x + e to r (if r is given) and the sign bits to `bits`, and adds to `sums`.
+#if GQ_LEVEL == 2
+
+struct SignLanes {
+  Lanes positive, negative;
+};
+
+// Sixteen values: their mask of v >= 0; values outside `valid` are in neither sum.
+static inline __mmask16 add_sixteen(SignLanes& lanes, int half, __m512 v, __mmask16 valid) {
+  const __mmask16 positive = _mm512_mask_cmp_ps_mask(valid, v, _mm512_setzero_ps(), _CMP_GE_OQ);
+  const __mmask16 negative = _kandn_mask16(positive, valid);
+  const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+  const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+  __m512d* up = lanes.positive.part + 2 * half;
+  __m512d* down = lanes.negative.part + 2 * half;
+  up[0] = _mm512_mask_add_pd(up[0], static_cast<__mmask8>(positive), up[0], low);
+  up[1] = _mm512_mask_add_pd(up[1], static_cast<__mmask8>(positive >> 8), up[1], high);
+  down[0] = _mm512_mask_add_pd(down[0], static_cast<__mmask8>(negative), down[0], low);
+  down[1] = _mm512_mask_add_pd(down[1], static_cast<__mmask8>(negative >> 8), down[1], high);
+  return positive;
+}
+
+// 32 values from i on, or the fewer in `valid`; returns their sign bits.
+template <bool kError, bool kKeep>
+static inline std::uint32_t add_thirty_two(SignLanes& lanes, const float* x, const float* e, float* r,
+                                           std::uint32_t valid) {
+  std::uint32_t bits = 0;
+  for (int half = 0; half < 2; ++half) {
+    const __mmask16 here = static_cast<__mmask16>(valid >> 16 * half);
+    __m512 v = _mm512_maskz_loadu_ps(here, x + 16 * half);
+    if (kError) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(here, e + 16 * half));
+    if (kKeep) _mm512_mask_storeu_ps(r + 16 * half, here, v);
+    bits |= static_cast<std::uint32_t>(add_sixteen(lanes, half, v, here)) << 16 * half;
+  }
+  return bits;
+}
+
+template <bool kError, bool kKeep>
+static inline void onebit_block_as(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n,
+                                   SignSums& sums) {
+  SignLanes lanes;
+  std::size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const std::uint32_t word = add_thirty_two<kError, kKeep>(lanes, x + i, e + i, r + i, ~0u);
+    sums.positive_count += _mm_popcnt_u32(word);
+    store(bits + i / 8, word);
+  }
+  if (i < n) {
+    const std::uint32_t word = add_thirty_two<kError, kKeep>(lanes, x + i, e + i, r + i, _bzhi_u32(~0u, n - i));
+    sums.positive_count += _mm_popcnt_u32(word);
+    std::memcpy(bits + i / 8, &word, (n - i + 7) / 8);
+  }
+  sums.positive += fold(lanes.positive);
+  sums.negative += fold(lanes.negative);
+}
+
+static void onebit_block(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n, SignSums& sums) {
+  // The unused pointer follows x: e + i and r + i stay lawful.
+  if (e && r) return onebit_block_as<true, true>(x, e, r, bits, n, sums);
+  if (e) return onebit_block_as<true, false>(x, e, const_cast<float*>(x), bits, n, sums);
+  if (r) return onebit_block_as<false, true>(x, x, r, bits, n, sums);
+  return onebit_block_as<false, false>(x, x, const_cast<float*>(x), bits, n, sums);
+}
+
+static void subtract_means(float* r, std::size_t n, SignMeans means) {
+  const __m512 up = _mm512_set1_ps(means.positive), down = _mm512_set1_ps(means.negative);
+  for (std::size_t i = 0; i < n; i += 16) {
+    const __mmask16 here = static_cast<__mmask16>(_bzhi_u32(0xffff, n - i < 16 ? n - i : 16));
+    const __m512 v = _mm512_maskz_loadu_ps(here, r + i);
+    const __mmask16 positive = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ);
+    _mm512_mask_storeu_ps(r + i, here, _mm512_sub_ps(v, _mm512_mask_blend_ps(positive, down, up)));
+  }
+}
+
+#else
+
+struct Positive {
+  double operator()(double v) const { return v >= 0.0 ? v : 0.0; }
+#if GQ_LEVEL == 1
+  __m256d operator()(__m256d v) const { return _mm256_max_pd(_mm256_setzero_pd(), v); }
+#endif
+};
+
+struct Negative {
+  double operator()(double v) const { return v >= 0.0 ? 0.0 : v; }
+#if GQ_LEVEL == 1
+  __m256d operator()(__m256d v) const { return _mm256_min_pd(_mm256_setzero_pd(), v); }
+#endif
+};
+
+// The sign bits of n <= 8 values.
+static inline std::uint8_t sign_byte(const float* v, std::size_t n) {
+  unsigned byte = 0;
+  for (std::size_t j = 0; j < n; ++j) byte |= static_cast<unsigned>(v[j] >= 0.0f) << j;
+  return static_cast<std::uint8_t>(byte);
+}
+
+static void onebit_block(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n, SignSums& sums) {
+  float formed[kSumBlock];
+  const float* v = x;
+  if (e || r) {
+    float* target = r ? r : formed;
+    for (std::size_t i = 0; i < n; ++i) target[i] = e ? x[i] + e[i] : x[i];
+    v = target;
+  }
+  std::size_t i = 0;
+#if GQ_LEVEL == 1
+  for (; i + 8 <= n; i += 8) {
+    const __m256 positive = _mm256_cmp_ps(_mm256_loadu_ps(v + i), _mm256_setzero_ps(), _CMP_GE_OQ);
+    bits[i / 8] = static_cast<std::uint8_t>(_mm256_movemask_ps(positive));
+    sums.positive_count += _mm_popcnt_u32(bits[i / 8]);
+  }
+#endif
+  for (; i < n; i += 8) {
+    bits[i / 8] = sign_byte(v + i, n - i < 8 ? n - i : 8);
+    sums.positive_count += static_cast<std::size_t>(__builtin_popcount(bits[i / 8]));
+  }
+  sums.positive += block_sum(v, n, Positive());
+  sums.negative += block_sum(v, n, Negative());
+}
+
+static void subtract_means(float* r, std::size_t n, SignMeans means) {
+  for (std::size_t i = 0; i < n; ++i) r[i] -= r[i] >= 0.0f ? means.positive : means.negative;
+}
+
+#endif
+
+static int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                         const Grid& grid) {
+  for (Units unit(grid, n); unit.inside(); unit.advance()) {
+    SignSums sums;
+    for (std::size_t begin = unit.begin; begin < unit.end; begin += kSumBlock) {
+      const std::size_t count = unit.end - begin < kSumBlock ? unit.end - begin : kSumBlock;
+      std::uint8_t* bits = wire + kOnebitHeader + (begin - unit.begin) / 8;
+      onebit_block(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, bits, count, sums);
+    }
+    const SignMeans means = means_of(sums, unit.height());
+    if (!is_finite(means.positive) || !is_finite(means.negative)) return 1;
+    store(wire, means.positive);
+    store(wire + sizeof(float), means.negative);
+    if (r) subtract_means(r + unit.begin, unit.height(), means);
+    wire += onebit_column_nbytes(unit.height());
+  }
+  return 0;
+}
+
+// y = or += the means that the bits choose.
+template <bool kAdd>
+static inline void spread_means(const std::uint8_t* bits, float* y, std::size_t n, SignMeans means) {
+  std::size_t i = 0;
+#if GQ_LEVEL == 2
+  const __m512 up = _mm512_set1_ps(means.positive), down = _mm512_set1_ps(means.negative);
+  for (; i + 16 <= n; i += 16) {
+    const __m512 d = _mm512_mask_blend_ps(load<__mmask16>(bits + i / 8), down, up);
+    _mm512_storeu_ps(y + i, kAdd ? _mm512_add_ps(_mm512_loadu_ps(y + i), d) : d);
+  }
+#elif GQ_LEVEL == 1
+  const __m256 up = _mm256_set1_ps(means.positive), down = _mm256_set1_ps(means.negative);
+  const __m256i to_sign = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);  // brings bit j of lane j to the top
+  for (; i + 8 <= n; i += 8) {
+    const __m256i positive = _mm256_sllv_epi32(_mm256_set1_epi32(bits[i / 8]), to_sign);
+    const __m256 d = _mm256_blendv_ps(down, up, _mm256_castsi256_ps(positive));
+    _mm256_storeu_ps(y + i, kAdd ? _mm256_add_ps(_mm256_loadu_ps(y + i), d) : d);
+  }
+#endif
+  for (; i < n; ++i) {
+    const float d = bits[i / 8] >> i % 8 & 1 ? means.positive : means.negative;
+    y[i] = kAdd ? y[i] + d : d;
+  }
+}
+
+// The wire must hold onebit_nbytes(grid, n) bytes: the door checks it.
+template <bool kAdd>
+static int onebit_decode_as(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+  for (Units unit(grid, n); unit.inside(); unit.advance()) {
+    SignMeans means = {load<float>(wire), load<float>(wire + sizeof(float))};
+    if (!is_finite(means.positive) || !is_finite(means.negative)) return 1;
+    means = {means.positive * scale, means.negative * scale};
+    spread_means<kAdd>(wire + kOnebitHeader, y + unit.begin, unit.height(), means);
+    wire += onebit_column_nbytes(unit.height());
+  }
+  return 0;
+}
+
+static int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+  return onebit_decode_as<false>(wire, y, n, grid, scale);
+}
+
+static int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid) {
+  return onebit_decode_as<true>(wire, y, n, grid, 1.0f);
+}
+
+}  // namespace GQ_NAMESPACE
+}  // namespace gq

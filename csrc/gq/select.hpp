@@ -1,0 +1,176 @@
+// Exact selection of the k largest magnitudes without sorting.
+//
+// |v| is compared as the integer of its bits without the sign. A pass over the vector collects the few values above a
+// floor that was guessed low enough; all that follows works on these survivors. Where nothing is known, a histogram of
+// the upper bits gives the floor.
+#pragma once
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "gq/wire.hpp"
+
+namespace gq {
+namespace GQ_NAMESPACE {
+
+// Which values are ranked: key_of(v) orders their magnitudes, and is <= 0 for a zero and for a value not ranked.
+struct Side {
+  std::uint32_t flip, mask;
+};
+
+constexpr Side kBothSigns = {0, kMagnitude};
+constexpr Side kPositive = {0, ~0u};
+constexpr Side kNegative = {~kMagnitude, ~0u};
+
+static inline Side side_of(int sign) { return sign == 0 ? kBothSigns : sign > 0 ? kPositive : kNegative; }
+
+static inline std::int32_t key_of(float v, Side side) {
+  return static_cast<std::int32_t>((bits_of(v) ^ side.flip) & side.mask);
+}
+
+// Room that `find` may use beyond the indices it reports.
+constexpr std::size_t kFindSlack = 16;
+
+// Writes the places i with |v[i]| >= floor to `found`, ascending, each plus `first`; returns how many.
+static inline std::size_t find(const float* v, std::size_t n, std::uint32_t floor_bits, std::uint32_t first,
+                               std::uint32_t* found) {
+  std::size_t count = 0, i = 0;
+#if GQ_LEVEL == 2
+  const __m512i floor = _mm512_set1_epi32(static_cast<int>(floor_bits)), no_sign = _mm512_set1_epi32(kMagnitude);
+  __m512i place = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first)),
+                                   _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  for (; i + 16 <= n; i += 16) {
+    const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(v + i), no_sign);
+    const __mmask16 large = _mm512_cmpge_epu32_mask(bits, floor);
+    // Compressed in a register: compressing to memory is slow on some CPUs.
+    _mm512_storeu_si512(found + count, _mm512_maskz_compress_epi32(large, place));
+    count += static_cast<std::size_t>(_mm_popcnt_u32(large));
+    place = _mm512_add_epi32(place, _mm512_set1_epi32(16));
+  }
+#elif GQ_LEVEL == 1
+  const __m256i below = _mm256_set1_epi32(static_cast<int>(floor_bits - 1)), no_sign = _mm256_set1_epi32(kMagnitude);
+  for (; i + 8 <= n; i += 8) {
+    const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + i));
+    const __m256i large = _mm256_cmpgt_epi32(_mm256_and_si256(value, no_sign), below);
+    const unsigned mask = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(large)));
+    // The lanes' numbers as bytes, those of the set bits moved to the front.
+    const std::uint64_t lanes = _pext_u64(0x0706050403020100, _pdep_u64(mask, 0x0101010101010101) * 0xff);
+    const __m256i place = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(lanes)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(found + count),
+                        _mm256_add_epi32(place, _mm256_set1_epi32(static_cast<int>(first + i))));
+    count += static_cast<std::size_t>(_mm_popcnt_u32(mask));
+  }
+#endif
+  for (; i < n; ++i) {
+    found[count] = first + static_cast<std::uint32_t>(i);
+    count += magnitude(v[i]) >= floor_bits;
+  }
+  return count;
+}
+
+// v = x + e, or x where there is no e: in r if it is given, else in `spare` if there is an e, else x itself.
+static inline const float* formed(const float* x, const float* e, float* r, float* spare, std::size_t n) {
+  if (!e && !r) return x;
+  float* target = r ? r : spare;
+  if (e) {
+    for (std::size_t i = 0; i < n; ++i) target[i] = x[i] + e[i];
+  } else {
+    std::memcpy(target, x, n * sizeof(float));
+  }
+  return target;
+}
+
+// Forms v and appends (first + i, v[i]) for every |v[i]| >= floor_bits >= 1, as long as there is room; returns how many
+// there are.
+static std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
+                           std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity) {
+  constexpr std::size_t kBlock = 1024;
+  float spare[kBlock];
+  std::uint32_t found[kBlock + kFindSlack];
+  std::size_t total = 0;
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    const std::size_t count = n - begin < kBlock ? n - begin : kBlock;
+    const float* v = formed(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, spare, count);
+    const std::size_t survivors = find(v, count, floor_bits, 0, found);
+    const std::size_t room = total < capacity ? capacity - total : 0, stored = survivors < room ? survivors : room;
+    for (std::size_t j = 0; j < stored; ++j) {
+      index[total + j] = first + static_cast<std::uint32_t>(begin) + found[j];
+      value[total + j] = v[found[j]];
+    }
+    total += survivors;
+  }
+  return total;
+}
+
+constexpr int kHistogramBits = 12;
+constexpr int kHistogramShift = 31 - kHistogramBits;
+
+// Adds to `counts` how many |v[i]| have each value of their 12 upper bits.
+static void histogram(const float* x, const float* e, std::size_t n, std::int64_t* counts) {
+  constexpr std::size_t kBlock = std::size_t(1) << 31;  // what the 32-bit tables can count
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    // Four tables: equal neighbours do not wait for each other's increment.
+    std::uint32_t table[4][1 << kHistogramBits] = {};
+    const std::size_t end = n - begin < kBlock ? n : begin + kBlock;
+    for (std::size_t i = begin; i < end; ++i) ++table[i % 4][magnitude(e ? x[i] + e[i] : x[i]) >> kHistogramShift];
+    for (std::size_t j = 0; j < 1 << kHistogramBits; ++j)
+      counts[j] += std::int64_t(table[0][j]) + table[1][j] + table[2][j] + table[3][j];
+  }
+}
+
+// The key of the k-th largest among those of `side` (k >= 1) and how many are strictly above; 0 if there are fewer.
+// Three histograms, of 12, 12 and 7 bits; each only of the values that agree with the digits found so far.
+static std::uint32_t kth(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above) {
+  const Side side = side_of(sign);
+  std::uint32_t prefix = 0;
+  *above = 0;
+  constexpr int kShifts[] = {19, 7, 0};
+  for (const int shift : kShifts) {
+    const int width = shift == 0 ? 7 : 12;
+    std::uint32_t table[1 << 12] = {};
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int32_t key = key_of(value[i], side);
+      const std::uint32_t digits = static_cast<std::uint32_t>(key) >> shift;
+      table[digits & ((1u << width) - 1)] += (key > 0) & (digits >> width == prefix);
+    }
+    std::uint32_t digit = 1u << width;
+    while (digit > 0 && *above + table[digit - 1] < k) *above += table[--digit];
+    if (digit == 0) return 0;
+    prefix = prefix << width | (digit - 1);
+  }
+  return prefix;
+}
+
+// Keeps, in place and in order, the entries above their sign's threshold, and those equal to it while there are ties
+// to give away: ties[0] to positive values, ties[1] to negative ones; ties[0] to all if `joint`.
+static std::size_t keep(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
+                        std::uint32_t negative_bits, std::int64_t* ties, bool joint) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool negative = bits_of(value[i]) >> 31;
+    const std::uint32_t bits = magnitude(value[i]), threshold = negative ? negative_bits : positive_bits;
+    bool stays = bits > threshold;
+    if (bits == threshold) {
+      std::int64_t& left = ties[negative && !joint];
+      stays = left > 0;
+      left -= stays;
+    }
+    index[kept] = index[i];
+    value[kept] = value[i];
+    kept += stays;
+  }
+  return kept;
+}
+
+static void count_signs(const float* v, std::size_t n, std::size_t* positives, std::size_t* negatives) {
+  *positives = *negatives = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    *positives += v[i] > 0.0f;
+    *negatives += v[i] < 0.0f;
+  }
+}
+
+}  // namespace GQ_NAMESPACE
+}  // namespace gq

@@ -1,0 +1,123 @@
+#include "gq/levels_doors.hpp"
+
+#include "gq/door.hpp"
+#include "gq/grid.hpp"
+
+namespace gq {
+
+namespace {
+
+constexpr std::size_t kWorthThreads = 1 << 15;  // elements; below, starting threads costs more than they save
+
+// Calls part(begin, end) for contiguous groups of whole units of the region, one group per thread; 1 if any gives 1.
+template <class Part>
+int for_groups_of_units(const Grid& grid, std::size_t n, Part part) {
+  const std::size_t units = unit_count(grid, n);
+  const int groups = n < kWorthThreads || units < 2 ? 1 : threads();
+  int failed = 0;
+#pragma omp parallel for num_threads(groups) schedule(static) reduction(| : failed) if (groups > 1)
+  for (int group = 0; group < groups; ++group) {
+    const FloatGuard guard;
+    const std::size_t begin = unit_begin(grid, n, units * group / groups);
+    const std::size_t end = unit_begin(grid, n, units * (group + 1) / groups);
+    if (begin < end) failed |= part(begin, end);
+  }
+  return failed;
+}
+
+std::size_t bucket_bytes(std::uint64_t height, int bits) { return 4 + (height * bits + 7) / 8; }
+
+Grid grid_from(const Grid& grid, std::size_t begin) { return {grid.start + begin, grid.run, grid.parts}; }
+
+int decode_groups(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
+                  float scale, bool add) {
+  return for_groups_of_units(grid, n, [&](std::size_t begin, std::size_t end) {
+    const Grid part = grid_from(grid, begin);
+    return kernels().levels_decode(wire + levels_nbytes(begin, levels.bits, grid),
+                                   levels_nbytes(end - begin, levels.bits, part), y + begin, end - begin, levels, part,
+                                   scale, add);
+  });
+}
+
+}  // namespace
+
+void philox(std::uint32_t word[4], std::uint32_t key0, std::uint32_t key1) { kernels().philox(word, key0, key1); }
+
+void random16(const Stream& stream, std::uint64_t first, std::size_t count, std::uint16_t* out) {
+  kernels().random16(stream, first, count, out);
+}
+
+bool pack(const std::uint8_t* code, std::size_t n, int bits, std::uint8_t* wire) {
+  int all = 0;
+  for (std::size_t i = 0; i < n; ++i) all |= code[i];
+  if (all >> bits != 0) return false;
+  kernels().pack(code, n, bits, wire);
+  return true;
+}
+
+void unpack(const std::uint8_t* wire, std::size_t n, int bits, std::uint8_t* code) {
+  kernels().unpack(wire, n, bits, code);
+}
+
+bool uniform_levels(int bits, bool zero_level, Levels& levels) {
+  if (bits < 1 || bits > 8 || (zero_level && bits < 2)) return false;
+  const FloatGuard guard;
+  levels = Levels();
+  levels.uniform = true;
+  levels.stride = zero_level ? 1 : 2;
+  levels.center = zero_level ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
+  levels.unit = 1.0f / float(levels.center);
+  levels.steps = float(levels.center) / float(levels.stride);
+  levels.bits = bits;
+  levels.count = zero_level ? 2 * levels.center + 1 : levels.center + 1;
+  for (int code = 0; code < 256; ++code) {
+    const int known = code < levels.count ? code : levels.count - 1;
+    levels.value[code] = float(known * levels.stride - levels.center) * levels.unit;
+  }
+  return true;
+}
+
+bool table_levels(int bits, const float* value, std::size_t count, Levels& levels) {
+  if (bits < 1 || bits > 8 || count < 2 || count > std::size_t(1) << bits) return false;
+  const FloatGuard guard;
+  levels = Levels();
+  levels.bits = bits;
+  levels.count = static_cast<int>(count);
+  for (std::size_t code = 0; code < 256; ++code) levels.value[code] = value[code < count ? code : count - 1];
+  if (!(value[0] >= -1 && value[count - 1] <= 1)) return false;
+  for (std::size_t code = 0; code + 1 < count; ++code) {
+    levels.gap[code] = 1.0f / (value[code + 1] - value[code]);
+    if (!(levels.gap[code] > 0 && levels.gap[code] <= 0x1.fffffep127f)) return false;  // also when not a number
+  }
+  return true;
+}
+
+std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid) {
+  if (n == 0) return 0;
+  const std::uint64_t bucket = grid.run;
+  const std::uint64_t room = bucket - grid.start % bucket;  // left in the first bucket
+  const std::uint64_t first = room < n ? room : n;
+  const std::uint64_t whole = (n - first) / bucket, rest = (n - first) % bucket;
+  return bucket_bytes(first, bits) + (whole ? whole * bucket_bytes(bucket, bits) : 0) +
+         (rest ? bucket_bytes(rest, bits) : 0);
+}
+
+int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,
+                  bool l2, const Grid& grid, const Stream& stream) {
+  return for_groups_of_units(grid, n, [&](std::size_t begin, std::size_t end) {
+    return kernels().levels_encode(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr,
+                                   wire + levels_nbytes(begin, levels.bits, grid), end - begin, levels, l2,
+                                   grid_from(grid, begin), stream);
+  });
+}
+
+int levels_decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
+                  float scale) {
+  return decode_groups(wire, y, n, levels, grid, scale, false);
+}
+
+int levels_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid) {
+  return decode_groups(wire, y, n, levels, grid, 1.0f, true);
+}
+
+}  // namespace gq

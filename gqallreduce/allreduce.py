@@ -1,0 +1,341 @@
+"""The public object: one scheme on one communicator, with what it owes, its workspace and its statistics.
+
+A call checks its arguments, agrees with the other ranks once per key, runs a Worker through the engine, and only when
+all has gone well lets the new residuals and counters replace the old ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from gqallreduce import frame, model
+from gqallreduce.agreement import FIELDS, agree
+from gqallreduce.buffer import Buffer
+from gqallreduce.checkpoint import load, save
+from gqallreduce.dense import dense_sum
+from gqallreduce.engine import Engine, send_aborts, wait
+from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError
+from gqallreduce.hashing import checksum, hash64
+from gqallreduce.home import home
+from gqallreduce.memory import Memory
+from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.scheme import AUTO, Scheme
+from gqallreduce.stats import Spent, Statistics
+from gqallreduce.worker import Worker
+from gqallreduce.workspace import Workspace
+
+
+@dataclass(slots=True)
+class Key:
+    """What is known of a key: the form of its buffers (None for the key None) and how many calls succeeded."""
+
+    form: tuple | None
+    step: int = 0
+
+
+@dataclass(slots=True)
+class Kind:
+    """A key with a form, agreed on: what runs for it, why, and the signature of its frames."""
+
+    what: str
+    why: str
+    signature: int
+    worker: Worker | None
+
+
+class Allreduce:
+    """Quantized allreduce over a communicator: `allreduce(buf, key="fc1.weight")` sums in place over all ranks.
+
+    scheme
+        text such as "direct/onebit/ef", or a Scheme; ValueError says what is wrong with it.
+    comm
+        an mpi4py communicator, default COMM_WORLD; making the first object of a communicator is collective.
+    average
+        multiply the sum by 1/P. Residuals stay in units of the sum.
+    seed
+        of the random streams, the same on all ranks.
+    timeout
+        seconds without receiving anything after which a call raises gq.TimeoutError.
+    check
+        "first": ranks compare their calls once per key; "always": on every call.
+    verify
+        N > 0: compare a checksum of the result every N calls; ReplicaError if it differs.
+    cuda_aware
+        for GPU buffers: True or False overrides what the MPI says of itself. No effect on host buffers.
+    """
+
+    def __init__(
+        self, scheme, *, comm=None, average=False, seed=0, timeout=600, check="first", verify=0, cuda_aware=None
+    ):
+        self.scheme = Scheme.parse(scheme)
+        if check not in ("first", "always"):
+            raise ValueError(f"check={check!r}, expected 'first' or 'always'")
+        if not timeout > 0:
+            raise ValueError(f"timeout={timeout!r}, expected seconds > 0")
+        if not isinstance(verify, int) or verify < 0:
+            raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
+        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self.average, self.seed, self.timeout = bool(average), int(seed), float(timeout)
+        self.check, self.verify, self.cuda_aware = check, verify, cuda_aware
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.memory, self.workspace = Memory(), Workspace()
+        self.stats = Statistics(self._residual_norm)
+        self._keys: dict[str | None, Key] = {}
+        self._kinds: dict[tuple, Kind] = {}
+        self._workers: dict[tuple, Worker] = {}
+        self._calls = 0
+        self._failed: Exception | None = None
+        self._profile = model.Profile()
+        home(self.comm).connect(self.comm, self.timeout)
+
+    def __repr__(self) -> str:
+        return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
+
+    # --- the call ---
+
+    def __call__(self, buf, *, key: str | None = None, out=None):
+        """Sum (or average) `buf` over all ranks, in place or into `out`; returns the object it wrote.
+
+        buf
+            float32, float64, float16 or bfloat16 array on the host; any shape, 0-d and size 0 included; C or Fortran
+            order, or such a view with a leading dimension.
+        key
+            names the buffer from step to step; needed with /ef. One key, one shape, dtype and order.
+        out
+            of the same shape, dtype and order, not partly overlapping; then `buf` is not written.
+        Raises TypeError, ValueError for an unfit argument; NonFiniteError for NaN, Inf or overflow, on every rank;
+        MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
+        the call, and the content of the written buffer is undefined.
+        """
+        began = perf_counter()
+        if self._failed is not None:
+            raise Error(f"this object is of no use after {type(self._failed).__name__}: {self._failed}; make a new one")
+        link = home(self.comm).connect(self.comm, self.timeout)
+        try:
+            source, target = self._buffers(buf, out, key)
+        except (TypeError, ValueError):
+            self._tell_invalid(link, key)
+            raise
+        place = (key, source.shape, source.order, source.dtype)
+        kind = self._kinds.get(place)
+        if kind is None or self.check == "always":
+            kind = self._agree(link, place)
+        spent = Spent(kind.what, kind.why)
+        try:
+            self._run(link, kind, source, target, place, spent)
+        except (TimeoutError, MismatchError) as error:
+            self._fail(error)
+            raise
+        except Error as error:
+            if link.broken:
+                self._fail(error)
+            raise
+        spent.total = perf_counter() - began
+        self._account(spent, source, key)
+        return buf if out is None else out
+
+    def _buffers(self, buf, out, key) -> tuple[Buffer, Buffer]:
+        """The call's Buffers, checked: everything that this rank can see for itself."""
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key is a {type(key).__name__}, expected a string")
+        if key is None and self.scheme.feedback:
+            raise ValueError(f"{self.scheme} keeps a residual: give the buffer a key")
+        source = Buffer(buf)
+        form = source.shape, source.order, source.dtype
+        known = self._keys.get(key)
+        if known is not None and known.form not in (None, form):
+            raise ValueError(f"key {key!r}: got shape, order, dtype {form}, expected {known.form} as before")
+        if out is None:
+            source.require_writable("buf")
+            return source, source
+        target = Buffer(out)
+        target.require_writable("out")
+        if (target.shape, target.order, target.dtype) != form:
+            raise ValueError(f"out has {target.shape, target.order, target.dtype}, expected {form} as buf")
+        if target.overlaps_partly(source):
+            raise ValueError("out overlaps buf partly; expected the same memory or other memory")
+        return source, target
+
+    def _run(self, link, kind: Kind, source, target, place, spent: Spent) -> None:
+        """Carry the call out and, if it succeeded, let what was written take effect."""
+        key = place[0]
+        step = self._keys[key].step if key in self._keys else 0
+        owed = owing = None
+        if self.scheme.feedback:
+            owed, owing = self.memory.open(key, source.size)
+        if kind.worker is None:
+            flaw = dense_sum(link, source, target, owed, owing, self, spent)
+        else:
+            flaw = self._quantized(link, kind, source, target, owed, owing, hash64(self.seed, key), step, spent)
+        if flaw is not None:
+            raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
+        self._calls += 1
+        if self.verify and self._calls % self.verify == 0:
+            self._compare_replicas(link, target)
+        if self.scheme.feedback:
+            self.memory.commit(key)
+        form = None if key is None else place[1:]
+        self._keys.setdefault(key, Key(form)).step = step + 1
+
+    def _quantized(self, link, kind, source, target, owed, owing, key64, step, spent):
+        worker = kind.worker
+        worker.spent = spent
+        worker.begin(source, target, owed, owing, key64, step, kind.signature)
+        try:
+            Engine(link, worker, self.timeout).run()
+            return worker.flaw
+        finally:
+            worker.end()
+
+    def _fail(self, error: Exception) -> None:
+        """No further calls, and out of the cache of quantized_allreduce."""
+        self._failed = error
+        cached = home(self.comm).cached
+        for name in [name for name, each in cached.items() if each is self]:
+            del cached[name]
+
+    def _account(self, spent: Spent, source: Buffer, key) -> None:
+        itemsize = 2 if source.dtype in ("float16", "bfloat16") else int(source.dtype[5:]) // 8
+        spent.dense_bytes = 2 * (self.size - 1) / self.size * source.size * itemsize
+        if self.scheme.feedback:
+            spent.norm = lambda: _norm(self.memory.owed(key))
+        self.stats.record(spent)
+
+    # --- agreement ---
+
+    def _agree(self, link, place) -> Kind:
+        """Compare this call with the other ranks', decide what runs, and remember it."""
+        key, shape, order, dtype = place
+        elements = math.prod(shape)
+        choice, why = self._choice(elements, dtype)
+        values = (key, self.scheme.resolved(), shape, dtype, order, self.average, self.seed, frame.VERSION)
+        hashes = {name: hash64(value) for name, value in zip(FIELDS, values, strict=True)}
+        if self.size > 1:
+            names = self._choices()
+            choice = names[agree(link, hashes, names.index(choice), self.timeout)]
+        kind = self._kinds.get(place)
+        if kind is None:
+            signature = hash64(*hashes.values(), choice)
+            kind = self._kinds[place] = self._kind(choice, why, signature, shape, order, dtype)
+        return kind
+
+    def _choices(self) -> list[str]:
+        return [model.DENSE, "ring/raw", *sorted(SCHEDULES)]
+
+    def _choice(self, elements: int, dtype: str) -> tuple[str, str]:
+        """(what runs, why): the schedule of the scheme, the fixed rule's, or what the model finds best."""
+        codec = self.scheme.codec.bind(dtype)
+        if self.scheme.schedule is None:
+            return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
+        if self.scheme.schedule != AUTO:
+            return self.scheme.schedule, "as written"
+        raw = CODECS["raw"]().bind(dtype)
+        return model.choose(codec, raw, self.size, elements, raw.itemsize, self._profile)
+
+    def _kind(self, choice: str, why: str, signature: int, shape, order, dtype) -> Kind:
+        if choice == model.DENSE:
+            return Kind(model.DENSE, why, signature, None)
+        schedule, raw, _ = choice.partition("/raw")
+        codec = CODECS["raw"]() if raw else self.scheme.codec
+        what = choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
+        form = (choice, shape, order, dtype)
+        if form not in self._workers:
+            self._workers[form] = Worker(
+                schedule, codec, self.rank, self.size, shape, order, dtype, self.average, self.workspace, Spent()
+            )
+        return Kind(what, why, signature, self._workers[form])
+
+    def _tell_invalid(self, link, key) -> None:
+        """This rank's own call is invalid: join the agreement so marked, or abort the call of a key that is known."""
+        if self.size == 1:
+            return
+        known = next((kind for place, kind in self._kinds.items() if place[0] == key), None)
+        if known is None or self.check == "always":
+            agree(link, None, 0, self.timeout)
+            return
+        tag = link.next_tag()
+        if known.worker is None:
+            return
+        known.worker.step, known.worker.signature = self._keys[key].step, known.signature
+        for lane in range(known.worker.lanes):
+            send_aborts(link, known.worker, known.worker.destinations(), tag + lane, frame.REASON_ARGUMENTS)
+        link.broken = True
+        self._fail(MismatchError("arguments", [self.rank], "its own call was invalid"))
+
+    def _compare_replicas(self, link, target: Buffer) -> None:
+        """ReplicaError unless all ranks have the same bytes."""
+        mine = np.array([checksum(np.ascontiguousarray(target.array).tobytes())], np.uint64)
+        everyone = np.zeros(self.size, np.uint64)
+        wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), self.timeout, range(self.size))
+        if len(set(everyone.tolist())) > 1:
+            raise ReplicaError(f"the results differ: checksums per rank {[hex(int(value)) for value in everyone]}")
+
+    # --- what is owed ---
+
+    def _form_of(self, key: str) -> tuple:
+        if not self.scheme.feedback or key not in self.memory:
+            raise KeyError(f"no residual for key {key!r}" if self.scheme.feedback else f"{self.scheme} has no /ef")
+        return self._keys[key].form
+
+    def residual(self, key: str) -> np.ndarray:
+        """A copy of what this rank owes for the key: float32, in the buffer's shape, in units of the sum.
+
+        Raises KeyError for an unknown key or without /ef.
+        """
+        shape, order, _ = self._form_of(key)
+        return self.memory.owed(key).copy().reshape(shape, order=order)
+
+    def flush(self, key: str | None = None):
+        """Pay what is owed: the exact sum (or average) over ranks of the residuals, which are then zero. Collective.
+
+        Returns float32 in the buffer's shape, alike on all ranks; without a key, a dict of all keys, in sorted order.
+        Raises KeyError for an unknown key or without /ef; `flush()` without /ef is {}.
+        """
+        if key is None:
+            return {each: self.flush(each) for each in self.memory.keys()}
+        shape, order, _ = self._form_of(key)
+        link = home(self.comm).connect(self.comm, self.timeout)
+        total = self.memory.owed(key).copy()
+        raw = CODECS["raw"]()
+        schedule = model.fixed_schedule(self.size, raw, total.size)
+        signature = hash64("flush", key, self.scheme.resolved(), shape, self.average)
+        kind = self._kind(f"{schedule}/raw", "flush", signature, total.shape, "C", "float32")
+        buffer = Buffer(total)
+        flaw = self._quantized(link, kind, buffer, buffer, None, None, 0, self._keys[key].step, Spent())
+        if flaw is not None:
+            raise NonFiniteError(None, key, flaw[1])
+        self.memory.clear(key)
+        return total.reshape(shape, order=order)
+
+    def _residual_norm(self) -> float:
+        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory.keys()))
+
+    # --- checkpoints ---
+
+    def state_dict(self) -> dict:
+        """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
+        return save(self)
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()` of the same scheme, rank and P. ValueError otherwise; then nothing has changed."""
+        load(self, state)
+
+    def restore(self, seed: int, keys: dict, residuals: dict[str, np.ndarray]) -> None:
+        """Replace all keys: checked entries of a state, and their residuals as vectors in memory order."""
+        self.seed, self.memory = seed, Memory()
+        self._kinds.clear()
+        self._keys = {
+            key: Key((tuple(entry["shape"]), entry["order"], entry["dtype"]) if "shape" in entry else None, entry["step"])
+            for key, entry in keys.items()
+        }
+        for key, residual in residuals.items():
+            self.memory.set(key, residual)
+
+
+def _norm(values: np.ndarray) -> float:
+    return math.sqrt(float(np.dot(values, values))) if values.size else 0.0

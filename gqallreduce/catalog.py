@@ -1,0 +1,32 @@
+"""What there is: every codec and schedule with its options, source and promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gqallreduce.registry import CODECS, SCHEDULES
+
+
+@dataclass(frozen=True)
+class Entry:
+    """name, kind ("codec" or "schedule"), options (name -> default), source, promises (name -> bool), example."""
+
+    name: str
+    kind: str
+    options: dict
+    source: str
+    promises: dict[str, bool]
+    example: str
+
+
+def schemes() -> list[Entry]:
+    """Every codec, then every schedule, by name."""
+    codecs = [
+        Entry(name, "codec", codec.options(), codec.source, codec.promises(), codec.example)
+        for name, codec in sorted(CODECS.items())
+    ]
+    schedules = [
+        Entry(name, "schedule", {}, schedule.source, {"any_size": True, "replica_identity": True}, f"{name}/raw")
+        for name, schedule in sorted(SCHEDULES.items())
+    ]
+    return codecs + schedules

@@ -1,0 +1,58 @@
+"""What can go wrong, by name.  Everything is a gq.Error; scheme text that cannot be parsed is a plain ValueError."""
+
+from __future__ import annotations
+
+import builtins
+
+
+class Error(Exception):
+    """Base of every error of this package."""
+
+
+class NonFiniteError(Error, ValueError):
+    """A NaN or Inf entered the sum, or the sum left its format.  Raised alike on every rank.
+
+    rank
+        the lowest rank whose own contribution was not finite; None if finite contributions overflowed.
+    key
+        the key of the call, or None.
+    index
+        first C-order index concerned (of that rank, or of the sum).
+    """
+
+    def __init__(self, rank: int | None, key: str | None, index: int):
+        self.rank, self.key, self.index = rank, key, index
+        who = "the sum leaves the range of its format" if rank is None else f"rank {rank} contributed NaN or Inf"
+        super().__init__(f"{who}: key {key!r}, C-order index {index}; residuals and counters are as before the call")
+
+
+class MismatchError(Error, ValueError):
+    """Ranks called with different things.
+
+    field
+        the first that differs of key, scheme, shape, dtype, order, average, seed, version; `arguments` if a rank's
+        own call was invalid; `frame` if a message in mid-call belonged to another call.
+    ranks
+        sorted ranks that differ from the most common value (in a tie: from rank 0's).
+    """
+
+    def __init__(self, field: str, ranks, detail: str = ""):
+        self.field, self.ranks = field, tuple(sorted(ranks))
+        text = f"ranks {list(self.ranks)} differ from the others in {field!r}"
+        super().__init__(f"{text}: {detail}" if detail else text)
+
+
+class WireError(Error, ValueError):
+    """Bytes that are not a message of this scheme and size."""
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """Nothing arrived for `timeout` seconds.  `ranks`: sorted peers whose message was due here."""
+
+    def __init__(self, seconds: float, ranks):
+        self.ranks = tuple(sorted(ranks))
+        super().__init__(f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}")
+
+
+class ReplicaError(Error):
+    """The checksums of the result differ between ranks."""

@@ -1,0 +1,59 @@
+"""The header before every wire: 32 bytes that say what call a message belongs to and how its sender fares.
+
+offset  size  field
+0       2     magic "GQ"
+2       1     version of the wire format
+3       1     kind: 0 data, 1 not finite, 2 abort
+4       4     step of the key, modulo 2^32
+8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version)
+16      8     data: bytes that follow; not finite: C-order index; abort: reason
+24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; abort: rank that aborts
+28      2     hop of the encoding
+30      1     lane
+31      1     zero
+
+All integers are little-endian and unsigned. The header says *what*; the MPI tag says *when*.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from gqallreduce.errors import WireError
+
+VERSION = 1
+SIZE = 32
+DATA, NOT_FINITE, ABORT = range(3)
+NO_RANK = 2**32 - 1
+REASON_MISMATCH, REASON_TIMEOUT, REASON_ARGUMENTS, REASON_FAILURE = 1, 2, 3, 4
+
+_LAYOUT = struct.Struct("<2sBBIQQIHBB")
+_MAGIC = b"GQ"
+
+
+class Header(NamedTuple):
+    kind: int
+    step: int
+    signature: int
+    word: int
+    rank: int
+    hop: int = 0
+    lane: int = 0
+
+    def write(self, buffer) -> None:
+        """Into the first 32 bytes of a writable buffer."""
+        kind, step, signature, word, rank, hop, lane = self
+        _LAYOUT.pack_into(buffer, 0, _MAGIC, VERSION, kind, step & 0xFFFFFFFF, signature, word, rank, hop, lane, 0)
+
+
+def read(buffer) -> Header:
+    """The header at the start of a buffer; WireError if it is none."""
+    if len(buffer) < SIZE:
+        raise WireError(f"a message of {len(buffer)} bytes is shorter than its {SIZE}-byte header")
+    magic, version, kind, step, signature, word, rank, hop, lane, zero = _LAYOUT.unpack_from(buffer, 0)
+    if magic != _MAGIC or version != VERSION or kind > ABORT or zero:
+        raise WireError(
+            f"no frame of version {VERSION}: magic {magic!r}, version {version}, kind {kind}, last byte {zero}"
+        )
+    return Header(kind, step, signature, word, rank, hop, lane)

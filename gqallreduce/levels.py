@@ -1,0 +1,34 @@
+"""The level codecs: a norm per bucket and, per value, the code of a level. One kernel pair serves them all.
+
+Wire, per bucket (or piece of a bucket): its norm (float32), then one code of `bits` bits per value, low bits first,
+rounded up to a byte. A subclass says what the codes stand for, as data (`levels`).
+"""
+
+from __future__ import annotations
+
+from gqallreduce import _kernels
+from gqallreduce.codec import FixedSizeCodec, Region
+from gqallreduce.layout import Grid
+
+
+class LevelCodec(FixedSizeCodec):
+    """A subclass has `bits`, `bucket`, `norm` ("max" or "l2") and `levels` (a _kernels.Levels)."""
+
+    unbiased = True
+
+    def grid(self, columns: Grid) -> Grid:
+        return Grid(self.bucket)
+
+    def nbytes(self, region: Region) -> int:
+        return _kernels.levels_nbytes(region.start, region.size, self.bucket, self.bits)
+
+    def write(self, x, owed, owing, payload, region, stream):
+        return _kernels.levels_encode(
+            x, owed, owing, payload, self.levels, self.norm == "l2", region.start, self.bucket, stream
+        )
+
+    def read(self, payload, y, region, scale):
+        _kernels.levels_decode(payload, y, self.levels, region.start, self.bucket, scale)
+
+    def read_add(self, payload, y, region):
+        _kernels.levels_decode_add(payload, y, self.levels, region.start, self.bucket)

@@ -1,0 +1,91 @@
+"""The language of schedules: who encodes, sends and receives what, as pure data.
+
+The vector is cut into `chunks` pieces. A rank's part of an allreduce is a tuple of rounds; a round is a tuple of
+moves that may all be in flight together. A *wire* is the encoded form of one chunk by one author; several wires end to
+end are one message. In a round, encodings and sends happen first, in their order, on the values from before the
+round; then what arrived is applied. Additions to one chunk are made in ascending order of source, whatever the order
+of arrival, so that a sum is the same in every run.
+
+Source of the form: MSCCL's chunk language and LibNBC's rounds; differs in the explicit author, holders and debtors
+that an encoding with error needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gqallreduce.registry import SCHEDULES
+
+
+class Wire(NamedTuple):
+    """The bytes that `author` made of `chunk`."""
+
+    chunk: int
+    author: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Turn the local value of a chunk into bytes, and keep what those bytes decode to.
+
+    The `holders` have the same value and make the same bytes: their author is the lowest of them, and holder j owes
+    the j-th of len(holders) equal slices of the error. A single holder owes all of it.
+    """
+
+    chunk: int
+    hop: int
+    holders: range
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send wires, encoded here or received earlier and passed on unchanged."""
+
+    to: int
+    wires: tuple[Wire, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive wires. Their decoded sum is added to the chunk (`reduce`), or replaces it."""
+
+    source: int
+    wires: tuple[Wire, ...]
+    reduce: bool
+
+
+Move = Encode | Send | Recv
+Round = tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One algorithm: its rounds for a rank, its number of chunks, and who owes the last rounding of a chunk."""
+
+    name: str
+    rounds: Callable[[int, int], tuple[Round, ...]]
+    chunks: Callable[[int], int]
+    debtors: Callable[[int, int], range]
+    cost: str
+    source: str
+
+    @property
+    def doc(self) -> str:
+        return self.rounds.__doc__
+
+
+def register(name: str, *, chunks, debtors, cost: str, source: str):
+    """Decorate `rounds(rank, size)`; `chunks(size)`, `debtors(chunk, size)`."""
+
+    def add(rounds):
+        SCHEDULES.add(name, Schedule(name, rounds, chunks, debtors, cost, source))
+        return rounds
+
+    return add
+
+
+def alone(rank: int) -> range:
+    """The holders of a value that only `rank` has."""
+    return range(rank, rank + 1)

@@ -1,0 +1,147 @@
+"""A scheme as one line of text: `[schedule/]codec[(option=value, ...)][/ef]`, in code, results and papers alike."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from gqallreduce import _kernels, frame
+from gqallreduce.codec import NOT_FINITE, Codec
+from gqallreduce.errors import NonFiniteError, WireError
+from gqallreduce.hashing import hash64
+from gqallreduce.layout import Region, blocks, columns
+from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.selection import Parts
+from gqallreduce.workspace import Workspace
+
+AUTO = "auto"
+_FORM = re.compile(
+    r"\s*(?:(?P<schedule>\w+)\s*/)?\s*(?P<codec>\w+)\s*(?P<options>\(.*\))?\s*(?:/\s*(?P<feedback>\w+))?\s*", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What to run: a schedule (None: chosen by rule; "auto": chosen by model), a codec, and error feedback or not.
+
+    str() gives the text with the options as written; == and hash compare the values, defaults filled in.
+    """
+
+    schedule: str | None
+    codec: Codec
+    feedback: bool
+    text: str = field(compare=False, repr=False)
+
+    @staticmethod
+    def parse(text: str | Scheme) -> Scheme:
+        """A Scheme from text; ValueError says what is wrong, what is near and what is allowed."""
+        return text if isinstance(text, Scheme) else _parse(text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def resolved(self, schedule: str | None = None) -> str:
+        """The text with every option, and with the schedule that runs."""
+        options = {name: getattr(self.codec, name) for name in self.codec.options()}
+        written = ", ".join(f"{name}={value}" for name, value in options.items())
+        parts = [schedule or self.schedule, self.codec.name + (f"({written})" if written else "")]
+        return "/".join([part for part in parts if part] + ["ef"] * self.feedback)
+
+    def encode(self, values, *, seed: int = 0, step: int = 0) -> bytes:
+        """One message: header and wire of `values`, taken as one vector in memory order, without MPI.
+
+        Raises NonFiniteError if a value is NaN or Inf.
+        """
+        x = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+        regions = _regions(self.codec, x.size)
+        wire = np.empty(self.codec.nbytes_bound(regions), np.uint8)
+        stream = _kernels.Stream(hash64(seed, None), 0, 0, step & 0xFFFFFFFF)
+        selected = self._select(x, regions)
+        at = 0
+        for number, region in enumerate(regions):
+            part = x[region.start : region.start + region.size]
+            kept = None if selected is None else selected[number]
+            nbytes = self.codec.encode(part, None, None, wire[at:], region, stream, kept)
+            if nbytes == NOT_FINITE:
+                raise NonFiniteError(0, None, int(np.argmin(np.isfinite(x))))
+            at += nbytes
+        header = bytearray(frame.SIZE)
+        frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
+        return bytes(header) + wire[:at].tobytes()
+
+    def decode(self, data, size: int) -> np.ndarray:
+        """float32[size] from one message; WireError unless it is one of this scheme and size."""
+        data = np.frombuffer(data, np.uint8)
+        header = frame.read(data)
+        if header.kind != frame.DATA or header.signature != self._signature():
+            raise WireError(f"no message of {self.resolved()}")
+        if header.word != len(data) - frame.SIZE:
+            raise WireError(f"{len(data) - frame.SIZE} bytes follow the header, which announces {header.word}")
+        y = np.zeros(size, np.float32)
+        at = frame.SIZE
+        for region in _regions(self.codec, size):
+            at += self.codec.decode(data[at:], y[region.start : region.start + region.size], region)
+        if at != len(data):
+            raise WireError(f"{len(data) - at} bytes too many for {size} values")
+        return y
+
+    def _signature(self) -> int:
+        return hash64(self.codec)
+
+    def _select(self, x, regions):
+        if not self.codec.selects:
+            return None
+        parts = Parts(regions, lambda region: (x[region.start : region.start + region.size], None, None))
+        steps = self.codec.select(parts, Workspace())
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+
+
+def _regions(codec: Codec, size: int) -> list[Region]:
+    grid = codec.grid(columns((size,), "C"))
+    return [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Scheme:
+    form = _FORM.fullmatch(text)
+    if not form:
+        raise ValueError(f"scheme {text!r}: expected [schedule/]codec[(option=value, ...)][/ef]")
+    schedule, name, written, feedback = form.group("schedule", "codec", "options", "feedback")
+    if schedule and feedback is None and name == "ef":  # codec/ef reads as schedule/codec
+        schedule, name, feedback = None, schedule, "ef"
+    if feedback not in (None, "ef"):
+        raise ValueError(f"scheme {text!r}: {feedback!r} after the codec, expected 'ef' or nothing")
+    if schedule not in (None, AUTO):
+        SCHEDULES.find(schedule)
+    options, shown = _options(text, written)
+    codec = CODECS.find(name).make(options)
+    parts = [schedule, name + shown, feedback]
+    return Scheme(schedule, codec, feedback == "ef", "/".join(part for part in parts if part))
+
+
+def _options(text: str, written: str | None) -> tuple[dict, str]:
+    """(option -> value, the options as written with spaces normalised)."""
+    if written is None:
+        return {}, ""
+    try:
+        call = ast.parse(f"f{written}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
+            raise ValueError("keyword options only")
+        values = {word.arg: _literal(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"scheme {text!r}: options {written!r} cannot be read ({error})") from None
+    shown = ", ".join(f"{word.arg}={ast.unparse(word.value)}" for word in call.keywords)
+    return values, f"({shown})" if shown else ""
+
+
+def _literal(node):
+    """A bare word or a Python literal."""
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

@@ -1,0 +1,201 @@
+"""Exact selection of the k largest magnitudes of a range, in about one pass over it and without sorting.
+
+A small sample guesses a floor that a little more than k values reach. One pass forms v = x + owed and keeps what lies
+above the floor (the survivors); the exact k-th magnitude is then found among those few by radix histograms. If the
+guess was too high, or far too low, a histogram of the whole range gives the floor. The sample decides only the time
+that is taken, never the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gqallreduce import _kernels
+
+_SAMPLE = 1 << 14
+_SPARE = 4096
+
+
+@dataclass
+class Kept:
+    """Values of one region that will be sent: `index` (uint32, ascending, in the region), `value` (float32)."""
+
+    index: np.ndarray
+    value: np.ndarray
+    finite: bool = True
+
+
+class Parts:
+    """The regions of a range, each loaded when asked for: parts[i] is (region, x, owed, owing)."""
+
+    def __init__(self, regions, load):
+        self.regions, self._load = regions, load
+
+    def __len__(self):
+        return len(self.regions)
+
+    def __getitem__(self, number: int):
+        region = self.regions[number]
+        return region, *self._load(region)
+
+
+class Survivors:
+    """What passed the floor, part after part, in two borrowed arrays; `spans` holds (begin, count) per part."""
+
+    def __init__(self, parts, workspace, floor: int, capacity: int):
+        self.parts, self.workspace, self.floor, self.capacity = parts, workspace, floor, capacity
+        self.spans: list[tuple[int, int]] = []
+        self.total = 0
+        self._buffers = workspace.take(4 * capacity), workspace.take(4 * capacity)
+        self.index = self._buffers[0].view(np.uint32)[:capacity]
+        self.value = self._buffers[1].view(np.float32)[:capacity]
+
+    def collect(self, formed: bool):
+        """Fill, or stop when there is no room. A generator: yields between kernel calls, returns whether all fitted.
+
+        formed
+            `owing` holds v already, from an earlier pass.
+        """
+        fits = True
+        for part in range(len(self.parts)):
+            _, x, owed, owing = self.parts[part]
+            if formed and owing is not None:
+                x, owed, owing = owing, None, None
+            if fits:
+                room = self.capacity - self.total
+                count = _kernels.collect(
+                    x, owed, owing, self.floor, self.index[self.total :], self.value[self.total :]
+                )
+                fits = count <= room
+                self.spans.append((self.total, min(count, room)))
+                self.total += min(count, room)
+            elif owing is not None:
+                _kernels.add_finite(x, owed, owing)
+            yield
+        return fits
+
+    def kept(self) -> list[Kept]:
+        return [Kept(self.index[at : at + count], self.value[at : at + count]) for at, count in self.spans]
+
+    def release(self) -> None:
+        for buffer in self._buffers:
+            self.workspace.give(buffer)
+
+
+class Selection(list):
+    """One Kept per part; `release()` gives the memory back."""
+
+    def __init__(self, survivors: Survivors):
+        super().__init__(survivors.kept())
+        self.release = survivors.release
+
+
+def select_largest(parts, pi: int, separate: bool, workspace):
+    """Keep exactly max(1, n // pi) nonzero values of a range, fewer if fewer exist; ties in memory order.
+
+    A generator that yields between kernel calls; returns a Selection. `parts` is a Parts; its `owing`, where given,
+    holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
+    """
+    elements = sum(region.size for region in parts.regions)
+    k = min(max(1, elements // pi), elements)
+    floor = 1 if separate else _sampled_floor(parts, k, elements)
+    capacity = elements if floor == 1 else min(elements, 2 * k + _SPARE)
+    survivors = Survivors(parts, workspace, floor, capacity)
+    complete = yield from survivors.collect(formed=False)
+    if not complete or (survivors.total < k and floor > 1):
+        survivors.release()
+        floor, capacity = yield from _exact_floor(parts, k)
+        survivors = Survivors(parts, workspace, floor, capacity)
+        yield from survivors.collect(formed=True)
+    if not _kernels.all_finite(survivors.value[: survivors.total]):
+        return _flawed(survivors)
+    choose = _keep_separate if separate else _keep_joint
+    choose(survivors, k)
+    return Selection(survivors)
+
+
+def _sampled_floor(parts, k: int, elements: int) -> int:
+    """Bits of a magnitude that, very likely, at least k and not many more values reach."""
+    stride = max(1, elements // _SAMPLE) | 1  # odd: not in step with columns
+    samples = []
+    for part in range(0, len(parts), max(1, len(parts) // 64)):
+        _, x, owed, _ = parts[part]
+        samples.append(np.abs(x[::stride] if owed is None else x[::stride] + owed[::stride]))
+    sample = np.concatenate(samples) if samples else np.zeros(0, np.float32)
+    expected = k * len(sample) / max(elements, 1)
+    rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+    if rank >= len(sample):
+        return 1
+    magnitude = np.partition(sample.view(np.uint32), len(sample) - rank)[len(sample) - rank]
+    return max(1, int(magnitude))
+
+
+def _exact_floor(parts, k: int):
+    """(bits of a histogram bin's lower edge that at least k values reach, how many do)."""
+    counts = np.zeros(4096, np.int64)
+    for part in range(len(parts)):
+        _, x, owed, owing = parts[part]
+        v, e = (x, owed) if owing is None else (owing, None)
+        _kernels.histogram(v, e, counts)
+        yield
+    reached = np.cumsum(counts[::-1])[::-1]
+    enough = np.flatnonzero(reached >= k)
+    bin_ = int(enough[-1]) if len(enough) else 0
+    return max(1, bin_ << 19), int(reached[bin_])
+
+
+def _flawed(survivors: Survivors) -> Selection:
+    found = Selection(survivors)
+    for kept in found:
+        kept.finite = bool(_kernels.all_finite(kept.value))
+        kept.index, kept.value = kept.index[:0], kept.value[:0]
+    return found
+
+
+def _keep_joint(survivors: Survivors, k: int) -> None:
+    k = min(k, survivors.total)
+    if k:
+        bits, above = _kernels.kth(survivors.value[: survivors.total], k, 0)
+        _keep(survivors, bits, bits, np.array([k - above, 0], np.int64), joint=True)
+
+
+def _keep_separate(survivors: Survivors, k: int) -> None:
+    """Split k in proportion to the counts of each sign, rounded down; the rest goes to the larger next magnitude."""
+    value = survivors.value[: survivors.total]
+    positives, negatives = _kernels.count_signs(value)
+    k = min(k, positives + negatives)
+    if not k:
+        return
+    share = [k * count // (positives + negatives) for count in (positives, negatives)]
+    if sum(share) < k:
+        share[_next_sign(value, share, (positives, negatives))] += 1
+    thresholds, ties = [], np.zeros(2, np.int64)
+    for which, sign in enumerate((1, -1)):
+        bits, above = _kernels.kth(value, share[which], sign) if share[which] else (0xFFFFFFFF, 0)
+        thresholds.append(bits)
+        ties[which] = share[which] - above
+    _keep(survivors, *thresholds, ties, joint=False)
+
+
+def _next_sign(value: np.ndarray, share: list[int], counts: tuple[int, int]) -> int:
+    """0 or 1: the sign whose next candidate is larger; in a tie, the one that comes first in memory."""
+    candidates = []
+    for which, sign in enumerate((1, -1)):
+        if share[which] < counts[which]:
+            bits, above = _kernels.kth(value, share[which] + 1, sign)
+            same = np.flatnonzero(value == sign * np.uint32(bits).view(np.float32))
+            candidates.append((-bits, int(same[share[which] - above]), which))
+    return min(candidates)[2]
+
+
+def _keep(survivors: Survivors, positive: int, negative: int, ties: np.ndarray, joint: bool) -> None:
+    """Drop what is below the thresholds: every part in place, in memory order."""
+    for part, (begin, count) in enumerate(survivors.spans):
+        end = begin + count
+        kept = _kernels.keep(
+            survivors.index[begin:end], survivors.value[begin:end], count, positive, negative, ties, joint
+        )
+        survivors.spans[part] = begin, kept

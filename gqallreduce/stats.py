@@ -1,0 +1,76 @@
+"""What a call cost, as the calling rank saw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+
+
+@dataclass
+class Spent:
+    """Of one call (`stats.last`) or of all since `reset` (`stats.total`).
+
+    scheme
+        fully resolved; with auto/ also what ran and why (`reason`).
+    bytes_sent, bytes_received, messages
+        handed to MPI point to point, headers included; a dense MPI_Allreduce counts its buffer once and no message.
+    ratio
+        bytes a dense ring would send / bytes sent; 1.0 when dense, for P = 1 or size 0.
+    encode, decode, wait, total
+        wall seconds.
+    selected
+        values encoded by a sparse codec, not forwarded ones.
+    saturated
+        values a codec had to clip.
+    residual_norm
+        Euclidean norm of what this rank owes for the key (of all keys in `total`); 0.0 without /ef.
+    """
+
+    scheme: str = ""
+    reason: str = ""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0
+    dense_bytes: float = 0.0
+    encode: float = 0.0
+    decode: float = 0.0
+    wait: float = 0.0
+    total: float = 0.0
+    selected: int = 0
+    saturated: int = 0
+    dense: bool = False
+    norm: Callable[[], float] = field(default=lambda: 0.0, repr=False)
+
+    @property
+    def ratio(self) -> float:
+        if self.dense or not self.bytes_sent or not self.dense_bytes:
+            return 1.0
+        return self.dense_bytes / self.bytes_sent
+
+    @property
+    def residual_norm(self) -> float:
+        return self.norm()
+
+    def add(self, other: Spent) -> None:
+        for each in fields(self):
+            value = getattr(other, each.name)
+            if each.name in ("scheme", "reason", "norm", "dense"):
+                continue
+            setattr(self, each.name, getattr(self, each.name) + value)
+
+
+class Statistics:
+    """`last`: the last call, None before one; `total`: all calls since `reset()`."""
+
+    def __init__(self, norm: Callable[[], float]):
+        self._norm = norm
+        self.reset()
+
+    def reset(self) -> None:
+        self.last: Spent | None = None
+        self.total = Spent(norm=self._norm)
+
+    def record(self, spent: Spent) -> None:
+        self.last = spent
+        self.total.scheme = spent.scheme
+        self.total.add(spent)

@@ -1,0 +1,265 @@
+"""One rank's arithmetic in one allreduce, without a network: what to send, where to receive, what to do with it.
+
+A lane is a generator. It yields None between kernel calls, an Expected to be received into, a Parcel to be sent, or a
+list of Expected of which one must have arrived before it goes on. Whoever carries the bytes (engine, local) drives it.
+
+The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here as
+at everyone else's, and the difference is owed: all of it by a single holder, a slice of it by each of several.
+"""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+
+import numpy as np
+
+from gqallreduce import _kernels, frame
+from gqallreduce.codec import NOT_FINITE
+from gqallreduce.errors import WireError
+from gqallreduce.layout import Piece, columns, pieces
+from gqallreduce.message import Expected, ForeignFrame, Frame, Parcel
+from gqallreduce.program import DROPPED, RESULT, Encoding, Receiving, program
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.values import Values, of, part
+
+
+class Worker:
+    """The arithmetic of one rank for one (scheme, shape, order, dtype); used again for every call of its kind."""
+
+    def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, workspace, spent):
+        self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype)
+        self.rank, self.size = rank, size
+        self.steps = program(schedule, rank, size)
+        grid = self.codec.grid(columns(shape, order))
+        self.pieces = pieces(math.prod(shape), self.schedule.chunks(size), grid, self.codec.nbytes_bound)
+        self.regions = [region for lane in self.pieces for piece in lane for region in piece.regions]
+        self.widest = max((region.size for region in self.regions), default=0)
+        self.short = dtype in ("float16", "bfloat16")
+        self.scale = 1.0 / size if average else 1.0
+        self.workspace, self.spent = workspace, spent
+
+    @property
+    def lanes(self) -> int:
+        return len(self.pieces)
+
+    def begin(self, source, target, owed, owing, key64: int, step: int, signature: int) -> None:
+        """Start a call: Buffers, residuals (None without feedback), and what tells its frames from others'."""
+        self.values = Values(self, source, target, owed, owing)
+        self.key64, self.step, self.signature = key64, step & 0xFFFFFFFF, signature
+        self.wires: dict[tuple, Frame] = {}
+        self.selection, self.selecting = None, False
+
+    def end(self) -> None:
+        """Give everything borrowed back; also after an error."""
+        if self.selection is not None:
+            self.selection.release()
+        self.values.release()
+        self.values = self.selection = None
+        self.wires.clear()
+
+    @property
+    def flaw(self) -> tuple[int, int] | None:
+        """(rank or frame.NO_RANK, C-order index) of the first value that is not finite, as far as known here."""
+        return min(self.values.flaws.values(), default=None)
+
+    def lane(self, lane: int):
+        """One lane's part, as a generator (see the head of this file)."""
+        for step in self.steps:
+            expected = [self._expect(lane, receiving) for receiving in step.receivings]
+            yield from expected
+            for move in step.outgoing:
+                if isinstance(move, Encoding):
+                    yield from self._encode(lane, move)
+                else:
+                    yield self._pack(lane, move)
+            due = {item.source: item for item in expected if item.receiving.move.reduce}
+            for source in sorted(due):  # ascending, whatever the order of arrival
+                yield [due[source]]
+                yield from self._unpack(lane, due[source])
+            waiting = [item for item in expected if not item.receiving.move.reduce]
+            while waiting:
+                yield waiting
+                arrived = next(item for item in waiting if item.nbytes is not None)
+                waiting.remove(arrived)
+                yield from self._unpack(lane, arrived)
+        yield from self.values.finish(lane)
+
+    def destinations(self) -> list[int]:
+        """To whom a lane sends, in order."""
+        return [move.to for step in self.steps for move in step.outgoing if not isinstance(move, Encoding)]
+
+    # --- encoding ---
+
+    def _encode(self, lane: int, encoding: Encoding):
+        move, place = encoding.move, (lane, encoding.move.chunk)
+        piece = self.pieces[lane][move.chunk]
+        made = Frame(self.workspace.take(frame.SIZE + piece.bound), frame.SIZE, encoding.sends)
+        if place not in self.values.flaws:
+            nbytes = yield from self._encode_regions(place, piece, move, made.buffer)
+        if place in self.values.flaws:
+            rank, index = self.values.flaws[place]
+            header = frame.Header(frame.NOT_FINITE, self.step, self.signature, index, rank, move.hop, lane)
+        else:
+            header = frame.Header(frame.DATA, self.step, self.signature, nbytes, move.holders[0], move.hop, lane)
+            made.nbytes += nbytes
+            yield from self._keep(place, piece, encoding, made.buffer[frame.SIZE : made.nbytes])
+        header.write(made.buffer)
+        if encoding.sends:
+            self.wires[lane, move.chunk, move.holders[0]] = made
+        else:
+            self.workspace.give(made.buffer)
+
+    def _encode_regions(self, place, piece: Piece, move, buffer):
+        """Encode region after region behind the header; returns bytes written. Stops at a value that is not finite."""
+        values, codec = self.values, self.codec
+        running = values.running.get(place)
+        owing = values.owing if len(move.holders) == 1 else None
+        selected = None
+        if codec.selects:
+            selected = yield from self._select(piece, running, owing)
+        stream = _kernels.Stream(self.key64, move.hop, move.holders[0], self.step)
+        at, end = frame.SIZE, frame.SIZE + piece.bound
+        for number, region in enumerate(piece.regions):
+            began = perf_counter()
+            x, owed = values.own(region) if running is None else (part(running, piece, region), None)
+            kept = None if selected is None else selected[number]
+            nbytes = codec.encode(x, owed, of(owing, region), buffer[at:end], region, stream, kept)
+            if nbytes == NOT_FINITE:
+                values.blame(place, region, x, owed, own=running is None)
+                break
+            if kept is not None:
+                self.spent.selected += len(kept.index)
+            at += nbytes
+            self.spent.encode += perf_counter() - began
+            yield
+        if selected is not None and running is not None:
+            selected.release()
+        return at - frame.SIZE
+
+    def _select(self, piece: Piece, running, owing):
+        """What of a piece is encoded: chosen within the whole vector for own values, else within the piece."""
+        if running is not None:
+            parts = self.values.running_parts(piece, running, owing)
+            return (yield from self._timed(self.codec.select(parts, self.workspace)))
+        while self.selecting:  # another lane is at it
+            yield
+        if self.selection is None:
+            self.selecting = True
+            self.selection = yield from self._timed(self.codec.select(self.values.own_parts(), self.workspace))
+            self.selecting = False
+        return self.selection[piece.first : piece.first + len(piece.regions)]
+
+    def _timed(self, steps):
+        """Run a generator of kernel calls, counting its time as encoding."""
+        while True:
+            began = perf_counter()
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            finally:
+                self.spent.encode += perf_counter() - began
+            yield
+
+    def _keep(self, place, piece: Piece, encoding: Encoding, payload):
+        """What you send is what you keep: decode the own bytes if the value is needed again, and share the error."""
+        values, holders = self.values, encoding.move.holders
+        if encoding.kept == DROPPED:
+            values.drop(place)
+            return
+        if encoding.kept == RESULT and len(holders) == 1:
+            yield from values.decode_result(place, piece, payload)
+            return
+        running = values.running[place] if place in values.running else values.new(place, piece)
+        if values.owing is None or len(holders) == 1:
+            yield from values.decode(piece, payload, running, add=False)
+            return
+        begin, stop = piece.share(holders.index(self.rank), len(holders))
+        mine = running[begin - piece.start : stop - piece.start]
+        lost = values.lend(stop - begin)
+        lost[:] = mine
+        yield from values.decode(piece, payload, running, add=False)
+        np.subtract(lost, mine, out=lost)
+        values.owing[begin:stop] += lost
+
+    # --- sending and receiving ---
+
+    def _bound(self, lane: int, wires) -> int:
+        return sum(frame.SIZE + self.pieces[lane][wire.chunk].bound for wire in wires)
+
+    def _pack(self, lane: int, move) -> Parcel:
+        bound = self._bound(lane, move.wires)
+        frames = [self.wires[(lane, *wire)] for wire in move.wires]
+        if len(frames) == 1:
+            return Parcel(move.to, lane, frames[0], bound)
+        joined = Frame(self.workspace.take(bound), 0, 1)
+        for each in frames:
+            joined.buffer[joined.nbytes : joined.nbytes + each.nbytes] = each.buffer[: each.nbytes]
+            joined.nbytes += each.nbytes
+            self._used(each)
+        return Parcel(move.to, lane, joined, bound)
+
+    def sent(self, parcel: Parcel) -> None:
+        """The parcel's bytes have left: its buffer may be used again."""
+        self._used(parcel.frame)
+
+    def _used(self, each: Frame) -> None:
+        each.uses -= 1
+        if not each.uses:
+            self.workspace.give(each.buffer)
+
+    def _expect(self, lane: int, receiving: Receiving) -> Expected:
+        bound = self._bound(lane, receiving.move.wires)
+        return Expected(receiving.move.source, lane, self.workspace.take(bound), bound, receiving)
+
+    def _unpack(self, lane: int, arrived: Expected):
+        """Check and apply a message's frames; keep those that will be passed on."""
+        receiving, at = arrived.receiving, 0
+        wires, alone = receiving.move.wires, len(receiving.move.wires) == 1
+        for number, wire in enumerate(wires):
+            header = self._accept(arrived, at, lane, wire)
+            nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
+            if receiving.sends[number]:
+                self.wires[(lane, *wire)] = self._forwarded(arrived.room, at, nbytes, receiving.sends[number], alone)
+            adds = receiving.move.reduce or number > 0
+            payload = arrived.room[at + frame.SIZE : at + nbytes]
+            yield from self._apply((lane, wire.chunk), header, payload, adds, receiving.kept)
+            at += nbytes
+        if not (alone and receiving.sends[0]):
+            self.workspace.give(arrived.room)
+
+    def _forwarded(self, room, at: int, nbytes: int, sends: int, alone: bool) -> Frame:
+        """The frame to be passed on unchanged: the room itself if nothing else is in it."""
+        if alone:
+            return Frame(room, nbytes, sends)
+        copy = Frame(self.workspace.take(nbytes), nbytes, sends)
+        copy.buffer[:nbytes] = room[at : at + nbytes]
+        return copy
+
+    def _accept(self, arrived: Expected, at: int, lane: int, wire) -> frame.Header:
+        """The header at `at`; ForeignFrame unless it belongs to this wire of this call."""
+        try:
+            header = frame.read(arrived.room[at : arrived.nbytes])
+        except WireError:
+            raise ForeignFrame(arrived.source, None) from None
+        ours = (header.signature, header.step, header.lane) == (self.signature, self.step, lane)
+        if header.kind == frame.DATA:
+            ours = ours and header.rank == wire.author and at + frame.SIZE + header.word <= arrived.nbytes
+        if not ours or header.kind == frame.ABORT:
+            raise ForeignFrame(arrived.source, header)
+        return header
+
+    def _apply(self, place, header, payload, adds: bool, kept: str):
+        values, piece = self.values, self.pieces[place[0]][place[1]]
+        if header.kind == frame.NOT_FINITE:
+            values.flawed(place, (header.rank, header.word))
+        if adds and place not in values.running:
+            yield from values.form(place, piece)
+        if place in values.flaws:
+            return
+        if kept == RESULT:
+            yield from values.decode_result(place, piece, payload)
+        else:
+            running = values.running[place] if place in values.running else values.new(place, piece)
+            yield from values.decode(piece, payload, running, adds)

@@ -1,0 +1,403 @@
+"""Level codecs: every instruction set gives the bytes and floats of the definition, here written out in NumPy."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simd import LEVELS, on_every_level, simd, threads
+from test_bits import oracle_pack
+
+from gqallreduce import _kernels
+from gqallreduce.errors import WireError
+
+f32 = np.float32
+STREAM = _kernels.Stream(0x0123456789ABCDEF, 7, 11, 13)
+RNG = np.random.default_rng(20)
+
+
+def exponential(bits):
+    positive = [2.0**-k for k in range((1 << (bits - 1)) - 1, -1, -1)]
+    return np.array([-p for p in reversed(positive)] + positive, f32)
+
+
+def learned(bits, count, low=-1.0, high=1.0):
+    inner = np.sort(np.random.default_rng(count).uniform(low, high, count - 2))
+    return bits, np.array([low, *inner, high], f32)
+
+
+UNIFORM = [(bits, zero) for bits in range(1, 9) for zero in (False, True) if bits > 1 or not zero]
+TABLES = [
+    (1, np.array([-1, 1], f32)),
+    (2, np.array([-1, 0, 1], f32)),
+    (2, exponential(2)),
+    (3, exponential(3)),
+    (4, exponential(4)),
+    learned(4, 16),
+    learned(4, 13, -0.5, 0.75),
+    learned(3, 8),
+    learned(8, 16),
+    learned(5, 32),
+    learned(8, 200),
+    learned(8, 256),
+    (2, np.array([0.25, 0.5], f32)),
+]
+
+
+class Codec:
+    """Levels as the oracle sees them, beside the object under test."""
+
+    def __init__(self, bits, zero=None, table=None):
+        self.bits, self.zero, self.table = bits, zero, table
+        if table is None:
+            self.levels = _kernels.Levels.uniform(bits, zero)
+            center = (1 << (bits - 1)) - 1 if zero else (1 << bits) - 1
+            self.stride, self.center = (1, center) if zero else (2, center)
+            self.count = 2 * center + 1 if zero else center + 1
+            known = np.minimum(np.arange(1 << bits), self.count - 1)
+            self.value = f32(known * self.stride - center) * (f32(1) / f32(center))
+        else:
+            self.levels = _kernels.Levels.table(bits, table)
+            self.count = len(table)
+            self.value = table[np.minimum(np.arange(1 << bits), self.count - 1)]
+
+    def __repr__(self):
+        kind = f"table{self.count}" if self.table is not None else "zero" if self.zero else "no_zero"
+        return f"{self.bits}bits-{kind}"
+
+    def in_units_of(self, norm, steps, v):
+        before = f32(2.0**64) if norm < f32(2.0**-64) else f32(1)
+        scaled = norm * before
+        inverse = f32(0)
+        if norm != 0:
+            inverse = steps / scaled
+            while inverse * scaled < steps:
+                inverse = np.nextafter(inverse, f32(np.inf))
+        return (v * before) * inverse
+
+    def codes(self, v, norm, random):
+        draw = random.astype(f32) + f32(0.5)
+        if self.table is not None:
+            y = np.clip(self.in_units_of(norm, f32(1), v), self.table[0], self.table[-1])
+            low = np.clip(np.searchsorted(self.table, y, side="right") - 1, 0, self.count - 2)
+            gap = f32(1) / (self.table[1:] - self.table[:-1])
+            fraction = np.minimum((y - self.table[low]) * gap[low], f32(1))
+            return low + (draw < fraction * f32(65536))
+        steps = f32(self.center) / f32(self.stride)
+        offset, limit = (f32(0), self.center) if self.zero else (f32(0.5), (self.center + 1) // 2)
+        z = np.minimum(self.in_units_of(norm, steps, np.abs(v)) + offset, f32(limit))
+        j = z.astype(np.int64)
+        j += draw < (z - j.astype(f32)) * f32(65536)
+        base, top = (self.center, 2 * self.center) if self.zero else ((self.center - 1) // 2, self.center)
+        return np.where(np.signbit(v), top - (base + j), base + j)
+
+
+CODECS = [Codec(bits, zero=zero) for bits, zero in UNIFORM] + [Codec(bits, table=table) for bits, table in TABLES]
+every_codec = pytest.mark.parametrize("codec", CODECS, ids=repr)
+
+
+def sum_of_squares(v):
+    """By the sum rule."""
+    total = 0.0
+    for begin in range(0, len(v), 4096):
+        block = v[begin : begin + 4096].astype(np.float64) ** 2
+        rows = np.concatenate([block, np.zeros(-len(block) % 32)]).reshape(-1, 32)
+        lanes = np.zeros(32)
+        for row in rows:
+            lanes = lanes + row
+        width = 16
+        while width:
+            lanes = lanes[:width] + lanes[width : 2 * width]
+            width //= 2
+        total += lanes[0]
+    return total
+
+
+def units(start, n, bucket):
+    cuts = [0, *range(bucket - start % bucket, n, bucket), n]
+    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+
+
+def oracle_encode(codec, x, e, l2, start, bucket):
+    """The wire, the decoded values, and the errors."""
+    v = x if e is None else x + e
+    wire, decoded = [], np.empty_like(v)
+    random = np.empty(len(v), np.uint16)
+    _kernels.random16(STREAM, start, random)  # has tests of its own
+    for begin, end in units(start, len(v), bucket):
+        part = v[begin:end]
+        norm = f32(np.sqrt(sum_of_squares(part))) if l2 else np.abs(part).max()
+        code = codec.codes(part, norm, random[begin:end])
+        wire += [struct.pack("<f", norm), oracle_pack(code.astype(np.uint8), codec.bits).tobytes()]
+        decoded[begin:end] = codec.value[code] * norm
+    return b"".join(wire), decoded, v - decoded
+
+
+def shifted(array, shift):
+    """A copy that begins `shift` elements after an aligned address."""
+    room = np.empty(len(array) + shift, array.dtype)
+    room[shift:] = array
+    return room[shift:]
+
+
+def encode(codec, x, e, l2, start, bucket, feedback=True, shift=0):
+    wire = np.full(_kernels.levels_nbytes(start, len(x), bucket, codec.bits) + shift, 0xEE, np.uint8)[shift:]
+    r = shifted(np.full(len(x), np.nan, f32), shift) if feedback else None
+    x, e = shifted(x, shift), None if e is None else shifted(e, shift)
+    assert _kernels.levels_encode(x, e, r, wire, codec.levels, l2, start, bucket, STREAM) == 0
+    return wire, r
+
+
+def decode(codec, wire, n, start, bucket, scale=1.0):
+    y = np.full(n, np.nan, f32)
+    _kernels.levels_decode(wire, y, codec.levels, start, bucket, scale)
+    return y
+
+
+def same_floats(got, expected):
+    np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+def check_against_oracle(codec, x, e, l2, start, bucket, shift=0):
+    expected_wire, expected, errors = oracle_encode(codec, x, e, l2, start, bucket)
+    y = RNG.standard_normal(len(x)).astype(f32)
+    for level in LEVELS:
+        with simd(level):
+            wire, r = encode(codec, x, e, l2, start, bucket, shift=shift)
+            assert wire.tobytes() == expected_wire, level
+            same_floats(r, errors)
+            same_floats(decode(codec, wire, len(x), start, bucket), expected)
+            with np.errstate(over="ignore"):
+                scaled = expected * f32(0.3)
+            same_floats(decode(codec, wire, len(x), start, bucket, 0.3), scaled)
+            total = y.copy()
+            _kernels.levels_decode_add(wire, total, codec.levels, start, bucket)
+            same_floats(total, y + expected)
+            assert encode(codec, x, e, l2, start, bucket, feedback=False)[0].tobytes() == expected_wire, level
+
+
+@every_codec
+def test_the_values_are_the_levels(codec):
+    same_floats(codec.levels.values, codec.value)
+    assert codec.levels.bits == codec.bits
+    assert codec.levels.count == codec.count
+
+
+@every_codec
+@pytest.mark.parametrize("l2", [False, True], ids=["max", "l2"])
+@pytest.mark.parametrize(
+    ("n", "start", "bucket"),
+    [(1, 0, 512), (5000, 0, 512), (3001, 131, 100), (777, 5, 7), (9973, 1000, 1 << 40), (65, 2**35 * 8 - 30, 64)],
+)
+def test_every_level_gives_the_bytes_and_floats_of_the_definition(codec, l2, n, start, bucket):
+    x, e = RNG.standard_normal((2, n)).astype(f32)
+    check_against_oracle(codec, x, None, l2, start, bucket)
+    check_against_oracle(codec, x, e, l2, start, bucket, shift=3)
+
+
+@every_codec
+@pytest.mark.parametrize("size", [1e-45, 3e-42, 1e-38, 2.0**-64, 1e-20, 1.0, 1e20, 3e38])
+def test_every_level_agrees_from_denormals_to_the_largest_floats(codec, size):
+    x = np.sort((RNG.uniform(-1, 1, 1000) * size).astype(f32))
+    x[::7] = 0
+    x[1::7] = f32(-0.0)
+    x[2::49] = f32(size)
+    x[3::49] = -f32(size)
+    check_against_oracle(codec, x, None, False, 3, 128)
+    if size < 1e20:
+        check_against_oracle(codec, x, x, True, 3, 128)
+
+
+@every_codec
+def test_a_bucket_of_zeros_decodes_to_zeros(codec):
+    x = np.zeros(100, f32)
+    x[::3] = f32(-0.0)
+    check_against_oracle(codec, x, None, False, 0, 64)
+    check_against_oracle(codec, x, None, True, 0, 64)
+    assert not decode(codec, encode(codec, x, None, False, 0, 64)[0], 100, 0, 64).any()
+
+
+@every_codec
+def test_values_at_and_beside_every_draw_round_alike(codec):
+    # Fractions of k / 2^17 of a step: half of them tie with a draw.
+    random = np.empty(4096, np.uint16)
+    _kernels.random16(STREAM, 0, random)
+    fraction = (random.astype(np.float64) + 0.5 + RNG.integers(-1, 2, 4096) * 0.5) / 65536
+    step = 2.0 ** -(codec.bits - 1)
+    x = ((RNG.integers(0, 1 << (codec.bits - 1), 4096) + fraction) * step * RNG.choice([-1, 1], 4096)).astype(f32)
+    x[::256] = 1
+    check_against_oracle(codec, x, None, False, 0, 256)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(CODECS),
+    st.integers(0, 700),
+    st.integers(0, 2000),
+    st.integers(1, 600),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_region_of_any_buckets(codec, n, start, bucket, l2, seed):
+    rng = np.random.default_rng(seed)
+    x, e = (rng.standard_normal((2, n)) * 10.0 ** rng.integers(-30, 15)).astype(f32)
+    check_against_oracle(codec, x, e, l2, start, bucket, shift=seed % 5)
+
+
+@every_codec
+def test_decoded_values_are_unbiased_and_within_one_step(codec):
+    n = 4096
+    x = RNG.uniform(-1, 1, n).astype(f32)
+    x[0] = 1
+    total = np.zeros(n)
+    reach = np.clip(x, codec.value.min(), codec.value.max())
+    low = np.clip(np.searchsorted(codec.value[: codec.count], reach, side="right") - 1, 0, codec.count - 2)
+    step = codec.value[low + 1] - codec.value[low]
+    for trial in range(100):
+        wire = np.empty(_kernels.levels_nbytes(0, n, n, codec.bits), np.uint8)
+        stream = _kernels.Stream(trial, 0, 0, 0)
+        assert _kernels.levels_encode(x, None, None, wire, codec.levels, False, 0, n, stream) == 0
+        d = decode(codec, wire, n, 0, n)
+        assert (np.abs(d - reach) <= step * (1 + 1e-4)).all()
+        total += d
+    errors = (total / 100 - reach) / step
+    assert abs(errors.mean()) < 5 * 0.5 / np.sqrt(100 * n)
+    assert np.abs(errors).max() < 6 * 0.5 / np.sqrt(100)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bucket", [64, 4096, 100_000, 1 << 30])
+@pytest.mark.parametrize("l2", [False, True], ids=["max", "l2"])
+def test_the_number_of_threads_changes_nothing(level, bucket, l2):
+    codec = CODECS[3]
+    x, e = RNG.standard_normal((2, 200_003)).astype(f32)
+    results = set()
+    with simd(level):
+        for count in (1, 2, 3):
+            with threads(count):
+                wire, r = encode(codec, x, e, l2, 77, bucket)
+                y = decode(codec, wire, len(x), 77, bucket, 0.5)
+                _kernels.levels_decode_add(wire, y, codec.levels, 77, bucket)
+                results.add((wire.tobytes(), r.tobytes(), y.tobytes()))
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("l2", [False, True], ids=["max", "l2"])
+@pytest.mark.parametrize("at", [0, 17, 511, 999])
+def test_a_value_that_is_not_finite_is_reported(level, bad, l2, at):
+    x = np.ones(1000, f32)
+    e = np.ones(1000, f32)
+    wire = np.empty(_kernels.levels_nbytes(0, 1000, 512, 4), np.uint8)
+    levels = _kernels.Levels.uniform(4, True)
+    with simd(level):
+        e[at] = bad
+        assert _kernels.levels_encode(x, e, None, wire, levels, l2, 0, 512, STREAM) == 1
+        assert _kernels.levels_encode(e, None, x, wire, levels, l2, 0, 512, STREAM) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_sum_or_a_norm_that_overflows_is_reported(level):
+    big = np.full(100, 3e38, f32)
+    small = np.zeros(100, f32)
+    wire = np.empty(_kernels.levels_nbytes(0, 100, 64, 4), np.uint8)
+    levels = _kernels.Levels.uniform(4, True)
+    with simd(level):
+        assert _kernels.levels_encode(big, small, None, wire, levels, False, 0, 64, STREAM) == 0
+        assert _kernels.levels_encode(big, small, None, wire, levels, True, 0, 64, STREAM) == 1
+        assert _kernels.levels_encode(big, big, None, wire, levels, False, 0, 64, STREAM) == 1
+
+
+@every_codec
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 100), st.integers(0, 2**32 - 1))
+def test_any_bytes_decode_alike_or_are_refused_alike(codec, n, start, bucket, seed):
+    rng = np.random.default_rng(seed)
+    wire = rng.integers(0, 256, _kernels.levels_nbytes(start, n, bucket, codec.bits), dtype=np.uint8)
+    at, good = 0, True
+    for begin, end in units(start, n, bucket):
+        norm = wire[at : at + 4].view(np.uint8)
+        if rng.integers(8):
+            norm[3] &= 0x3F
+        good &= np.frombuffer(norm.tobytes(), np.uint32)[0] < 0x7F800000
+        at += 4 + ((end - begin) * codec.bits + 7) // 8
+
+    def outcome():
+        try:
+            return decode(codec, wire, n, start, bucket, 0.7).tobytes()
+        except WireError:
+            return None
+
+    results = set(on_every_level(outcome).values())
+    assert len(results) == 1
+    assert (results != {None}) == good
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("norm", [np.nan, np.inf, -np.inf, -1.0, -0.0])
+def test_a_norm_that_no_encoder_writes_is_refused(level, norm):
+    codec = CODECS[4]
+    wire, _ = encode(codec, np.ones(100, f32), None, False, 0, 50)
+    wire[len(wire) // 2 : len(wire) // 2 + 4] = np.frombuffer(struct.pack("<f", norm), np.uint8)
+    with simd(level), pytest.raises(WireError, match="norm"):
+        decode(codec, wire, 100, 0, 50)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1, 4])
+def test_a_wire_of_the_wrong_size_is_refused(wrong):
+    levels = _kernels.Levels.uniform(4, True)
+    good = _kernels.levels_nbytes(0, 100, 64, 4)
+    assert good == 2 * 4 + 32 + 18
+    wire = np.zeros(good + wrong, np.uint8)
+    with pytest.raises(WireError, match="expected 58"):
+        _kernels.levels_decode(wire, np.zeros(100, f32), levels, 0, 64, 1.0)
+    with pytest.raises(WireError, match="expected 58"):
+        _kernels.levels_decode_add(wire, np.zeros(100, f32), levels, 0, 64)
+    with pytest.raises(ValueError, match="expected 58"):
+        _kernels.levels_encode(np.zeros(100, f32), None, None, wire, levels, False, 0, 64, STREAM)
+
+
+@pytest.mark.parametrize(("bits", "zero"), [(0, False), (1, True), (9, True), (-1, False)])
+def test_uniform_levels_that_do_not_exist_are_refused(bits, zero):
+    with pytest.raises(ValueError, match="bits"):
+        _kernels.Levels.uniform(bits, zero)
+
+
+@pytest.mark.parametrize(
+    ("bits", "table"),
+    [
+        (2, [0.5]),
+        (2, []),
+        (2, [-1, 0, 0, 1]),
+        (2, [1, 0]),
+        (1, [-1, 0, 1]),
+        (2, [-1.5, 1]),
+        (2, [-1, 1.5]),
+        (2, [-1, np.nan, 1]),
+        (2, [0, 1e-44]),
+        (9, [-1, 1]),
+        (0, [-1, 1]),
+    ],
+)
+def test_tables_that_are_not_levels_are_refused(bits, table):
+    with pytest.raises(ValueError, match="levels"):
+        _kernels.Levels.table(bits, np.array(table, f32))
+
+
+@every_codec
+def test_nothing_from_nothing(codec):
+    assert _kernels.levels_nbytes(5, 0, 64, codec.bits) == 0
+    empty = np.empty(0, f32)
+    wire, r = encode(codec, empty, empty, True, 5, 64)
+    assert len(wire) == len(r) == len(decode(codec, wire, 0, 5, 64)) == 0
+
+
+def test_the_wire_of_two_buckets_by_hand():
+    # s = 3. Bucket one has norm 3, so every value is a level; bucket two is cut off after one value.
+    x = np.array([3, -2, 1, 0.0, -8], f32)
+    wire, r = encode(Codec(3, zero=True), x, None, False, 4, 4)
+    codes = 6 | 1 << 3 | 4 << 6 | 3 << 9
+    assert wire.tobytes() == struct.pack("<f", 3) + codes.to_bytes(2, "little") + struct.pack("<fB", 8, 0)
+    assert not r.any()
