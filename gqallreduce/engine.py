@@ -32,6 +32,7 @@ class Link:
         self.rank, self.size = comm.rank, comm.size
         self.calls = 0
         self.broken = False
+        self.statuses = [MPI.Status() for _ in range(REQUESTS)]
         self.comm, request = comm.Idup()
         wait(request, timeout, range(self.size))
 
@@ -43,17 +44,17 @@ class Link:
 
 def wait(request, timeout: float, ranks) -> None:
     """Poll a collective's request; TimeoutError naming all `ranks` after `timeout` seconds."""
-    began = time.monotonic()
+    began = time.perf_counter()
     while not request.Test():
         _pause(began)
-        if time.monotonic() - began > timeout:
+        if time.perf_counter() - began > timeout:
             _abandoned.append(request)
             raise TimeoutError(timeout, ranks)
 
 
 def _pause(since: float) -> None:
     """Spin at first, then let another process have the core."""
-    if time.monotonic() - since > SPIN:
+    if time.perf_counter() - since > SPIN:
         os.sched_yield()
 
 
@@ -76,7 +77,6 @@ class Engine:
         self.lanes = [_Lane(self, lane, share) for lane in range(worker.lanes)]
         self.requests: list = []
         self.owners: list = []
-        self.statuses = [MPI.Status() for _ in range(REQUESTS + _LANES)]
 
     def run(self) -> None:
         """Carry the call out. Errors are raised after the peers have been told by abort frames."""
@@ -94,44 +94,39 @@ class Engine:
 
     def _run(self) -> None:
         running, spent = self.lanes, self.worker.spent
-        heard = time.monotonic()
-        idle_since = None
-        while True:
+        heard = idle_since = waited = time.perf_counter()
+        while running or self.requests:
             ready = next((lane for lane in running if lane.ready()), None)
             if ready is not None:
                 ready.advance()
                 if ready.finished:
                     running = [lane for lane in running if not lane.finished]
-            elif not self.requests and not running:
-                return
+                idle_since = time.perf_counter()
             completed, received = self._poll()
-            now = time.monotonic()
+            now = time.perf_counter()
             if received or not self.requests:
                 heard = now
-            if ready is not None or completed:
-                if idle_since is not None:
-                    spent.wait += now - idle_since
-                idle_since = None
-                continue
-            if idle_since is None:
-                idle_since = now
-            _pause(idle_since)
-            if now - heard > self.timeout:
-                raise TimeoutError(self.timeout, self._silent())
+            if ready is None:
+                if not completed:
+                    _pause(idle_since)
+                    if now - heard > self.timeout:
+                        raise TimeoutError(self.timeout, self._silent())
+                spent.wait += now - waited
+            waited = now
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
         if not self.requests:
             return False, False
         try:
-            done = MPI.Request.Testsome(self.requests, self.statuses)
+            done = MPI.Request.Testsome(self.requests, self.link.statuses)
         except MPI.Exception:
             raise ForeignFrame(self._truncated(), None) from None
         if not done:
             return False, False
         received = False
         for position, index in enumerate(done):
-            received |= self.owners[index].complete(self.statuses[position])
+            received |= self.owners[index].complete(self.link.statuses[position])
         keep = set(range(len(self.requests))).difference(done)
         self.requests = [self.requests[index] for index in sorted(keep)]
         self.owners = [self.owners[index] for index in sorted(keep)]
@@ -139,7 +134,7 @@ class Engine:
 
     def _truncated(self) -> int:
         """The source of a message that was longer than its room."""
-        for status in self.statuses:
+        for status in self.link.statuses:
             if status.Get_error() not in (MPI.SUCCESS, MPI.ERR_PENDING):
                 return status.Get_source()
         return self.link.rank
