@@ -5,7 +5,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fopenmp", "-Wall", "-Wextra"]
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra"]
 NOISE = ["-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 header
 kernels = Extension(
     "gqallreduce._kernels",
@@ -15,6 +15,7 @@ kernels = Extension(
         "csrc/doors.cpp",
         "csrc/levels_doors.cpp",
         "csrc/plain_doors.cpp",
+        "csrc/threads.cpp",
         "csrc/scalar.cpp",
         "csrc/avx2.cpp",
         "csrc/avx512.cpp",
@@ -23,7 +24,7 @@ kernels = Extension(
     include_dirs=["csrc"],
     language="c++",
     extra_compile_args=FLAGS + NOISE,
-    extra_link_args=["-fopenmp"],
+    extra_link_args=["-pthread"],
 )
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
 setup(ext_modules=cythonize([kernels], compiler_directives=directives))

@@ -50,7 +50,8 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
         uint32_t* index, float* value)
 
     int64_t c_adaptive_encode "gq::adaptive_encode" (
-        const uint32_t* index, const float* value, size_t count, float* r, uint8_t* wire, size_t n, const Grid& grid)
+        const uint32_t* index, const float* value, size_t count, float* r, uint8_t* wire, size_t n,
+        const Grid& grid)
     int64_t c_adaptive_decode "gq::adaptive_decode" (
         const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid, float scale)
     int64_t c_adaptive_decode_add "gq::adaptive_decode_add" (
@@ -563,7 +564,7 @@ def histogram(const float[::1] x not None, const float[::1] e, int64_t[::1] coun
 
 
 def kth(const float[::1] value not None, size_t k, int sign):
-    """(bits of the k-th largest |v|, how many are strictly above) of the v of that sign (0 both, 1, -1), zeros aside."""
+    """(bits of the k-th largest |v|, how many are strictly above) of the nonzero v of that sign (0 both, 1, -1)."""
     cdef size_t n = value.shape[0]
     require_countable(n)
     cdef const float* value_at = in_of(value)

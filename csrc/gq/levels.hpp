@@ -23,6 +23,7 @@ namespace GQ_NAMESPACE {
 
 constexpr std::size_t kNormBytes = 4;
 constexpr std::uint32_t kInfinityBits = 0x7f800000;
+constexpr float kLargestOwed = 0x1p126f;  // an error is at most twice the norm, and must stay finite
 
 static inline std::size_t bucket_size(std::size_t height, int bits) { return kNormBytes + packed_size(height, bits); }
 
@@ -105,7 +106,7 @@ static int levels_encode(const float* x, const float* e, float* r, std::uint8_t*
     const float* const unit_x = x + unit.begin;
     const float* const unit_e = e ? e + unit.begin : nullptr;
     const float norm = bucket_norm(unit_x, unit_e, unit.height(), l2);
-    if (!is_norm(norm)) return 1;
+    if (!is_norm(norm) || (r && norm > kLargestOwed)) return 1;
     std::memcpy(wire, &norm, kNormBytes);
     encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire + kNormBytes, unit.height(),
                   grid.start + unit.begin, levels, norm, random);
