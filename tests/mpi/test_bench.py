@@ -28,7 +28,7 @@ def comm():
 
 
 def test_the_benchmark_checks_writes_and_draws(tmp_path, comm):
-    assert bench.run(arguments(tmp_path, "--check")) == 0
+    assert bench.run_on(comm, arguments(tmp_path, "--check")) == 0
     if comm.rank > 0:
         assert not list(tmp_path.iterdir())
         return
@@ -45,7 +45,7 @@ def test_the_benchmark_checks_writes_and_draws(tmp_path, comm):
 
 
 def test_sizes_that_no_longer_fit_in_the_time_are_left_out(tmp_path, comm, capsys):
-    assert bench.run(arguments(tmp_path, "--seconds", "1e-9")) == 0
+    assert bench.run_on(comm, arguments(tmp_path, "--seconds", "1e-9")) == 0
     if comm.rank == 0:
         _, rows = report.read(tmp_path / "sums.jsonl")
         assert {(row["side"], len(row["seconds"])) for row in rows} == {(48, 1)}
@@ -112,11 +112,11 @@ def test_a_wrong_result_is_found(tmp_path, comm, monkeypatch, capsys, scheme, me
     monkeypatch.setattr(Meddled, "meddle", meddle)
     monkeypatch.setattr(Meddled, "rank", comm.rank, raising=False)
     monkeypatch.setattr(bench, "Quantized", Meddled)
-    assert bench.run(arguments(tmp_path, "--check", "--schemes", scheme)) == 1
+    assert bench.run_on(comm, arguments(tmp_path, "--check", "--schemes", scheme)) == 1
     assert comm.rank > 0 or complaint in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--schemes", "nonsense"], ["--max", "3"], ["--schemes", "raw", "raw"]])
 def test_what_cannot_be_measured_is_refused_on_every_rank(tmp_path, capsys, comm, words):
-    assert bench.run(arguments(tmp_path, *words)) == 2
+    assert bench.run_on(comm, arguments(tmp_path, *words)) == 2
     assert capsys.readouterr().err.startswith("bench: ") is (comm.rank == 0)
