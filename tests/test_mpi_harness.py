@@ -38,7 +38,7 @@ def session(tmp_path):
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_timeout = 20\nfaulthandler_exit_on_timeout = true\n")
 
-    def run(source, ranks=3, patience=2, ):
+    def run(source, ranks=3, patience=30):
         (tmp_path / "test_sample.py").write_text(HEAD + source)
         return run_pytest(tmp_path, MPIRUN, "-n", str(ranks), GQALLREDUCE_TEST_PATIENCE=str(patience))
 
