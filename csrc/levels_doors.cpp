@@ -87,7 +87,7 @@ bool table_levels(int bits, const float* value, std::size_t count, Levels& level
   if (!(value[0] >= -1 && value[count - 1] <= 1)) return false;
   for (std::size_t code = 0; code + 1 < count; ++code) {
     levels.gap[code] = 1.0f / (value[code + 1] - value[code]);
-    if (!(levels.gap[code] > 0 && levels.gap[code] <= 0x1.fffffep127f)) return false;  // also when not a number
+    if (!(levels.gap[code] > 0 && levels.gap[code] < 0x1p100f)) return false;  // also when not a number
   }
   return true;
 }

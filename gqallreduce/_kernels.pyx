@@ -100,7 +100,7 @@ def simd_level():
 
 def use_simd_level(str name):
     if not use_level(name.encode()):
-        raise ValueError(f"SIMD level {name!r} is not known or not supported by this CPU; best: {best_level().decode()}")
+        raise ValueError(f"SIMD level {name!r} is not known or not supported; best here: {best_level().decode()}")
 
 
 def threads():
@@ -432,7 +432,7 @@ cdef class Levels:
         cdef Levels levels = Levels.__new__(Levels)
         if not table_levels(bits, in_of(value), value.shape[0], levels.data):
             raise ValueError(f"levels: got {np.asarray(value)} for {bits} bits, expected 2 to 2**bits (bits 1 to 8) "
-                             "that ascend in [-1, 1] by normal floats")
+                             "that ascend in [-1, 1] by more than 2**-100")
         return levels
 
     @property

@@ -60,7 +60,7 @@ static inline float bucket_norm(const float* x, const float* e, std::size_t n, b
   return norm;
 }
 
-// Finite and not negative, -0.0 included.
+// Finite, with the sign bit clear.
 static inline bool is_norm(float norm) {
   std::uint32_t bits;
   std::memcpy(&bits, &norm, sizeof bits);
@@ -71,8 +71,10 @@ static inline bool is_norm(float norm) {
 static inline void round_values(const float* x, const float* e, float* r, const std::uint16_t* random, std::size_t n,
                                 const Levels& levels, float norm, std::uint8_t* code) {
 #if GQ_LEVEL >= 1
-  if (levels.uniform) return round_vectors(UniformVectors(levels, norm), x, e, r, random, n, code);
-  if (levels.count <= 16) return round_vectors(TabledVectors(levels, norm), x, e, r, random, n, code);
+  if (!is_tiny(norm)) {
+    if (levels.uniform) return round_vectors(UniformVectors(levels, norm), x, e, r, random, n, code);
+    if (levels.count <= 16) return round_vectors(TabledVectors(levels, norm), x, e, r, random, n, code);
+  }
 #endif
   if (levels.uniform) return round_plain(Uniform(levels, norm), levels, norm, x, e, r, random, n, code);
   round_plain(Tabled(levels, norm), levels, norm, x, e, r, random, n, code);
@@ -98,7 +100,7 @@ static inline void encode_bucket(const float* x, const float* e, float* r, std::
 
 static int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
                          const Levels& levels, bool l2, const Grid& grid, const Stream& stream) {
-  RandomWindow random(stream);
+  RandomWindow random(stream, grid.start + n);
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     const float* const unit_x = x + unit.begin;
     const float* const unit_e = e ? e + unit.begin : nullptr;
