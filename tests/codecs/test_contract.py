@@ -64,6 +64,8 @@ def test_what_is_owed_is_the_value_less_what_its_bytes_decode_to(codec, place):
 def test_feedback_changes_no_byte(codec, place):
     for kind, found, x, owed in lawful(codec, 3, place):
         fused, _ = encode(codec, x, owed, found)
+        if isinstance(fused, int):
+            continue  # an error beyond float32 can only be refused where it must be kept
         apart, _ = encode(codec, formed(codec, x, owed), None, found, feedback=False)
         assert np.array_equal(fused, apart), kind
 
@@ -116,7 +118,7 @@ def test_several_regions_fill_one_message_within_its_bound(codec):
 
     grid = codec.grid(Grid(33))
     regions = [Region(start, 330, grid, 1320) for start in range(0, 1320, 330)]
-    x = vector(codec, 4, 1320, "wide")
+    x = vector(codec, 4, 1320)
     loaded = [(each, x[each.start : each.start + 330], None, None) for each in regions]
     kept = select(codec, loaded) if codec.selects else [None] * len(regions)
     bound = codec.nbytes_bound(regions)
@@ -169,7 +171,7 @@ def test_the_mean_is_the_value_and_the_variance_is_as_stated(name, kind):
     found, trials, failure = region(codec, (Grid(33), 5, 90, 200)), 700, 1e-9
     v = vector(codec, 8, found.size, kind)
     if type(codec) is not type(codec.bind("float32")):
-        v = v.astype(np.float16).astype(np.float32)  # values that a 16-bit message carries exactly
+        v = np.round(v * 8) / 8  # what a 16-bit message carries exactly
     if found.grid.run > 1 and kind == "normal":
         v[1] = 0
     got = sampled(codec, v, found, trials)

@@ -10,7 +10,7 @@ from gqallreduce.layout import Grid, Region
 VARIANTS = [
     "qsgd(bits=1, zero_level=False, bucket=7)",
     "qsgd(bits=2, bucket=33)",
-    "qsgd(bits=3, bucket=1)",
+    "qsgd(bits=3, bucket=2)",
     "qsgd(bits=4, norm=l2, bucket=64)",
     "qsgd(bits=5, zero_level=False, norm=l2, bucket=100)",
     "qsgd(bits=6, bucket=4097)",
