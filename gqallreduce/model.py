@@ -100,7 +100,7 @@ def _lanes(schedule: str, codec, size: int, elements: int) -> int:
 
 
 def bytes_sent(schedule: str, codec, size: int, elements: int) -> float:
-    """Bytes that one rank sends, headers included. With many ranks the headers of small pieces outweigh their values."""
+    """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
     chunks = SCHEDULES[schedule].chunks(size)
     lanes = _lanes(schedule, codec, size, elements)
     piece = -(-elements // (chunks * lanes))
