@@ -51,9 +51,7 @@ def run(arguments):
     except ValueError as problem:
         print(f"plan: {problem}", file=sys.stderr)
         return 2
-    profile = replace(
-        model.Profile(), alpha=arguments.latency, beta=1 / arguments.bandwidth, copy=1 / arguments.memory
-    )
+    profile = replace(model.Profile(), alpha=arguments.latency, beta=1 / arguments.bandwidth, copy=1 / arguments.memory)
     found = predictions(codecs, arguments.ranks, arguments.nbytes // ITEMSIZE, profile)
     dense = next(each for each in found if each.scheme == model.DENSE)
     print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
@@ -102,7 +100,7 @@ def _cells(each, dense):
 def _assumptions(arguments, profile):
     return (
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
-        f"{profile.alpha * 1e6:.3g} us a round, {profile.software * 1e6:.3g} us a message, {8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at "
-        f"{1e-9 / profile.copy:.3g} GB/s. Messages are those of one lane. dense is the better of a ring and recursive "
-        "doubling; its bytes are the ring's."
+        f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
+        f"{8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at {1e-9 / profile.copy:.3g} GB/s. Messages are those of one "
+        "lane. dense is the better of a ring and recursive doubling; its bytes are the ring's."
     )
