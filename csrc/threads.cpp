@@ -72,8 +72,8 @@ int threads() { return thread_count; }
 
 void set_threads(int n) { thread_count = n < 1 ? 1 : n; }
 
-void run_parts(int parts, void (*call)(void*, int), void* context) {
-  if (parts > 1) {
+void run_on_threads(int count, void (*call)(void*, int), void* context) {
+  if (count > 1) {
     static std::mutex creating;
     Pool* shared;
     {
@@ -81,9 +81,9 @@ void run_parts(int parts, void (*call)(void*, int), void* context) {
       shared = &the_pool();
     }
     const std::unique_lock<std::mutex> lock(shared->in_use, std::try_to_lock);
-    if (lock.owns_lock()) return shared->run(parts, call, context);
+    if (lock.owns_lock()) return shared->run(count, call, context);
   }
-  for (int number = 0; number < parts; ++number) call(context, number);
+  for (int number = 0; number < count; ++number) call(context, number);
 }
 
 }  // namespace gq
