@@ -1,8 +1,8 @@
 """Carries a Worker's bytes over mpi4py, point to point: the only file that does.
 
 Rules, each measured (docs/design.md): at most 64 requests outstanding, shared out among the lanes, sends and receives
-apart, so that no lane can starve another; completions in batches; no kernel call between two polls takes long; a wait
-spins for 100 us, then yields the core. The tag says when (call order and lane), the frame header says what.
+apart, so that no lane can starve another; completions in batches; a poll after every 100 us of arithmetic; a wait spins
+for 100 us, then yields the core. The tag says when (call order and lane), the frame header says what.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gqallreduce.message import Expected, ForeignFrame, Parcel
 
 REQUESTS = 64
 SPIN = 100e-6
+POLL = 100e-6
 MESSAGE_MOST = 1 << 30
 _LANES = 16
 _CALLS = 1024
@@ -94,25 +95,27 @@ class Engine:
 
     def _run(self) -> None:
         running, spent = self.lanes, self.worker.spent
-        heard = idle_since = waited = time.perf_counter()
+        heard = busy = polled = time.perf_counter()
         while running or self.requests:
             ready = next((lane for lane in running if lane.ready()), None)
             if ready is not None:
                 ready.advance()
                 if ready.finished:
                     running = [lane for lane in running if not lane.finished]
-                idle_since = time.perf_counter()
+                busy = time.perf_counter()
+                if busy - polled < POLL and any(lane.ready() for lane in running):
+                    continue  # a poll may hand the core to another process: not after every step
             completed, received = self._poll()
             now = time.perf_counter()
             if received or not self.requests:
                 heard = now
             if ready is None:
                 if not completed:
-                    _pause(idle_since)
+                    _pause(busy)
                     if now - heard > self.timeout:
                         raise TimeoutError(self.timeout, self._silent())
-                spent.wait += now - waited
-            waited = now
+                spent.wait += now - polled
+            polled = now
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
