@@ -1,9 +1,12 @@
 """One extension: the C++ kernels. It links no MPI, so one build runs on every MPI."""
 
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-NOISE = "-Wno-maybe-uninitialized"  # GCC 12 warns inside its own AVX-512 header
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra"]
+NOISE = ["-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 header
 kernels = Extension(
     "gqallreduce._kernels",
     sources=[
@@ -12,14 +15,16 @@ kernels = Extension(
         "csrc/doors.cpp",
         "csrc/levels_doors.cpp",
         "csrc/plain_doors.cpp",
+        "csrc/threads.cpp",
         "csrc/scalar.cpp",
         "csrc/avx2.cpp",
         "csrc/avx512.cpp",
     ],
+    depends=sorted(str(header) for header in Path("csrc/gq").glob("*.hpp")),
     include_dirs=["csrc"],
     language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fopenmp", "-Wall", "-Wextra", NOISE],
-    extra_link_args=["-fopenmp"],
+    extra_compile_args=FLAGS + NOISE,
+    extra_link_args=["-pthread"],
 )
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
 setup(ext_modules=cythonize([kernels], compiler_directives=directives))

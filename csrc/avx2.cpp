@@ -1,7 +1,8 @@
+#include <immintrin.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <immintrin.h>
 #pragma GCC push_options
 #pragma GCC target("avx2,bmi,bmi2,f16c,popcnt,lzcnt")
 #define GQ_LEVEL 1

@@ -2,7 +2,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "gq/door.hpp"
 #include "gq/kernels.hpp"
 
 namespace gq {
@@ -35,14 +34,9 @@ const Kernels* find(const char* name) {
 
 const Kernels* current = find(best_level());
 
-static int thread_count = 1;
-
 }  // namespace
 
 const Kernels& kernels() { return *current; }
-
-int threads() { return thread_count; }
-void set_threads(int n) { thread_count = n < 1 ? 1 : n; }
 
 bool use_level(const char* name) {
   const Kernels* found = find(name);

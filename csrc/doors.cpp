@@ -3,78 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "gq/door.hpp"
 #include "gq/grid.hpp"
 
 namespace gq {
 namespace {
-
-constexpr std::size_t kLeastPerThread = 16384;  // elements; below, starting a thread costs more than it saves
-
-constexpr std::size_t kMostThreads = 256;
-
-int threads_for(std::size_t n) {
-  const std::size_t useful = std::min(kMostThreads, std::max<std::size_t>(n / kLeastPerThread, 1));
-  return static_cast<int>(std::min<std::size_t>(threads(), useful));
-}
-
-// Calls work(thread) for every thread number below `count`; returns the OR of the results.
-template <class Work>
-int on_threads(int count, Work work) {
-  int result = 0;
-#pragma omp parallel for num_threads(count) schedule(static) if (count > 1) reduction(| : result)
-  for (int thread = 0; thread < count; ++thread) {
-    const FloatGuard guard;
-    result |= work(thread);
-  }
-  return result;
-}
-
-// The contiguous piece [begin, end) of n elements that one of `count` threads works on.
-struct Piece {
-  std::size_t begin, end;
-  std::size_t size() const { return end - begin; }
-};
-
-Piece piece_of(std::size_t n, int thread, int count) {
-  const std::size_t step = (n / count + 63) / 64 * 64;  // whole cache lines
-  return {std::min(n, step * thread), thread + 1 == count ? n : std::min(n, step * (thread + 1))};
-}
-
-// A piece that consists of whole units, `first` being the number of its first one.
-struct UnitPiece : Piece {
-  std::size_t first;
-  Grid grid;
-};
-
-UnitPiece piece_of_units(const Grid& grid, std::size_t n, int thread, int count) {
-  const std::size_t units = unit_count(grid, n), first = units * thread / count;
-  const std::size_t begin = unit_begin(grid, n, first), end = unit_begin(grid, n, units * (thread + 1) / count);
-  return {{begin, end}, first, {grid.start + begin, grid.run, grid.parts}};
-}
-
-// Calls work(begin, size) for the piece of each thread.
-template <class Work>
-int by_elements(std::size_t n, Work work) {
-  const int count = threads_for(n);
-  return on_threads(count, [&](int thread) {
-    const Piece piece = piece_of(n, thread, count);
-    return work(piece.begin, piece.size());
-  });
-}
-
-// Calls work(piece) for the whole units of each thread.
-template <class Work>
-int by_units(const Grid& grid, std::size_t n, Work work) {
-  const int count = threads_for(n);
-  return on_threads(count, [&](int thread) { return work(piece_of_units(grid, n, thread, count)); });
-}
-
-template <class Number>
-Number* shifted(Number* pointer, std::size_t by) {
-  return pointer ? pointer + by : nullptr;
-}
 
 // Where each thread put its entries of a shared list, and how many.
 struct Slices {
@@ -126,8 +61,8 @@ int add_finite(const float* x, const float* e, std::uint8_t* y, std::size_t n) {
 }
 
 int scale(float* y, float factor, std::size_t n) {
-  return by_elements(
-      n, [&](std::size_t begin, std::size_t count) { return kernels().scale(y + begin, factor, count); });
+  return by_elements(n,
+                     [&](std::size_t begin, std::size_t count) { return kernels().scale(y + begin, factor, count); });
 }
 
 void add(const std::uint8_t* wire, float* y, std::size_t n) {
@@ -138,8 +73,7 @@ void add(const std::uint8_t* wire, float* y, std::size_t n) {
 }
 
 int all_finite(const float* x, std::size_t n) {
-  return !by_elements(
-      n, [&](std::size_t begin, std::size_t count) { return !kernels().all_finite(x + begin, count); });
+  return !by_elements(n, [&](std::size_t begin, std::size_t count) { return !kernels().all_finite(x + begin, count); });
 }
 
 std::size_t onebit_nbytes(const Grid& grid, std::size_t n) { return kernels().onebit_nbytes(grid, n); }
@@ -174,9 +108,9 @@ std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std
     const Piece piece = piece_of(n, thread, count);
     const std::size_t begin = capacity * thread / count, end = capacity * (thread + 1) / count;
     slices.begin[thread] = begin;
-    slices.size[thread] = kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
-                                            piece.size(), floor_bits, static_cast<std::uint32_t>(piece.begin),
-                                            index + begin, value + begin, end - begin);
+    slices.size[thread] =
+        kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), piece.size(), floor_bits,
+                          static_cast<std::uint32_t>(piece.begin), index + begin, value + begin, end - begin);
     return 0;
   });
   for (int thread = 0; thread < count; ++thread)
@@ -187,10 +121,11 @@ std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std
 
 void histogram(const float* x, const float* e, std::size_t n, std::int64_t* counts) {
   constexpr std::size_t kBins = 4096;
+  std::mutex adding;
   by_elements(n, [&](std::size_t begin, std::size_t count) {
     std::int64_t local[kBins] = {};
     kernels().histogram(x + begin, shifted(e, begin), count, local);
-#pragma omp critical
+    const std::lock_guard<std::mutex> lock(adding);
     for (std::size_t bin = 0; bin < kBins; ++bin) counts[bin] += local[bin];
     return 0;
   });

@@ -7,35 +7,14 @@ namespace gq {
 
 namespace {
 
-constexpr std::size_t kWorthThreads = 1 << 15;  // elements; below, starting threads costs more than they save
-
-// Calls part(begin, end) for contiguous groups of whole units of the region, one group per thread; 1 if any gives 1.
-template <class Part>
-int for_groups_of_units(const Grid& grid, std::size_t n, Part part) {
-  const std::size_t units = unit_count(grid, n);
-  const int groups = n < kWorthThreads || units < 2 ? 1 : threads();
-  int failed = 0;
-#pragma omp parallel for num_threads(groups) schedule(static) reduction(| : failed) if (groups > 1)
-  for (int group = 0; group < groups; ++group) {
-    const FloatGuard guard;
-    const std::size_t begin = unit_begin(grid, n, units * group / groups);
-    const std::size_t end = unit_begin(grid, n, units * (group + 1) / groups);
-    if (begin < end) failed |= part(begin, end);
-  }
-  return failed;
-}
-
 std::size_t bucket_bytes(std::uint64_t height, int bits) { return 4 + (height * bits + 7) / 8; }
 
-Grid grid_from(const Grid& grid, std::size_t begin) { return {grid.start + begin, grid.run, grid.parts}; }
-
-int decode_groups(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                  float scale, bool add) {
-  return for_groups_of_units(grid, n, [&](std::size_t begin, std::size_t end) {
-    const Grid part = grid_from(grid, begin);
-    return kernels().levels_decode(wire + levels_nbytes(begin, levels.bits, grid),
-                                   levels_nbytes(end - begin, levels.bits, part), y + begin, end - begin, levels, part,
-                                   scale, add);
+int decode_by_units(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
+                    float scale, bool add) {
+  return by_units(grid, n, [&](const UnitPiece& piece) {
+    return kernels().levels_decode(wire + levels_nbytes(piece.begin, levels.bits, grid),
+                                   levels_nbytes(piece.size(), levels.bits, piece.grid), y + piece.begin, piece.size(),
+                                   levels, piece.grid, scale, add);
   });
 }
 
@@ -87,7 +66,7 @@ bool table_levels(int bits, const float* value, std::size_t count, Levels& level
   if (!(value[0] >= -1 && value[count - 1] <= 1)) return false;
   for (std::size_t code = 0; code + 1 < count; ++code) {
     levels.gap[code] = 1.0f / (value[code + 1] - value[code]);
-    if (!(levels.gap[code] > 0 && levels.gap[code] <= 0x1.fffffep127f)) return false;  // also when not a number
+    if (!(levels.gap[code] > 0 && levels.gap[code] < 0x1p100f)) return false;  // also when not a number
   }
   return true;
 }
@@ -104,20 +83,20 @@ std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid) {
 
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,
                   bool l2, const Grid& grid, const Stream& stream) {
-  return for_groups_of_units(grid, n, [&](std::size_t begin, std::size_t end) {
-    return kernels().levels_encode(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr,
-                                   wire + levels_nbytes(begin, levels.bits, grid), end - begin, levels, l2,
-                                   grid_from(grid, begin), stream);
+  return by_units(grid, n, [&](const UnitPiece& piece) {
+    return kernels().levels_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
+                                   wire + levels_nbytes(piece.begin, levels.bits, grid), piece.size(), levels, l2,
+                                   piece.grid, stream);
   });
 }
 
 int levels_decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
                   float scale) {
-  return decode_groups(wire, y, n, levels, grid, scale, false);
+  return decode_by_units(wire, y, n, levels, grid, scale, false);
 }
 
 int levels_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid) {
-  return decode_groups(wire, y, n, levels, grid, 1.0f, true);
+  return decode_by_units(wire, y, n, levels, grid, 1.0f, true);
 }
 
 }  // namespace gq

@@ -50,7 +50,8 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
         uint32_t* index, float* value)
 
     int64_t c_adaptive_encode "gq::adaptive_encode" (
-        const uint32_t* index, const float* value, size_t count, float* r, uint8_t* wire, size_t n, const Grid& grid)
+        const uint32_t* index, const float* value, size_t count, float* r, uint8_t* wire, size_t n,
+        const Grid& grid)
     int64_t c_adaptive_decode "gq::adaptive_decode" (
         const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid, float scale)
     int64_t c_adaptive_decode_add "gq::adaptive_decode_add" (
@@ -100,7 +101,7 @@ def simd_level():
 
 def use_simd_level(str name):
     if not use_level(name.encode()):
-        raise ValueError(f"SIMD level {name!r} is not known or not supported by this CPU; best: {best_level().decode()}")
+        raise ValueError(f"SIMD level {name!r} is not known or not supported; best here: {best_level().decode()}")
 
 
 def threads():
@@ -432,7 +433,7 @@ cdef class Levels:
         cdef Levels levels = Levels.__new__(Levels)
         if not table_levels(bits, in_of(value), value.shape[0], levels.data):
             raise ValueError(f"levels: got {np.asarray(value)} for {bits} bits, expected 2 to 2**bits (bits 1 to 8) "
-                             "that ascend in [-1, 1] by normal floats")
+                             "that ascend in [-1, 1] by more than 2**-100")
         return levels
 
     @property
@@ -563,7 +564,7 @@ def histogram(const float[::1] x not None, const float[::1] e, int64_t[::1] coun
 
 
 def kth(const float[::1] value not None, size_t k, int sign):
-    """(bits of the k-th largest |v|, how many are strictly above) of the v of that sign (0 both, 1, -1), zeros aside."""
+    """(bits of the k-th largest |v|, how many are strictly above) of the nonzero v of that sign (0 both, 1, -1)."""
     cdef size_t n = value.shape[0]
     require_countable(n)
     cdef const float* value_at = in_of(value)

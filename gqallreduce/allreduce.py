@@ -40,11 +40,12 @@ class Key:
 
 @dataclass(slots=True)
 class Kind:
-    """A key with a form, agreed on: what runs for it, why, and the signature of its frames."""
+    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by."""
 
     what: str
     why: str
     signature: int
+    stream: int
     worker: Worker | None
 
 
@@ -91,7 +92,8 @@ class Allreduce:
         self._calls = 0
         self._failed: Exception | None = None
         self._profile = model.Profile()
-        home(self.comm).connect(self.comm, self.timeout)
+        self._home = home(self.comm)
+        self._home.connect(self.comm, self.timeout)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -115,7 +117,7 @@ class Allreduce:
         began = perf_counter()
         if self._failed is not None:
             raise Error(f"this object is of no use after {type(self._failed).__name__}: {self._failed}; make a new one")
-        link = home(self.comm).connect(self.comm, self.timeout)
+        link = self._home.connect(self.comm, self.timeout)
         try:
             source, target = self._buffers(buf, out, key)
         except (TypeError, ValueError):
@@ -171,7 +173,7 @@ class Allreduce:
         if kind.worker is None:
             flaw = dense_sum(link, source, target, owed, owing, self, spent)
         else:
-            flaw = self._quantized(link, kind, source, target, owed, owing, hash64(self.seed, key), step, spent)
+            flaw = self._quantized(link, kind, source, target, owed, owing, step, spent)
         if flaw is not None:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
         self._calls += 1
@@ -182,10 +184,10 @@ class Allreduce:
         form = None if key is None else place[1:]
         self._keys.setdefault(key, Key(form)).step = step + 1
 
-    def _quantized(self, link, kind, source, target, owed, owing, key64, step, spent):
+    def _quantized(self, link, kind, source, target, owed, owing, step, spent):
         worker = kind.worker
         worker.spent = spent
-        worker.begin(source, target, owed, owing, key64, step, kind.signature)
+        worker.begin(source, target, owed, owing, kind.stream, step, kind.signature)
         try:
             Engine(link, worker, self.timeout).run()
             return worker.flaw
@@ -195,7 +197,7 @@ class Allreduce:
     def _fail(self, error: Exception) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
         self._failed = error
-        cached = home(self.comm).cached
+        cached = self._home.cached
         for name in [name for name, each in cached.items() if each is self]:
             del cached[name]
 
@@ -221,7 +223,7 @@ class Allreduce:
         kind = self._kinds.get(place)
         if kind is None:
             signature = hash64(*hashes.values(), choice)
-            kind = self._kinds[place] = self._kind(choice, why, signature, shape, order, dtype)
+            kind = self._kinds[place] = self._kind(choice, why, signature, *place)
         return kind
 
     def _choices(self) -> list[str]:
@@ -237,9 +239,9 @@ class Allreduce:
         raw = CODECS["raw"]().bind(dtype)
         return model.choose(codec, raw, self.size, elements, raw.itemsize, self._profile)
 
-    def _kind(self, choice: str, why: str, signature: int, shape, order, dtype) -> Kind:
+    def _kind(self, choice: str, why: str, signature: int, key, shape, order, dtype) -> Kind:
         if choice == model.DENSE:
-            return Kind(model.DENSE, why, signature, None)
+            return Kind(model.DENSE, why, signature, 0, None)
         schedule, raw, _ = choice.partition("/raw")
         codec = CODECS["raw"]() if raw else self.scheme.codec
         what = choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
@@ -248,7 +250,7 @@ class Allreduce:
             self._workers[form] = Worker(
                 schedule, codec, self.rank, self.size, shape, order, dtype, self.average, self.workspace, Spent()
             )
-        return Kind(what, why, signature, self._workers[form])
+        return Kind(what, why, signature, hash64(self.seed, key), self._workers[form])
 
     def _tell_invalid(self, link, key) -> None:
         """This rank's own call is invalid: join the agreement so marked, or abort the call of a key that is known."""
@@ -299,14 +301,14 @@ class Allreduce:
         if key is None:
             return {each: self.flush(each) for each in self.memory.keys()}
         shape, order, _ = self._form_of(key)
-        link = home(self.comm).connect(self.comm, self.timeout)
+        link = self._home.connect(self.comm, self.timeout)
         total = self.memory.owed(key).copy()
         raw = CODECS["raw"]()
         schedule = model.fixed_schedule(self.size, raw, total.size)
         signature = hash64("flush", key, self.scheme.resolved(), shape, self.average)
-        kind = self._kind(f"{schedule}/raw", "flush", signature, total.shape, "C", "float32")
+        kind = self._kind(f"{schedule}/raw", "flush", signature, key, total.shape, "C", "float32")
         buffer = Buffer(total)
-        flaw = self._quantized(link, kind, buffer, buffer, None, None, 0, self._keys[key].step, Spent())
+        flaw = self._quantized(link, kind, buffer, buffer, None, None, self._keys[key].step, Spent())
         if flaw is not None:
             raise NonFiniteError(None, key, flaw[1])
         self.memory.clear(key)

@@ -32,6 +32,7 @@ class Link:
         self.rank, self.size = comm.rank, comm.size
         self.calls = 0
         self.broken = False
+        self.statuses = [MPI.Status() for _ in range(REQUESTS)]
         self.comm, request = comm.Idup()
         wait(request, timeout, range(self.size))
 
@@ -76,7 +77,6 @@ class Engine:
         self.lanes = [_Lane(self, lane, share) for lane in range(worker.lanes)]
         self.requests: list = []
         self.owners: list = []
-        self.statuses = [MPI.Status() for _ in range(REQUESTS + _LANES)]
 
     def run(self) -> None:
         """Carry the call out. Errors are raised after the peers have been told by abort frames."""
@@ -119,14 +119,14 @@ class Engine:
         if not self.requests:
             return False, False
         try:
-            done = MPI.Request.Testsome(self.requests, self.statuses)
+            done = MPI.Request.Testsome(self.requests, self.link.statuses)
         except MPI.Exception:
             raise ForeignFrame(self._truncated(), None) from None
         if not done:
             return False, False
         received = False
         for position, index in enumerate(done):
-            received |= self.owners[index].complete(self.statuses[position])
+            received |= self.owners[index].complete(self.link.statuses[position])
         keep = set(range(len(self.requests))).difference(done)
         self.requests = [self.requests[index] for index in sorted(keep)]
         self.owners = [self.owners[index] for index in sorted(keep)]
@@ -134,7 +134,7 @@ class Engine:
 
     def _truncated(self) -> int:
         """The source of a message that was longer than its room."""
-        for status in self.statuses:
+        for status in self.link.statuses:
             if status.Get_error() not in (MPI.SUCCESS, MPI.ERR_PENDING):
                 return status.Get_source()
         return self.link.rank

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 
 
 @dataclass
@@ -52,11 +52,11 @@ class Spent:
         return self.norm()
 
     def add(self, other: Spent) -> None:
-        for each in fields(self):
-            value = getattr(other, each.name)
-            if each.name in ("scheme", "reason", "norm", "dense"):
-                continue
-            setattr(self, each.name, getattr(self, each.name) + value)
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_SUMMED = tuple(each.name for each in fields(Spent) if each.name not in ("scheme", "reason", "dense", "norm"))
 
 
 class Statistics:

@@ -1,9 +1,10 @@
 // Adaptive quantization (Dryden 2016): the kept values of a region as compressed sparse columns, each value as the mean
 // of its sign in its column.
 //
-// Wire of a region of C columns: per column {uint32 offset of its first entry, float32 mean of its kept positive values,
-// float32 mean of its kept negative ones}, then uint32 the number of entries, then the entries, columns in order, rows
-// ascending: uint16 row << 1 | (1 if positive). The number of entries stands where the offset of one column more would.
+// Wire of a region of C columns: per column {uint32 offset of its first entry, float32 mean of its kept positive
+// values, float32 mean of its kept negative ones}, then uint32 the number of entries, then the entries, columns in
+// order, rows ascending: uint16 row << 1 | (1 if positive). The number of entries stands where the offset of one column
+// more would.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@ namespace GQ_NAMESPACE {
 
 constexpr std::size_t kColumnHeader = sizeof(std::uint32_t) + 2 * sizeof(float);
 constexpr std::size_t kEntry = sizeof(std::uint16_t);
+constexpr std::size_t kFetchAhead = 64;  // entries whose scattered cache lines are under way
 
 static inline std::size_t headers_nbytes(std::size_t columns) {
   return columns * kColumnHeader + sizeof(std::uint32_t);
@@ -81,7 +83,10 @@ static std::int64_t adaptive_encode(const std::uint32_t* index, const float* val
     for (; first < last; ++first, entry += kEntry) {
       const bool positive = value[first] > 0.0f;
       store(entry, static_cast<std::uint16_t>((index[first] - unit.begin) << 1 | positive));
-      if (r) r[index[first]] = value[first] - means.mean[positive];
+      if (r) {
+        if (first + kFetchAhead < count) __builtin_prefetch(r + index[first + kFetchAhead], 1);
+        r[index[first]] = value[first] - means.mean[positive];
+      }
     }
   }
   store(header, static_cast<std::uint32_t>(first));
@@ -109,27 +114,51 @@ static inline bool lawful_rows(const std::uint8_t* entries, std::size_t count, s
   return !bad;
 }
 
+// The entries of one column, and where and with which means they go.
+struct Column {
+  const std::uint8_t* entries;
+  std::size_t count;
+  float* target;
+  float mean[2];
+};
+
+template <bool kAdd>
+static inline void write_column(const Column& column) {
+  for (std::size_t i = 0; i < column.count; ++i) {
+    const std::uint16_t entry = load<std::uint16_t>(column.entries + i * kEntry);
+    float& place = column.target[entry >> 1];
+    place = kAdd ? place + column.mean[entry & 1] : column.mean[entry & 1];
+  }
+}
+
+static inline void fetch_column(const Column& column) {
+  for (std::size_t i = 0; i < column.count; ++i)
+    __builtin_prefetch(column.target + (load<std::uint16_t>(column.entries + i * kEntry) >> 1), 1);
+}
+
 // Decodes n elements, whole columns from `first_column` of the message on, whose offsets adaptive_nbytes has checked.
-// A column is checked before it is written; returns 1 if it is malformed.
+// A column is checked before it is written; returns 1 if it is malformed. Adding touches scattered cache lines, which
+// are fetched one column ahead.
 template <bool kAdd>
 static int adaptive_decode_as(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
                               std::size_t n, const Grid& grid, float scale) {
-  std::size_t column = first_column;
-  for (Units unit(grid, n); unit.inside(); unit.advance(), ++column) {
-    const std::size_t first = entry_offset(wire, column), count = entry_offset(wire, column + 1) - first;
-    const std::uint8_t* header = wire + column * kColumnHeader;
-    const std::uint8_t* entries = wire + headers_nbytes(columns) + first * kEntry;
-    float mean[2] = {load<float>(header + 8), load<float>(header + 4)};
-    if (!is_finite(mean[0]) || !is_finite(mean[1]) || !lawful_rows(entries, count, unit.height())) return 1;
-    for (float& value : mean) value *= scale;
-    float* target = y + unit.begin;
-    if (!kAdd) std::memset(target, 0, unit.height() * sizeof(float));
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint16_t entry = load<std::uint16_t>(entries + i * kEntry);
-      float& place = target[entry >> 1];
-      place = kAdd ? place + mean[entry & 1] : mean[entry & 1];
-    }
+  std::size_t number = first_column;
+  Column before = {};
+  for (Units unit(grid, n); unit.inside(); unit.advance(), ++number) {
+    const std::size_t first = entry_offset(wire, number), count = entry_offset(wire, number + 1) - first;
+    const std::uint8_t* header = wire + number * kColumnHeader;
+    const float positive = load<float>(header + 4), negative = load<float>(header + 8);
+    const Column column = {
+        wire + headers_nbytes(columns) + first * kEntry, count, y + unit.begin, {negative * scale, positive * scale}};
+    if (!is_finite(positive) || !is_finite(negative) || !lawful_rows(column.entries, count, unit.height())) return 1;
+    if (kAdd)
+      fetch_column(column);
+    else
+      std::memset(column.target, 0, unit.height() * sizeof(float));
+    write_column<kAdd>(before);
+    before = column;
   }
+  write_column<kAdd>(before);
   return 0;
 }
 

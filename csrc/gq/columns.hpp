@@ -39,134 +39,156 @@ static std::int32_t largest_key(const float* v, std::size_t n, Side side) {
   return largest;
 }
 
-// The k-th largest key, k >= 1 of them being known to be >= floor >= 1; or, if `any` will do, some number that exactly k
-// keys reach.
-static std::int32_t threshold_of(const float* v, std::size_t n, Side side, std::size_t k, std::int32_t floor, bool any) {
+// How many values of a column each sign keeps.
+struct Shares {
+  std::size_t positive, negative;
+  std::size_t left_over;  // 1 if one more is kept, of the sign whose next value is larger
+};
+
+static Shares shares_of(const float* v, std::size_t n, std::size_t k) {
+  const std::size_t all = count_above(v, n, kBothSigns, 0);
+  const std::size_t positives = count_above(v, n, kPositive, 0), negatives = all - positives;
+  if (all <= k) return {positives, negatives, 0};
+  const std::size_t positive = k * positives / all, negative = k * negatives / all;
+  return {positive, negative, k - positive - negative};
+}
+
+// The `taken` largest values of a side: all above the threshold, and the first in memory of those equal to it.
+struct Cut {
+  std::int32_t threshold;
+  std::size_t taken;
+};
+
+// Cuts off k values, of which at least k have keys >= floor >= 1.
+static Cut cut(const float* v, std::size_t n, Side side, std::size_t k, std::int32_t floor) {
+  if (k == 0) return {kMagnitude, 0};
   const std::int32_t largest = largest_key(v, n, side);
-  if (k == 1 || largest == floor) return largest;
+  if (k == 1 || largest == floor) return {largest, k};
   int bit = 31 - __builtin_clz(static_cast<unsigned>(floor ^ largest));
-  std::int32_t threshold = largest >> bit >> 1 << bit << 1;  // the bits that floor and largest share
+  std::int32_t threshold = largest >> bit >> 1 << bit << 1;  // the upper bits that floor and largest share
   for (; bit >= 0; --bit) {
     const std::int32_t higher = threshold | 1 << bit;
     const std::size_t count = count_above(v, n, side, higher - 1);
     if (count >= k) threshold = higher;
-    if (count == k && any) break;
+    if (count == k) break;
   }
-  return threshold;
+  return {threshold, k};
 }
 
-// How many values of each sign a column keeps; all of them are counted as positive where the signs are joint.
-struct Shares {
-  bool joint;
-  std::size_t positive, negative;
-  bool left_over;  // one more, of the sign whose next value is larger
+static std::int32_t lower(Cut a, Cut b) { return a.threshold < b.threshold ? a.threshold : b.threshold; }
 
-  std::size_t needed(bool is_negative, std::size_t existing) const {
-    const std::size_t share = (is_negative ? negative : positive) + left_over;
-    return share < existing ? share : existing;
+// How many of the values equal to the threshold are taken.
+static std::int64_t ties_of(const float* v, std::size_t n, Side side, Cut cut) {
+  return static_cast<std::int64_t>(cut.taken) - static_cast<std::int64_t>(count_above(v, n, side, cut.threshold));
+}
+
+// The largest key that a cut leaves; 0 if it leaves none.
+static std::int32_t next_key(const float* v, std::size_t n, Side side, Cut cut) {
+  if (count_above(v, n, side, cut.threshold - 1) > cut.taken) return cut.threshold;
+  std::int32_t largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::int32_t key = key_of(v[i], side);
+    largest = key < cut.threshold && key > largest ? key : largest;
   }
-};
-
-struct Counts {
-  std::size_t positive, negative;
-};
-
-static Counts count_keys(const float* v, std::size_t n, bool joint) {
-  return {count_above(v, n, joint ? kBothSigns : kPositive, 0), joint ? 0 : count_above(v, n, kNegative, 0)};
+  return largest;
 }
 
-static Shares shares_of(Counts exist, std::size_t k, bool joint) {
-  const std::size_t all = exist.positive + exist.negative;
-  if (all <= k) return {joint, exist.positive, exist.negative, false};
-  const std::size_t positive = k * exist.positive / all, negative = k * exist.negative / all;
-  return {joint, positive, negative, positive + negative < k};
-}
-
-// The place of the value that comes next after the `taken` largest of a side, whose key is `key`.
-static std::size_t place_of_next(const float* v, std::size_t n, Side side, std::size_t taken, std::int32_t key) {
-  std::size_t ties = taken - count_above(v, n, side, key);  // of these are taken already
+// The place of the first value that has the key `next` and is not taken.
+static std::size_t next_place(const float* v, std::size_t n, Side side, Cut cut, std::int32_t next) {
+  std::int64_t taken = next == cut.threshold ? ties_of(v, n, side, cut) : 0;
   for (std::size_t i = 0; i < n; ++i)
-    if (key_of(v[i], side) == key && ties-- == 0) return i;
+    if (key_of(v[i], side) == next && taken-- == 0) return i;
   return n;
 }
 
-// Gives the value left over to the sign whose next value is larger; of equal ones to the first in memory.
-static void settle_left_over(const float* v, std::size_t n, Counts exist, std::int32_t floor, Shares& shares) {
-  const std::int32_t positive =
-      shares.positive < exist.positive ? threshold_of(v, n, kPositive, shares.positive + 1, floor, false) : 0;
-  const std::int32_t negative =
-      shares.negative < exist.negative ? threshold_of(v, n, kNegative, shares.negative + 1, floor, false) : 0;
-  const bool first = positive > negative ||
-                     (positive == negative && place_of_next(v, n, kPositive, shares.positive, positive) <
-                                                  place_of_next(v, n, kNegative, shares.negative, negative));
-  ++(first ? shares.positive : shares.negative);
-  shares.left_over = false;
+// Takes one value more: of the sign whose next value is larger, of equal ones the first in memory.
+static void take_left_over(const float* v, std::size_t n, Cut& positive, Cut& negative) {
+  const std::int32_t up = next_key(v, n, kPositive, positive), down = next_key(v, n, kNegative, negative);
+  bool first = up > down;
+  if (up == down) first = next_place(v, n, kPositive, positive, up) < next_place(v, n, kNegative, negative, down);
+  if (first)
+    positive = {up, positive.taken + 1};
+  else
+    negative = {down, negative.taken + 1};
 }
 
-// A floor that the needed values of a column just reach.
-static std::int32_t floor_of(const float* v, std::size_t n, const Shares& shares, Counts exist) {
-  const std::size_t positive = shares.needed(false, exist.positive), negative = shares.needed(true, exist.negative);
-  std::int32_t floor = kMagnitude;
-  if (positive) floor = threshold_of(v, n, shares.joint ? kBothSigns : kPositive, positive, 1, true);
-  if (negative) {
-    const std::int32_t other = threshold_of(v, n, kNegative, negative, 1, true);
-    floor = other < floor ? other : floor;
-  }
-  return floor;
-}
-
-struct Threshold {
-  std::uint32_t bits = ~0u;  // none stays
-  std::int64_t ties = 0;
-};
-
-static Threshold final_threshold(const float* v, std::size_t n, Side side, std::size_t k, std::int32_t floor) {
-  if (k == 0) return {};
-  const std::int32_t threshold = threshold_of(v, n, side, k, floor, true);
-  const std::size_t above = count_above(v, n, side, threshold);
-  return {static_cast<std::uint32_t>(threshold), static_cast<std::int64_t>(k - above)};
-}
-
-// What one column after the other uses; it lives on the stack.
+// What one column after the other uses; it lives on the stack. The candidates are followed by zeros up to a multiple of
+// 16, which no count sees and which spare the loops over them a remainder.
 struct ColumnScratch {
   std::int32_t guess = kMagnitude;
+  std::size_t padded = 0;  // candidates and zeros
   float formed[kTallestColumn];
   std::uint32_t index[kTallestColumn + kFindSlack];
-  float value[kTallestColumn];
+  float value[kTallestColumn + 16];
 };
 
 static std::size_t find_candidates(const float* v, std::size_t n, std::int32_t floor, ColumnScratch& scratch) {
   const std::size_t count = find(v, n, static_cast<std::uint32_t>(floor), 0, scratch.index);
   for (std::size_t i = 0; i < count; ++i) scratch.value[i] = v[scratch.index[i]];
+  scratch.padded = (count + 15) / 16 * 16;
+  for (std::size_t i = count; i < scratch.padded; ++i) scratch.value[i] = 0.0f;
   return count;
 }
 
-// Leaves the k largest values of a column in the scratch; returns how many they are.
-static std::size_t select_column(const float* v, std::size_t n, std::size_t k, bool joint, ColumnScratch& scratch) {
-  const Counts exist = count_keys(v, n, joint);
-  if (exist.positive + exist.negative == 0) return 0;
-  Shares shares = shares_of(exist, k, joint);
-  if (joint) shares = {true, k < exist.positive ? k : exist.positive, 0, false};
+// A little below the last threshold: a quarter of an octave.
+static std::int32_t guess_below(std::int32_t threshold) {
+  constexpr std::int32_t kQuarterOctave = 1 << 21;
+  return threshold > kQuarterOctave ? threshold - kQuarterOctave : 1;
+}
 
+// Each of the following leaves the k largest values of a column in the scratch and returns how many they are.
+
+static std::size_t select_one(const float* v, std::size_t n, ColumnScratch& scratch) {
+  const std::int32_t largest = largest_key(v, n, kBothSigns);
+  if (largest == 0) return 0;
+  find(v, n, static_cast<std::uint32_t>(largest), 0, scratch.index);
+  scratch.value[0] = v[scratch.index[0]];
+  return 1;
+}
+
+static std::size_t select_joint(const float* v, std::size_t n, std::size_t k, ColumnScratch& scratch) {
   std::int32_t floor = scratch.guess;
   std::size_t count = find_candidates(v, n, floor, scratch);
-  const Counts candidates = count_keys(scratch.value, count, joint);
-  if (candidates.positive < shares.needed(false, exist.positive) ||
-      candidates.negative < shares.needed(true, exist.negative)) {
-    floor = floor_of(v, n, shares, exist);
+  if (count < k) {  // the guess was too high, or the column has fewer
+    const std::size_t all = count_above(v, n, kBothSigns, 0);
+    k = k < all ? k : all;
+    if (k == 0) return 0;
+    floor = cut(v, n, kBothSigns, k, 1).threshold;
     count = find_candidates(v, n, floor, scratch);
   }
+  const Cut last = cut(scratch.value, scratch.padded, kBothSigns, k, floor);
+  scratch.guess = guess_below(last.threshold);
+  std::int64_t ties[2] = {ties_of(scratch.value, scratch.padded, kBothSigns, last), 0};
+  const auto bits = static_cast<std::uint32_t>(last.threshold);
+  return keep(scratch.index, scratch.value, count, bits, bits, ties, true);
+}
 
-  if (shares.left_over) settle_left_over(scratch.value, count, exist, floor, shares);
-  const Threshold positive =
-      final_threshold(scratch.value, count, joint ? kBothSigns : kPositive, shares.positive, floor);
-  const Threshold negative =
-      joint ? positive : final_threshold(scratch.value, count, kNegative, shares.negative, floor);
-  const std::uint32_t lower = positive.bits < negative.bits ? positive.bits : negative.bits;
-  constexpr std::uint32_t kQuarterOctave = 1u << 21;
-  scratch.guess = static_cast<std::int32_t>(lower > kQuarterOctave ? lower - kQuarterOctave : 1);
-  std::int64_t ties[2] = {positive.ties, negative.ties};
-  return keep(scratch.index, scratch.value, count, positive.bits, negative.bits, ties, joint);
+static std::size_t select_separate(const float* v, std::size_t n, std::size_t k, ColumnScratch& scratch) {
+  const Shares shares = shares_of(v, n, k);
+  // What must be among the candidates. So many exist: a value is left over only if both signs exist and k is less than
+  // all, and then each share is less than its sign has.
+  const std::size_t positives = shares.positive + shares.left_over, negatives = shares.negative + shares.left_over;
+  if (positives + negatives == 0) return 0;
+  std::int32_t floor = scratch.guess;
+  std::size_t count = find_candidates(v, n, floor, scratch);
+  if (count_above(scratch.value, scratch.padded, kPositive, 0) < positives ||
+      count_above(scratch.value, scratch.padded, kNegative, 0) < negatives) {  // the guess was too high for a sign
+    floor = lower(cut(v, n, kPositive, positives, 1), cut(v, n, kNegative, negatives, 1));
+    count = find_candidates(v, n, floor, scratch);
+  }
+  Cut positive = cut(scratch.value, scratch.padded, kPositive, shares.positive, floor);
+  Cut negative = cut(scratch.value, scratch.padded, kNegative, shares.negative, floor);
+  if (shares.left_over) take_left_over(scratch.value, scratch.padded, positive, negative);
+  scratch.guess = guess_below(lower(positive, negative));
+  std::int64_t ties[2] = {ties_of(scratch.value, scratch.padded, kPositive, positive),
+                          ties_of(scratch.value, scratch.padded, kNegative, negative)};
+  return keep(scratch.index, scratch.value, count, static_cast<std::uint32_t>(positive.threshold),
+              static_cast<std::uint32_t>(negative.threshold), ties, false);
+}
+
+static std::size_t select_column(const float* v, std::size_t n, std::size_t k, bool separate, ColumnScratch& scratch) {
+  if (k == 1) return select_one(v, n, scratch);  // alike for joint and separate signs
+  return separate ? select_separate(v, n, k, scratch) : select_joint(v, n, k, scratch);
 }
 
 // Appends the selected values of each column, with `first` added to their indices; forms v into r if it is given.
@@ -179,7 +201,7 @@ static std::int64_t select_columns(const float* x, const float* e, float* r, std
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     const std::size_t begin = unit.begin, height = unit.height();
     const float* v = formed(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, scratch.formed, height);
-    const std::size_t count = select_column(v, height, share_of(height, pi), !separate, scratch);
+    const std::size_t count = select_column(v, height, share_of(height, pi), separate, scratch);
     for (std::size_t i = 0; i < count; ++i) {
       if (!is_finite(scratch.value[i])) return -1;
       index[total] = first + static_cast<std::uint32_t>(begin) + scratch.index[i];

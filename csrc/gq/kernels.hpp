@@ -93,8 +93,8 @@ struct Kernels {
                        const Grid& grid, float scale, bool add);
 };
 
-const Kernels& kernels();                        // the level in use
-bool use_level(const char* name);                // false if unknown or not supported by this CPU
-const char* best_level();                        // the highest level of this CPU
+const Kernels& kernels();          // the level in use
+bool use_level(const char* name);  // false if unknown or not supported by this CPU
+const char* best_level();          // the highest level of this CPU
 
 }  // namespace gq

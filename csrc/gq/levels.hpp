@@ -23,6 +23,7 @@ namespace GQ_NAMESPACE {
 
 constexpr std::size_t kNormBytes = 4;
 constexpr std::uint32_t kInfinityBits = 0x7f800000;
+constexpr float kLargestOwed = 0x1p126f;  // an error is at most twice the norm, and must stay finite
 
 static inline std::size_t bucket_size(std::size_t height, int bits) { return kNormBytes + packed_size(height, bits); }
 
@@ -60,7 +61,7 @@ static inline float bucket_norm(const float* x, const float* e, std::size_t n, b
   return norm;
 }
 
-// Finite and not negative, -0.0 included.
+// Finite, with the sign bit clear.
 static inline bool is_norm(float norm) {
   std::uint32_t bits;
   std::memcpy(&bits, &norm, sizeof bits);
@@ -71,8 +72,10 @@ static inline bool is_norm(float norm) {
 static inline void round_values(const float* x, const float* e, float* r, const std::uint16_t* random, std::size_t n,
                                 const Levels& levels, float norm, std::uint8_t* code) {
 #if GQ_LEVEL >= 1
-  if (levels.uniform) return round_vectors(UniformVectors(levels, norm), x, e, r, random, n, code);
-  if (levels.count <= 16) return round_vectors(TabledVectors(levels, norm), x, e, r, random, n, code);
+  if (!is_tiny(norm)) {
+    if (levels.uniform) return round_vectors(UniformVectors(levels, norm), x, e, r, random, n, code);
+    if (levels.count <= 16) return round_vectors(TabledVectors(levels, norm), x, e, r, random, n, code);
+  }
 #endif
   if (levels.uniform) return round_plain(Uniform(levels, norm), levels, norm, x, e, r, random, n, code);
   round_plain(Tabled(levels, norm), levels, norm, x, e, r, random, n, code);
@@ -98,12 +101,12 @@ static inline void encode_bucket(const float* x, const float* e, float* r, std::
 
 static int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
                          const Levels& levels, bool l2, const Grid& grid, const Stream& stream) {
-  RandomWindow random(stream);
+  RandomWindow random(stream, grid.start + n);
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     const float* const unit_x = x + unit.begin;
     const float* const unit_e = e ? e + unit.begin : nullptr;
     const float norm = bucket_norm(unit_x, unit_e, unit.height(), l2);
-    if (!is_norm(norm)) return 1;
+    if (!is_norm(norm) || (r && norm > kLargestOwed)) return 1;
     std::memcpy(wire, &norm, kNormBytes);
     encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire + kNormBytes, unit.height(),
                   grid.start + unit.begin, levels, norm, random);

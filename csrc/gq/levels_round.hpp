@@ -17,8 +17,11 @@ struct Unit {
   float before, inverse;
 };
 
+// Not so zero: whatever its inverse is, it multiplies zeros.
+static inline bool is_tiny(float norm) { return norm > 0 && norm < 0x1p-64f; }
+
 static inline Unit unit_of_norm(float norm, float steps) {
-  const float before = norm < 0x1p-64f ? 0x1p64f : 1.0f;
+  const float before = is_tiny(norm) ? 0x1p64f : 1.0f;
   const float scaled = norm * before;
   if (scaled == 0) return {before, 0};
   float inverse = steps / scaled;
@@ -40,7 +43,7 @@ static inline bool rounds_up(float fraction, std::uint16_t random) {
 // chooses the side. Without a level at zero the first level is half a step away from it: the offset.
 struct Uniform {
   Unit unit;
-  float offset, limit;  // steps
+  float offset, limit;     // steps
   int positive, negative;  // the codes of no steps up and no steps down
 
   Uniform(const Levels& levels, float norm) : unit(unit_of_norm(norm, levels.steps)) {

@@ -1,4 +1,5 @@
-// The stochastic rounding of levels_round.hpp on vectors: the same codes and errors with fewer operations.
+// The stochastic rounding of levels_round.hpp on vectors: the same codes and errors with fewer operations, for norms
+// that need no scaling before they are inverted.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +20,13 @@ namespace GQ_NAMESPACE {
 // rounded number of whole steps is floor((W + 65535 - d) / 65536) = floor((ceil(steps - 1.5) - d) / 65536) + 1.
 // steps - 0.5 and steps - 1.5 are exact where it matters: steps has at most 24 bits and is at most 2^23.
 struct UniformVectors {
-  Floats before, inverse, offset, limit, unit, norm;
+  Floats inverse, offset, limit, unit, norm;
   Ints positive, negative;  // the codes of one step up and one step down
   int stride, center;
+  bool zero_level;
 
   UniformVectors(const Levels& levels, float bucket_norm) {
     const Uniform plain(levels, bucket_norm);
-    before = Floats{} + plain.unit.before;
     inverse = Floats{} + plain.unit.inverse * 65536.0f;
     offset = Floats{} + plain.offset * 65536.0f;
     limit = Floats{} + plain.limit * 65536.0f;
@@ -35,59 +36,67 @@ struct UniformVectors {
     negative = Ints{} + (plain.negative - 1);
     stride = levels.stride;
     center = levels.center;
+    zero_level = plain.offset == 0;
   }
 
   Ints code(Floats v, Ints random) const {
     const Ints bits = (Ints)v;
     const Floats magnitude = (Floats)(bits & 0x7fffffff);
-    const Floats steps = minimum(magnitude * before * inverse + offset, limit);
-    const Ints above_one = (round_up(steps - 1.5f) - random) >> 16;
+    Floats steps = magnitude * inverse;
+    if (!zero_level) steps += offset;
+    const Ints above_one = (round_up(minimum(steps, limit) - 1.5f) - random) >> 16;
     return bits < 0 ? negative - above_one : positive + above_one;
   }
 
   Floats decoded(Ints code) const { return to_floats((code << (stride - 1)) - center) * unit * norm; }
 };
 
-// At most 16 levels, kept in registers.
+// At most 16 levels, kept in registers. A value beyond the table needs no clamp: it falls into the first or the last
+// interval, where its fraction is not positive or not below one, and rounds to the end.
 struct TabledVectors {
-  Floats before, inverse, first, last, norm;
+  Floats inverse, norm;
   Table value, bound, gap;
-  int bits;
+  int last_interval;
 
   TabledVectors(const Levels& levels, float bucket_norm)
-      : value(levels.value), bound(bounds(levels).entry), gap(levels.gap), bits(levels.bits) {
-    const Unit plain = unit_of_norm(bucket_norm, 1.0f);
-    before = Floats{} + plain.before;
-    inverse = Floats{} + plain.inverse;
-    first = Floats{} + levels.value[0];
-    last = Floats{} + levels.value[levels.count - 1];
+      : value(levels.value), bound(bounds(levels).entry), gap(gaps(levels).entry), last_interval(levels.count - 2) {
+    inverse = Floats{} + unit_of_norm(bucket_norm, 1.0f).inverse;
     norm = Floats{} + bucket_norm;
   }
 
   Ints code(Floats v, Ints random) const {
-    const Floats y = minimum(maximum(v * before * inverse, first), last);
-    Ints low = {};  // found bit by bit, the highest first
-    for (int bit = 1 << (bits < 4 ? bits - 1 : 3); bit > 0; bit >>= 1) {
+    const Floats y = v * inverse;
+    Ints low = {};  // the interval of y, found bit by bit
+#pragma GCC unroll 4
+    for (int bit = 8; bit > 0; bit >>= 1) {
+      if (bit > last_interval) continue;
       const Ints middle = low | bit;
       low = bound[middle] <= y ? middle : low;
     }
-    const Floats fraction = minimum((y - value[low]) * gap[low], Floats{} + 1.0f);
+    const Floats fraction = (y - value[low]) * gap[low];
     const Floats draw = to_floats(random) + 0.5f;
-    return draw < fraction * 65536.0f ? low + 1 : low;
+    return draw < fraction ? low + 1 : low;
   }
 
   Floats decoded(Ints code) const { return value[code] * norm; }
 
  private:
-  struct Bounds {
+  struct Entries {
     float entry[16];
   };
 
-  // The levels where an interval begins; above them nothing is reached.
-  static Bounds bounds(const Levels& levels) {
-    Bounds bounds;
+  // The levels where an interval begins; those above are out of reach.
+  static Entries bounds(const Levels& levels) {
+    Entries bounds;
     for (int k = 0; k < 16; ++k) bounds.entry[k] = k < levels.count - 1 ? levels.value[k] : __builtin_inff();
     return bounds;
+  }
+
+  // From a distance to a fraction in units of 2^-16, where the draws are integers.
+  static Entries gaps(const Levels& levels) {
+    Entries gaps;
+    for (int k = 0; k < 16; ++k) gaps.entry[k] = levels.gap[k] * 65536.0f;
+    return gaps;
   }
 };
 

@@ -71,7 +71,7 @@ template <bool kError, bool kKeep>
 static inline std::uint32_t add_thirty_two(SignLanes& lanes, const float* x, const float* e, float* r,
                                            std::uint32_t valid) {
   std::uint32_t bits = 0;
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < 2 && valid >> 16 * half; ++half) {
     const __mmask16 here = static_cast<__mmask16>(valid >> 16 * half);
     __m512 v = _mm512_maskz_loadu_ps(here, x + 16 * half);
     if (kError) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(here, e + 16 * half));

@@ -109,13 +109,24 @@ constexpr int kHistogramShift = 31 - kHistogramBits;
 
 // Adds to `counts` how many |v[i]| have each value of their 12 upper bits.
 static void histogram(const float* x, const float* e, std::size_t n, std::int64_t* counts) {
-  constexpr std::size_t kBlock = std::size_t(1) << 31;  // what the 32-bit tables can count
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+  constexpr std::size_t kBlock = 1024, kBins = std::size_t(1) << kHistogramBits;
+  constexpr std::size_t kCountable = std::size_t(1) << 31;  // by the 32-bit tables
+  for (std::size_t start = 0; start < n; start += kCountable) {
+    const std::size_t end = n - start < kCountable ? n : start + kCountable;
     // Four tables: equal neighbours do not wait for each other's increment.
-    std::uint32_t table[4][1 << kHistogramBits] = {};
-    const std::size_t end = n - begin < kBlock ? n : begin + kBlock;
-    for (std::size_t i = begin; i < end; ++i) ++table[i % 4][magnitude(e ? x[i] + e[i] : x[i]) >> kHistogramShift];
-    for (std::size_t j = 0; j < 1 << kHistogramBits; ++j)
+    std::uint32_t table[4][kBins] = {};
+    for (std::size_t begin = start; begin < end; begin += kBlock) {
+      const std::size_t count = end - begin < kBlock ? end - begin : kBlock;
+      float spare[kBlock];
+      std::uint16_t bin[kBlock];
+      const float* v = formed(x + begin, e ? e + begin : nullptr, nullptr, spare, count);
+      for (std::size_t i = 0; i < count; ++i) bin[i] = static_cast<std::uint16_t>(magnitude(v[i]) >> kHistogramShift);
+      std::size_t i = 0;
+      for (; i + 4 <= count; i += 4)
+        for (std::size_t j = 0; j < 4; ++j) ++table[j][bin[i + j]];
+      for (; i < count; ++i) ++table[0][bin[i]];
+    }
+    for (std::size_t j = 0; j < kBins; ++j)
       counts[j] += std::int64_t(table[0][j]) + table[1][j] + table[2][j] + table[3][j];
   }
 }

@@ -74,6 +74,24 @@ static inline void add_row(Lanes& lanes, const float* v, Term term) {
 #endif
 }
 
+// The same for the first n < 32 of a row.
+template <class Term>
+static inline void add_part_of_row(Lanes& lanes, const float* v, std::size_t n, Term term) {
+#if GQ_LEVEL == 2
+  const std::uint32_t valid = _bzhi_u32(~0u, static_cast<unsigned>(n));
+  for (int q = 0; q < 4; ++q)
+    lanes.part[q] += term(_mm512_cvtps_pd(_mm256_maskz_loadu_ps(static_cast<__mmask8>(valid >> 8 * q), v + 8 * q)));
+#elif GQ_LEVEL == 1
+  const __m128i place = _mm_setr_epi32(0, 1, 2, 3);
+  for (int q = 0; q < 8; ++q) {
+    const __m128i valid = _mm_cmpgt_epi32(_mm_set1_epi32(static_cast<int>(n) - 4 * q), place);
+    lanes.part[q] += term(_mm256_cvtps_pd(_mm_maskload_ps(v + 4 * q, valid)));
+  }
+#else
+  for (std::size_t j = 0; j < n; ++j) lanes.part[j] += term(static_cast<double>(v[j]));
+#endif
+}
+
 // The sum of term(v[i]) over n <= 4096 elements: one block of the rule. term(0.0) must be 0.0. A unit's sum is its
 // blocks' sums added in order, starting with 0.0.
 template <class Term>
@@ -81,11 +99,7 @@ static inline double block_sum(const float* v, std::size_t n, Term term) {
   Lanes lanes;
   std::size_t i = 0;
   for (; i + kSumLanes <= n; i += kSumLanes) add_row(lanes, v + i, term);
-  if (i < n) {
-    float tail[kSumLanes] = {};
-    std::memcpy(tail, v + i, (n - i) * sizeof(float));
-    add_row(lanes, tail, term);
-  }
+  if (i < n) add_part_of_row(lanes, v + i, n - i, term);
   return fold(lanes);
 }
 

@@ -12,7 +12,9 @@ namespace gq {
 namespace GQ_NAMESPACE {
 extern const Kernels table;
 const Kernels table = {
-    /*name=*/GQ_LEVEL == 0 ? "scalar" : GQ_LEVEL == 1 ? "avx2" : "avx512",
+    /*name=*/GQ_LEVEL == 0 ? "scalar"
+    : GQ_LEVEL == 1        ? "avx2"
+                           : "avx512",
     widen,
     narrow,
     add_finite,

@@ -35,7 +35,6 @@ static inline void store(void* target, Vector v) {
 using Register = __m512i;
 
 static inline Floats minimum(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
-static inline Floats maximum(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
 static inline Ints round_up(Floats a) {
   return (Ints)_mm512_cvt_roundps_epi32((__m512)a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 }
@@ -67,7 +66,6 @@ static inline Bytes narrow_to_bytes(Ints a, Ints b, Ints c, Ints d) {
 using Register = __m256i;
 
 static inline Floats minimum(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
-static inline Floats maximum(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
 static inline Ints round_up(Floats a) { return (Ints)_mm256_cvttps_epi32(_mm256_ceil_ps((__m256)a)); }
 static inline Ints load_words(const std::uint16_t* source) {
   return (Ints)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)source));

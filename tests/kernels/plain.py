@@ -1,6 +1,7 @@
 """What the kernel tests share: plain NumPy versions of the geometry and the sum rule, awkward inputs, the levels."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -42,18 +43,17 @@ def units(n, start, run, parts):
         boundaries = {number * run + part * run // parts - start for part in range(parts + 1)}
         cuts |= {cut for cut in boundaries if 0 < cut < n}
     ordered = sorted(cuts)
-    return list(zip(ordered[:-1], ordered[1:], strict=True))
+    return list(itertools.pairwise(ordered))
 
 
 def sum_rule(values):
     """The sum of one unit, element by element as sum.hpp says it; `values` are float64, +0.0 outside the sum."""
     total = 0.0
     for begin in range(0, len(values), 4096):
-        rows = np.zeros((-(-len(values[begin : begin + 4096]) // 32), 32))
-        rows.flat[: len(values[begin : begin + 4096])] = values[begin : begin + 4096]
-        lanes = np.zeros(32)
-        for row in rows:
-            lanes = lanes + row
+        block = values[begin : begin + 4096]
+        rows = np.zeros((1 + -(-len(block) // 32), 32))
+        rows.flat[32 : 32 + len(block)] = block
+        lanes = np.add.accumulate(rows, axis=0)[-1]  # row by row, beginning with zeros
         width = 16
         while width:
             lanes = lanes[:width] + lanes[width:]

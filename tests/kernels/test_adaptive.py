@@ -1,5 +1,7 @@
 """Adaptive: selection by column, the message of compressed sparse columns, and what a decoder must refuse."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,9 +57,10 @@ def check_selection(x, e, grid, pi, separate):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("grid", [(0, 1, 1), (3, 33, 1), (0, 4096, 1), (100, 1000, 3), (0, 32767, 1), (7, 128, 1)])
 def test_each_column_keeps_its_largest(level, separate, kind, grid):
+    n = min(9001, 300 * grid[1])
     with using(level):
         for pi in (1, 7, 64):
-            check_selection(floats(1, 9001, kind), floats(2, 9001, kind) if pi == 7 else None, grid, pi, separate)
+            check_selection(floats(1, n, kind), floats(2, n, kind) if pi == 7 else None, grid, pi, separate)
 
 
 @every_level
@@ -172,7 +175,7 @@ def check_message(v, chosen, grid):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("grid", [(0, 1, 1), (3, 33, 1), (0, 4096, 1), (100, 1000, 3), (0, 32767, 1), (0, 60000, 2)])
 def test_a_message_is_what_the_plain_version_writes(level, kind, grid):
-    v = floats(1, 9001, kind)
+    v = floats(1, min(9001, 300 * grid[1]), kind)
     rng = np.random.default_rng(7)
     with using(level):
         for density in (0, 0.0005, 0.02, 0.5, 1):
@@ -201,10 +204,10 @@ def test_a_message_of_two_columns_has_these_bytes():
     v = np.array([5, 0.25, -2, 3, 0, -4, 0.5, 0], np.float32)
     index = np.array([0, 2, 3, 5], np.uint32)
     wire, r = encode(index, v[index], v, (0, 4, 1))
-    column_0 = "00000000" "00008040" "000000c0"  # offset 0, mean 4, mean -2
-    column_1 = "03000000" "00000000" "000080c0"  # offset 3, no positive value, mean -4
-    entries = "0100" "0400" "0700" "0200"  # rows 0+, 2-, 3+, 1-
-    assert wire.tobytes().hex() == column_0 + column_1 + "04000000" + entries
+    column_0 = "00000000 00008040 000000c0"  # offset 0, mean 4, mean -2
+    column_1 = "03000000 00000000 000080c0"  # offset 3, no positive value, mean -4
+    entries = "0100 0400 0700 0200"  # rows 0+, 2-, 3+, 1-
+    assert wire.tobytes() == bytes.fromhex(column_0 + column_1 + "04000000" + entries)
     assert r.tolist() == [1, 0.25, 0, -1, 0, 0, 0.5, 0]
     y = np.full(8, 9, np.float32)
     assert _kernels.adaptive_decode(wire, y, 0, 4, 1) == wire.size
@@ -218,7 +221,7 @@ def test_threads_do_not_change_what_is_decoded(level, threads):
     chosen = np.abs(v) > 1.5
     with using(level, threads):
         check_message(v, chosen, (17, 4096, 1))
-        check_message(v, chosen, (5, 31, 1))
+        check_message(v[:40000], chosen[:40000], (5, 31, 1))
 
 
 @every_level
@@ -252,7 +255,7 @@ MALFORMED = [
     {"offsets": [0, 4, 3]},
     {"offsets": [0, 2, 4]},  # more entries than bytes
     {"offsets": [0, 2, 2**32 - 1]},
-    {"offsets": [0, 0, 3]},  # three ascending rows in column 1? no: 0, 3, 2
+    {"offsets": [0, 0, 3]},  # all in column 1, where rows fall
     {"means": [np.nan, -1.0, 2.0, -2.0]},
     {"means": [1.0, -1.0, 2.0, np.inf]},
     {"entries": [0, 4 << 1, 2 << 1]},  # row 4 of 4
@@ -312,11 +315,8 @@ def test_a_message_with_changed_bytes_never_writes_elsewhere(changes):
         wire[place] = byte
     for level in LEVELS:
         guarded = np.full(8 + 70000, 7, np.float32)
-        with using(level):
-            try:
-                _kernels.adaptive_decode(wire, guarded[35000:35008], 0, 4, 1)
-            except WireError:
-                pass
+        with using(level), contextlib.suppress(WireError):
+            _kernels.adaptive_decode(wire, guarded[35000:35008], 0, 4, 1)
         assert (guarded[:35000] == 7).all()
         assert (guarded[35008:] == 7).all()
 

@@ -1,5 +1,8 @@
 """Casts and elementwise kernels: NumPy is the oracle, every level gives the same bytes."""
 
+import ctypes
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -141,6 +144,23 @@ def test_overflow_is_found_wherever_it_is(level, threads):
                 assert _kernels.add_finite(x, None, y) == 0
                 assert _kernels.all_finite(y)
                 assert _kernels.scale(y, 2.0) == 1
+
+
+@every_level
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="calls fesetround of glibc on x86")
+def test_the_callers_rounding_mode_neither_matters_nor_changes(level):
+    libm, to_nearest, upward = ctypes.CDLL("libm.so.6"), 0, 0x800
+    x, e = floats(1, 1001), floats(2, 1001, "wide")
+    expected, y = x + e, np.zeros(1001, np.float32)
+    with using(level):
+        assert libm.fesetround(upward) == 0
+        try:
+            _kernels.add_finite(x, e, y)
+            after = libm.fegetround()
+        finally:
+            libm.fesetround(to_nearest)
+    assert after == upward
+    assert same_bits(y, expected)
 
 
 def test_wrong_sizes_are_refused():

@@ -1,5 +1,8 @@
 """Level codecs: every instruction set gives the bytes and floats of the definition, here written out in NumPy."""
 
+import contextlib
+import ctypes
+import itertools
 import struct
 
 import numpy as np
@@ -116,7 +119,7 @@ def sum_of_squares(v):
 
 def units(start, n, bucket):
     cuts = [0, *range(bucket - start % bucket, n, bucket), n]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
 
 
 def oracle_encode(codec, x, e, l2, start, bucket):
@@ -197,7 +200,7 @@ def test_every_level_gives_the_bytes_and_floats_of_the_definition(codec, l2, n, 
 
 
 @every_codec
-@pytest.mark.parametrize("size", [1e-45, 3e-42, 1e-38, 2.0**-64, 1e-20, 1.0, 1e20, 3e38])
+@pytest.mark.parametrize("size", [1e-45, 3e-42, 1e-38, 2.0**-64, 1e-20, 1.0, 1e20, 8e37])
 def test_every_level_agrees_from_denormals_to_the_largest_floats(codec, size):
     x = np.sort((RNG.uniform(-1, 1, 1000) * size).astype(f32))
     x[::7] = 0
@@ -207,6 +210,14 @@ def test_every_level_agrees_from_denormals_to_the_largest_floats(codec, size):
     check_against_oracle(codec, x, None, False, 3, 128)
     if size < 1e20:
         check_against_oracle(codec, x, x, True, 3, 128)
+
+
+@every_codec
+def test_an_error_that_might_not_be_finite_is_refused(codec):
+    x = np.full(100, 3e38, f32)
+    wire = np.empty(_kernels.levels_nbytes(0, 100, 64, codec.bits), np.uint8)
+    assert not _kernels.levels_encode(x, None, None, wire, codec.levels, False, 0, 64, STREAM)
+    assert _kernels.levels_encode(x, None, np.empty_like(x), wire, codec.levels, False, 0, 64, STREAM)
 
 
 @every_codec
@@ -280,6 +291,38 @@ def test_the_number_of_threads_changes_nothing(level, bucket, l2):
                 y = decode(codec, wire, len(x), 77, bucket, 0.5)
                 _kernels.levels_decode_add(wire, y, codec.levels, 77, bucket)
                 results.add((wire.tobytes(), r.tobytes(), y.tobytes()))
+    assert len(results) == 1
+
+
+@contextlib.contextmanager
+def float_environment(mxcsr):
+    """The caller's control word of SSE: 0x1F80 at the start of a process."""
+    libm = ctypes.CDLL("libm.so.6")
+    before, changed = (ctypes.c_uint32 * 8)(), (ctypes.c_uint32 * 8)()  # fenv_t; its last word is MXCSR
+    libm.fegetenv(before)
+    changed[:] = [*before[:7], mxcsr]
+    libm.fesetenv(changed)
+    try:
+        yield
+    finally:
+        libm.fesetenv(before)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("mxcsr", [0x1F80 | 0x8040, 0x1F80 | 0x4000, 0x1F80 | 0x6000], ids=["flush", "up", "to_zero"])
+def test_the_callers_float_environment_changes_nothing(level, count, mxcsr):
+    codec = CODECS[3]
+    x = (RNG.standard_normal(40_000) * 1e-39).astype(f32)
+    results = set()
+    with simd(level), threads(count):
+        for environment in (contextlib.nullcontext(), float_environment(mxcsr)):
+            wire = np.empty(_kernels.levels_nbytes(0, len(x), 512, codec.bits), np.uint8)
+            r, y = np.empty_like(x), np.empty_like(x)
+            with environment:
+                _kernels.levels_encode(x, None, r, wire, codec.levels, False, 0, 512, STREAM)
+                _kernels.levels_decode(wire, y, codec.levels, 0, 512, 0.75)
+            results.add((wire.tobytes(), r.tobytes(), y.tobytes()))
     assert len(results) == 1
 
 

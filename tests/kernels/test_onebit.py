@@ -44,7 +44,8 @@ def check(x, e, grid):
     assert same_bits(y, decoded * np.float32(0.3))
     y[:] = x
     _kernels.onebit_decode_add(got, y, *grid)
-    assert same_bits(y, x + decoded)
+    with np.errstate(over="ignore"):
+        assert same_bits(y, x + decoded)
 
 
 @every_level
@@ -79,7 +80,9 @@ def test_threads_do_not_change_a_byte(level, threads):
     x, e = floats(1, 100003), floats(2, 100003)
     for grid in [(17, 4096, 1), (3, 33, 1), (0, 200000, 1), (9, 1000, 3)]:
         with using("scalar"):
-            expected = encode(x, e, grid)
+            decoded = np.zeros_like(x)
+            expected = (*encode(x, e, grid), decoded)
+            _kernels.onebit_decode(expected[0], decoded, *grid)
         with using(level, threads):
             wire, r = encode(x, e, grid)
             y, z = np.zeros_like(x), x.copy()
@@ -87,8 +90,8 @@ def test_threads_do_not_change_a_byte(level, threads):
             _kernels.onebit_decode_add(wire, z, *grid)
         assert same_bits(wire, expected[0])
         assert same_bits(r, expected[1])
-        assert same_bits(y, (x + e - r) * np.float32(0.5)) or np.allclose(y, (x + e - r) * 0.5, atol=1e-6)
-        assert np.allclose(z, x + 2 * y, atol=1e-5)
+        assert same_bits(y * 2, expected[2])
+        assert same_bits(z, x + expected[2])
 
 
 @every_level
@@ -116,13 +119,13 @@ def test_a_sum_beyond_float32_is_refused_but_a_column_of_huge_values_is_not(leve
 def test_a_column_of_three_has_these_bytes():
     x = np.array([1.0, -3.0, 2.0], np.float32)
     wire, r = encode(x, None, (0, 3, 1))
-    assert wire.tobytes().hex() == "0000c03f" "000040c0" "05"
+    assert wire.tobytes() == bytes.fromhex("0000c03f 000040c0 05")
     assert r.tolist() == [-0.5, 0.0, 0.5]
 
 
 def test_negative_zero_counts_as_positive_and_an_empty_side_has_mean_zero():
     wire, _ = encode(np.full(9, -0.0, np.float32), None, (0, 9, 1))
-    assert wire.tobytes().hex() == "00000000" "00000000" "ff01"
+    assert wire.tobytes() == bytes.fromhex("00000000 00000000 ff01")
 
 
 @every_level

@@ -80,7 +80,9 @@ def test_streams_that_differ_anywhere_differ():
     assert len(outputs) == 6
 
 
-@pytest.mark.parametrize("numbers", [(-1, 0, 0, 0), (2**64, 0, 0, 0), (0, 2**16, 0, 0), (0, 0, 2**32, 0), (0, 0, 0, -1)])
+@pytest.mark.parametrize(
+    "numbers", [(-1, 0, 0, 0), (2**64, 0, 0, 0), (0, 2**16, 0, 0), (0, 0, 2**32, 0), (0, 0, 0, -1)]
+)
 def test_a_stream_out_of_range_is_refused(numbers):
     with pytest.raises(ValueError, match="expected an unsigned integer"):
         _kernels.Stream(*numbers)
