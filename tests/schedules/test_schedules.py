@@ -5,16 +5,22 @@ import dataclasses
 import math
 import re
 from collections import Counter
+from functools import cache
 
 import pytest
 
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.schedule import Encode, Recv, Schedule, Send, Wire, alone
-from gqallreduce.simulate import check, simulate, table
+from gqallreduce.simulate import Outcome, check, simulate, table
 
 ALL_RANKS = range(1, 34)
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 every_size = pytest.mark.parametrize("size", ALL_RANKS)
+
+
+@cache
+def outcome_of(name: str, size: int) -> Outcome:
+    return simulate(SCHEDULES[name], size)
 
 
 def log2(size: int) -> int:
@@ -51,7 +57,7 @@ def test_every_contribution_is_summed_once_and_every_error_owed_once(schedule, s
 @every_schedule
 @every_size
 def test_costs_are_those_of_the_closed_forms(schedule, size):
-    outcome = simulate(schedule, size)
+    outcome = outcome_of(schedule.name, size)
     messages, lengths, encodings, rounds = CLOSED_FORMS[schedule.name](size)
     assert max(outcome.messages) == messages
     assert max(outcome.chunks_sent) == pytest.approx(lengths * schedule.chunks(size))
@@ -65,7 +71,7 @@ def test_the_cost_line_holds_for_powers_of_two(schedule, size):
     """Its alpha and beta terms, read as arithmetic, are never below what is counted, and a fold's two at most above."""
     alpha, beta = re.fullmatch(r"(.+) alpha \+ (.+) beta \+ .+ gamma", schedule.cost).groups()
     lengths = CLOSED_FORMS[schedule.name](size)[1]
-    rounds = max(simulate(schedule, size).messages)
+    rounds = max(outcome_of(schedule.name, size).messages)
     assert 0 <= arithmetic(alpha, size) - rounds <= 2
     assert -1e-9 <= arithmetic(beta, size) - lengths <= 2
 
@@ -110,7 +116,7 @@ def test_names_in_moves_exist(schedule, size):
 @every_size
 def test_streams_of_different_values_are_different(schedule, size):
     """(author, hop, chunk) names one value: random bits are never used for two."""
-    outcome = simulate(schedule, size)
+    outcome = outcome_of(schedule.name, size)
     named = {}
     for coded, chunk in outcome.debts:
         _, value, author, hop = outcome.symbols._term[coded]
@@ -121,7 +127,7 @@ def test_streams_of_different_values_are_different(schedule, size):
 @every_size
 def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, size):
     """The residual is written by the one encoding that a rank owes alone; else the one before last would come back."""
-    for counts in simulate(schedule, size).single_encodings():
+    for counts in outcome_of(schedule.name, size).single_encodings():
         assert counts == Counter(range(schedule.chunks(size)))
 
 
@@ -129,7 +135,7 @@ def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, si
 @every_size
 def test_debtors_share_the_error_of_the_last_encoding(schedule, size):
     """Those who owe the last rounding hold the finished sum, and are as many as owe its encoding."""
-    outcome = simulate(schedule, size)
+    outcome = outcome_of(schedule.name, size)
     for chunk in range(schedule.chunks(size)):
         debtors = schedule.debtors(chunk, size)
         assert len(set(debtors)) == len(debtors) > 0
