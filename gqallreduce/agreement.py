@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 from mpi4py import MPI
 
-from gqallreduce.engine import Link, wait
 from gqallreduce.errors import MismatchError
+from gqallreduce.link import Link, wait
 
 FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
 
@@ -24,7 +24,7 @@ def agree(link: Link, hashes: dict[str, int] | None, word: int, timeout: float) 
     if hashes is not None:
         mine[:] = [1, word, *(hashes[name] for name in FIELDS)]
     everyone = np.zeros((link.size, len(mine)), np.uint64)
-    wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, range(link.size))
+    wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, link)
     invalid = np.flatnonzero(everyone[:, 0] == 0)
     if len(invalid):
         if hashes is not None:

@@ -17,11 +17,12 @@ from gqallreduce import frame, model
 from gqallreduce.agreement import FIELDS, agree
 from gqallreduce.buffer import Buffer
 from gqallreduce.checkpoint import load, save
-from gqallreduce.dense import dense_sum
-from gqallreduce.engine import Engine, send_aborts, wait
-from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError
+from gqallreduce.dense import dense_invalid, dense_sum
+from gqallreduce.engine import Engine
+from gqallreduce.errors import Error, NonFiniteError, ReplicaError
 from gqallreduce.hashing import checksum, hash64
 from gqallreduce.home import home
+from gqallreduce.link import wait
 from gqallreduce.memory import Memory
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheme import AUTO, Scheme
@@ -90,7 +91,7 @@ class Allreduce:
         self._kinds: dict[tuple, Kind] = {}
         self._workers: dict[tuple, Worker] = {}
         self._calls = 0
-        self._failed: Exception | None = None
+        self._failed: BaseException | None = None
         self._profile = model.Profile()
         self._home = home(self.comm)
         self._home.connect(self.comm, self.timeout)
@@ -114,10 +115,21 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        began = perf_counter()
+        return self._guarded(self._call, buf, key, out)
+
+    def _guarded(self, carry_out, *arguments):
+        """Refuse after a call that was given up half-way, and take note when one is."""
         if self._failed is not None:
             raise Error(f"this object is of no use after {type(self._failed).__name__}: {self._failed}; make a new one")
-        link = self._home.connect(self.comm, self.timeout)
+        try:
+            return carry_out(self._home.connect(self.comm, self.timeout), *arguments)
+        except BaseException as error:
+            if self._home.link.broken:
+                self._fail(error)
+            raise
+
+    def _call(self, link, buf, key, out):
+        began = perf_counter()
         try:
             source, target = self._buffers(buf, out, key)
         except (TypeError, ValueError):
@@ -128,15 +140,7 @@ class Allreduce:
         if kind is None or self.check == "always":
             kind = self._agree(link, place)
         spent = Spent(kind.what, kind.why)
-        try:
-            self._run(link, kind, source, target, place, spent)
-        except (TimeoutError, MismatchError) as error:
-            self._fail(error)
-            raise
-        except Error as error:
-            if link.broken:
-                self._fail(error)
-            raise
+        self._run(link, kind, source, target, place, spent)
         spent.total = perf_counter() - began
         self._account(spent, source, key)
         return buf if out is None else out
@@ -166,7 +170,7 @@ class Allreduce:
     def _run(self, link, kind: Kind, source, target, place, spent: Spent) -> None:
         """Carry the call out and, if it succeeded, let what was written take effect."""
         key = place[0]
-        step = self._keys[key].step if key in self._keys else 0
+        step = self._step(key)
         owed = owing = None
         if self.scheme.feedback:
             owed, owing = self.memory.open(key, source.size)
@@ -194,7 +198,11 @@ class Allreduce:
         finally:
             worker.end()
 
-    def _fail(self, error: Exception) -> None:
+    def _step(self, key) -> int:
+        """How many calls for the key have succeeded."""
+        return self._keys[key].step if key in self._keys else 0
+
+    def _fail(self, error: BaseException) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
         self._failed = error
         cached = self._home.cached
@@ -256,31 +264,26 @@ class Allreduce:
         """This rank's own call is invalid: join the agreement so marked, or abort the call of a key that is known."""
         if self.size == 1:
             return
-        known = next((kind for place, kind in self._kinds.items() if place[0] == key), None)
+        known = next((place for place in self._kinds if place[0] == key), None)
         if known is None or self.check == "always":
             agree(link, None, 0, self.timeout)
-            return
-        tag = link.next_tag()
-        if known.worker is None:
-            return
-        known.worker.step, known.worker.signature = self._keys[key].step, known.signature
-        for lane in range(known.worker.lanes):
-            send_aborts(link, known.worker, known.worker.destinations(), tag + lane, frame.REASON_ARGUMENTS)
-        link.broken = True
-        self._fail(MismatchError("arguments", [self.rank], "its own call was invalid"))
+        elif self._kinds[known].worker is None:
+            dense_invalid(link, known, self.timeout)
+        else:
+            link.abort(link.next_call(), frame.REASON_ARGUMENTS)
 
     def _compare_replicas(self, link, target: Buffer) -> None:
         """ReplicaError unless all ranks have the same bytes."""
         mine = np.array([checksum(np.ascontiguousarray(target.array).tobytes())], np.uint64)
         everyone = np.zeros(self.size, np.uint64)
-        wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), self.timeout, range(self.size))
+        wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), self.timeout, link)
         if len(set(everyone.tolist())) > 1:
             raise ReplicaError(f"the results differ: checksums per rank {[hex(int(value)) for value in everyone]}")
 
     # --- what is owed ---
 
     def _form_of(self, key: str) -> tuple:
-        if not self.scheme.feedback or key not in self.memory:
+        if not self.scheme.feedback or key not in self._keys:
             raise KeyError(f"no residual for key {key!r}" if self.scheme.feedback else f"{self.scheme} has no /ef")
         return self._keys[key].form
 
@@ -299,9 +302,11 @@ class Allreduce:
         Raises KeyError for an unknown key or without /ef; `flush()` without /ef is {}.
         """
         if key is None:
-            return {each: self.flush(each) for each in self.memory.keys()}
+            return {each: self.flush(each) for each in self.memory.keys() if each in self._keys}
+        return self._guarded(self._flush, key)
+
+    def _flush(self, link, key: str) -> np.ndarray:
         shape, order, _ = self._form_of(key)
-        link = self._home.connect(self.comm, self.timeout)
         total = self.memory.owed(key).copy()
         raw = CODECS["raw"]()
         schedule = model.fixed_schedule(self.size, raw, total.size)
