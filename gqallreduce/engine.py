@@ -1,8 +1,8 @@
 """Carries a Worker's bytes over mpi4py, point to point: the only file that does.
 
 Rules, each measured (docs/design.md): at most 64 requests outstanding, shared out among the lanes, sends and receives
-apart, so that no lane can starve another; completions in batches; no kernel call between two polls takes long; a wait
-spins for 100 us, then yields the core. Abort frames are looked for where there is nothing else to do.
+apart, so that no lane can starve another; completions in batches; a poll after every 100 us of arithmetic; a wait spins
+for 100 us, then yields the core. Abort frames are looked for where there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gqallreduce.errors import Error, MismatchError, TimeoutError
 from gqallreduce.link import REQUESTS, Link, abandoned, pause
 from gqallreduce.message import Expected, ForeignFrame, Parcel
 
+POLL = 100e-6
 LISTEN = 2e-3
 MESSAGE_MOST = 1 << 30
 
@@ -60,14 +61,16 @@ class Engine:
 
     def _run(self) -> None:
         coming, running, spent = deque(self.lanes), [], self.worker.spent
-        heard = idle_since = waited = listened = time.perf_counter()
+        heard = busy = polled = listened = time.perf_counter()
         while coming or running:
             while coming and len(running) < self.worker.lanes_at_once:
                 running.append(coming.popleft())
             ready = next((lane for lane in running if lane.ready()), None)
             if ready is not None:
                 ready.advance()
-                idle_since = time.perf_counter()
+                busy = time.perf_counter()
+                if busy - polled < POLL and any(lane.ready() for lane in running):
+                    continue  # a poll may hand the core to another process: not after every step
             completed, received = self._poll()
             if completed or ready is not None:
                 running = [lane for lane in running if not lane.done()]
@@ -76,14 +79,14 @@ class Engine:
                 heard = now
             if ready is None:
                 if not completed:
-                    pause(idle_since)
+                    pause(busy)
                     if now - listened > LISTEN:
                         self.link.listen(self.call, self.tag, self._due())
                         listened = now
                     if now - heard > self.timeout:
                         raise TimeoutError(self.timeout, self._silent())
-                spent.wait += now - waited
-            waited = now
+                spent.wait += now - polled
+            polled = now
         self.link.listen(self.call, self.tag, ())  # who comes late may have all it needs, but its peers have given up
 
     def _poll(self) -> tuple[bool, bool]:

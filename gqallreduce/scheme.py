@@ -67,7 +67,7 @@ class Scheme:
             kept = None if selected is None else selected[number]
             nbytes = self.codec.encode(part, None, None, wire[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
-                raise NonFiniteError(0, None, int(np.argmin(np.isfinite(x))))
+                raise NonFiniteError(0, None, region.start + _first_flaw(part))
             at += nbytes
         header = bytearray(frame.SIZE)
         frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
@@ -102,6 +102,12 @@ class Scheme:
                 next(steps)
             except StopIteration as done:
                 return done.value
+
+
+def _first_flaw(x) -> int:
+    """The first value that is not finite; of finite ones that cannot be encoded, the largest."""
+    bad = ~np.isfinite(x)
+    return int(np.argmax(bad if bad.any() else np.abs(x)))
 
 
 def _regions(codec: Codec, size: int) -> list[Region]:

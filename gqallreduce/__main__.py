@@ -1,0 +1,32 @@
+"""`python -m gqallreduce`: each command is a module of `cli` with `add_arguments(parser)` and `run(arguments)`."""
+
+import argparse
+import importlib
+import sys
+
+COMMANDS = {
+    "info": "versions, MPI, CUDA-awareness, SIMD level, threads, profile",
+    "schemes": "the table of codecs and schedules",
+    "plan": "predicted time of every scheme and of dense; needs no MPI",
+    "bench": "measure schemes against MPI_Allreduce; under mpirun or srun",
+}
+
+
+def main(words=None):
+    """Runs one command; returns its exit status."""
+    words = sys.argv[1:] if words is None else words
+    parser = argparse.ArgumentParser(prog="python -m gqallreduce", description="Quantized allreduce over MPI.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        # Only the module of the command that runs is imported: plan needs no MPI, info works without NumPy's friends.
+        if name in words[:1]:
+            module = importlib.import_module(f"gqallreduce.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    arguments = parser.parse_args(words)
+    return arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

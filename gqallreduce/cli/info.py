@@ -1,0 +1,68 @@
+"""`info`: what is installed and what it can do here. Works without mpi4py or a launcher."""
+
+import importlib.metadata
+import os
+import platform
+
+import gqallreduce
+from gqallreduce import _kernels
+from gqallreduce.cli import machine
+
+PACKAGES = ("numpy", "mpi4py", "cupy", "torch")
+OVERRIDES = ("GQALLREDUCE_SIMD", "GQALLREDUCE_THREADS", "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS")
+
+
+def add_arguments(parser):
+    """`info` has no options."""
+
+
+def run(arguments):
+    """Prints one line per fact, on rank 0 only; 0 always, since a missing part is a fact like others."""
+    facts = [*_versions(), ("processor", _processor()), *_simd(), *_mpi(), ("overrides", _overrides())]
+    facts.append(("profile", "default"))
+    if machine.launched_rank() == 0:
+        width = max(len(name) for name, _ in facts)
+        for name, value in facts:
+            print(f"{name:{width}}  {value}")
+    return 0
+
+
+def _versions():
+    yield "gqallreduce", gqallreduce.__version__
+    yield "python", platform.python_version()
+    for package in PACKAGES:
+        yield package, _version(package)
+    yield "commit", machine.commit() or "not run from a checkout"
+
+
+def _version(package):
+    names = importlib.metadata.packages_distributions().get(package, [package])
+    try:
+        return importlib.metadata.version(names[0])
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor():
+    return f"{machine.processor()}, {os.cpu_count()} cores, {machine.usable_cores()} of them for this process"
+
+
+def _simd():
+    yield "SIMD level", f"{_kernels.simd_level()} (of {', '.join(machine.simd_levels())})"
+    yield "threads", f"{_kernels.threads()} for one call"
+
+
+def _mpi():
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as problem:  # RuntimeError: mpi4py is there, the MPI library is not
+        yield "MPI", f"not available: {problem}"
+        return
+    first_line = MPI.Get_library_version().strip("\0").splitlines()[0]
+    yield "MPI", first_line.split(", package")[0]
+    yield "ranks", machine.wrong_launcher(MPI.COMM_WORLD.size) or MPI.COMM_WORLD.size
+    yield "CUDA-aware", "yes" if machine.cuda_aware(MPI.__file__) else "no"
+
+
+def _overrides():
+    return ", ".join(f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ) or "none"

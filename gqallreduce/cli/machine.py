@@ -1,0 +1,179 @@
+"""What a benchmark ran on: processor, memory, MPI, launcher, link, commit. No host names, no user's paths.
+
+Nothing here needs MPI except `describe`, which is told about it.
+"""
+
+import contextlib
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+
+import gqallreduce
+from gqallreduce import _kernels
+
+# In this order: a launcher inside a Slurm allocation sets its own beside Slurm's. Slurm's count is that of the
+# allocation unless srun started this process, which SLURM_PROCID tells.
+LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+
+
+def launched(environ=None):
+    """(variable, number of ranks) that the launcher announced; ("", 1) if there is none."""
+    environ = os.environ if environ is None else environ
+    for name in LAUNCHERS:
+        started = not name.startswith("SLURM") or "SLURM_PROCID" in environ
+        if started and environ.get(name, "").isdecimal():
+            return name, int(environ[name])
+    return "", 1
+
+
+def launched_rank(environ=None):
+    """The rank that the launcher announced to this process, without asking MPI; 0 if there is none."""
+    environ = os.environ if environ is None else environ
+    return next((int(environ[name]) for name in LAUNCHER_RANKS if environ.get(name, "").isdecimal()), 0)
+
+
+def wrong_launcher(size, environ=None):
+    """What is wrong if MPI has another number of ranks than the launcher started; "" if nothing is."""
+    name, expected = launched(environ)
+    if not name or size == expected:
+        return ""
+    return (
+        f"MPI sees {size} of the {expected} ranks that the launcher started ({name}): "
+        "mpirun or srun belongs to another MPI than the one mpi4py loaded"
+    )
+
+
+def processor():
+    """The processor's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def usable_cores():
+    """Cores this process may run on, which a launcher's binding makes fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def last_level_cache():
+    """Bytes of the largest cache that core 0 sees; 32 MiB where the system does not tell."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text[:-1].isdecimal() and text[-1] in "KM":
+            sizes.append(int(text[:-1]) << (10 if text[-1] == "K" else 20))
+    return max(sizes, default=32 << 20)
+
+
+def free_memory():
+    """Bytes that this machine can still give: the system's available memory, or less where a cgroup bounds it."""
+    import psutil
+
+    return min([psutil.virtual_memory().available, *cgroup_rest(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def cgroup_rest(membership, root):
+    """What each memory-limited cgroup above this process has left (version 2 hierarchy; batch systems use it)."""
+    try:
+        own = next(line[3:] for line in membership.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return
+    group = root / own.strip("/")
+    for folder in [group, *group.parents]:
+        try:
+            limit, used = (folder / "memory.max").read_text(), (folder / "memory.current").read_text()
+        except OSError:
+            continue
+        if limit.strip().isdecimal():
+            yield max(0, int(limit) - int(used))
+
+
+def commit():
+    """The commit of the source this package runs from, with + if files differ from it; None outside a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        name = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
+            cwd=folder, capture_output=True, text=True, timeout=10,
+        )  # fmt: skip
+        tracked = subprocess.run(["git", "ls-files", "--error-unmatch", __file__], cwd=folder, capture_output=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return name.stdout.strip() if name.returncode == 0 and tracked.returncode == 0 else None
+
+
+def command(arguments=None):
+    """The command line with paths shortened to their last part."""
+    words = sys.argv if arguments is None else arguments
+    return " ".join(Path(word).name if word.startswith("/") else word for word in words)
+
+
+def link(nodes, environ=None):
+    """What joins the ranks: NETBED_DEV says it in the namespace test bed, otherwise it follows from the nodes."""
+    device = (os.environ if environ is None else environ).get("NETBED_DEV")
+    if nodes > 1:
+        return f"paced link {device} between {nodes} hosts" if device else f"network between {nodes} nodes"
+    return "shared memory"
+
+
+def simd_levels():
+    """The SIMD levels that this processor and build can run, from the plainest on; leaves the level as it was."""
+    now, found = _kernels.simd_level(), []
+    try:
+        for level in ("scalar", "avx2", "avx512"):
+            with contextlib.suppress(ValueError):
+                _kernels.use_simd_level(level)
+                found.append(level)
+    finally:
+        _kernels.use_simd_level(now)
+    return found
+
+
+def cuda_aware(library_path):
+    """Does the MPI, loaded through this library and initialised, say that it takes CUDA buffers? Unknown means no."""
+    try:
+        library = ctypes.CDLL(library_path)
+        return library.MPIX_Query_cuda_support() == 1
+    except (OSError, AttributeError):
+        return False
+
+
+def describe(**more):
+    """The machine's description as a dict of plain values; `more` adds what only MPI or a device knows."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "cores_per_rank": usable_cores(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "gqallreduce": gqallreduce.__version__,
+        "simd": _kernels.simd_level(),
+        "threads": _kernels.threads(),
+        "commit": commit(),
+        "command": command(),
+        **more,
+    }
+
+
+def describe_mpi():
+    """Versions of the MPI and of mpi4py; imports mpi4py.MPI."""
+    import mpi4py
+    from mpi4py import MPI
+
+    return {"mpi": mpi_text(MPI), "mpi4py": mpi4py.__version__}
+
+
+def mpi_text(mpi):
+    """Name and version of the MPI library."""
+    name, version = mpi.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"

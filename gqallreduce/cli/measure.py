@@ -1,0 +1,183 @@
+"""Timing several ways to sum the same buffer, interleaved in rounds A B C, A B C, so that all meet the same noise.
+
+A contender is called on a buffer in place; it has `name`, `feedback` and `active()`, a context around its calls. The
+time of a repetition is that of the slowest rank, after a barrier. The buffer is filled again outside the timed region.
+"""
+
+import contextlib
+import gc
+import time
+
+import numpy as np
+
+import gqallreduce as gq
+
+# Rounds that are not counted, numbered below 0: error feedback swaps two buffers, so it takes two calls to touch all
+# of its memory. The results of the first are those whose error is reported.
+WARM_UPS = 2
+FIRST = -WARM_UPS
+
+
+class Quantized:
+    """A scheme with an Allreduce object of its own, under one key; `close()` lets go of its memory."""
+
+    def __init__(self, text, comm, key):
+        self.name = text
+        self.scheme = gq.Scheme.parse(text)
+        self.feedback = self.scheme.feedback
+        self.active = contextlib.nullcontext
+        self.key = key
+        self._allreduce = gq.Allreduce(self.scheme, comm=comm)
+
+    def __call__(self, buffer):
+        self._allreduce(buffer, key=self.key)
+
+    @property
+    def last(self):
+        """The statistics of the last call."""
+        return self._allreduce.stats.last
+
+    def residual(self):
+        """What this rank owes, flat; zeros (a 0-d array) before the first call."""
+        try:
+            return self._allreduce.residual(self.key).ravel(order="K")
+        except KeyError:
+            return np.zeros((), np.float32)
+
+    def close(self):
+        self._allreduce = None
+        gc.collect()  # its statistics refer back to it
+
+
+class Samples:
+    """What one contender showed: seconds per repetition, and shares of them summed over repetitions."""
+
+    def __init__(self, contender):
+        self.contender = contender
+        self.seconds = []
+        self.shares = {"encode": [], "decode": [], "wait": []}
+        self.error = None
+
+    def add(self, seconds):
+        self.seconds.append(seconds)
+        if isinstance(self.contender, Quantized):
+            last = self.contender.last
+            for name, values in self.shares.items():
+                values.append(getattr(last, name) / last.total if last.total else 0.0)
+
+
+def buffer_count(text, check=False):
+    """Buffers' worth of memory that measuring this scheme takes, beside the data and the buffer summed in place."""
+    if text.endswith("/ef"):
+        return 5.0 if check else 3.0  # two residual buffers and workspace; --check keeps two copies
+    return 1.2
+
+
+def groups(texts, budget, check=False):
+    """Schemes that are interleaved with each other: as many as fit in `budget` buffers, always at least one."""
+    groups, room = [], 0.0
+    for text in texts:
+        need = buffer_count(text, check)
+        if not groups or need > room:
+            groups.append([])
+            room = budget - 2
+        groups[-1].append(text)
+        room -= need
+    return groups
+
+
+def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
+    """Samples of each contender over the same rounds: at least one round, at most `repetitions`, within `seconds`.
+
+    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included. Only
+    the first warm-up round is always made.
+    """
+    samples = [Samples(contender) for contender in contenders]
+    work = np.empty_like(pristine)
+    begin = time.perf_counter()
+    number, longest = FIRST, 0.0
+    while number < repetitions:
+        start = time.perf_counter()
+        for sample in samples:
+            before(number, sample)
+            taken = _once(sample.contender, pristine, work, comm)
+            if number >= 0:
+                sample.add(taken)
+            after(number, sample, work)
+        now = time.perf_counter()
+        longest = max(longest, now - start)
+        fits = comm.bcast(now - begin + longest < seconds)
+        if number >= 0 and not fits:
+            break
+        number = number + 1 if fits else 0
+    return samples
+
+
+def _once(contender, pristine, work, comm):
+    from mpi4py import MPI
+
+    np.copyto(work, pristine)
+    with contender.active():
+        comm.Barrier()
+        start = time.perf_counter()
+        contender(work)
+        taken = time.perf_counter() - start
+    return comm.allreduce(taken, op=MPI.MAX)
+
+
+def round_seconds(rows):
+    """How long one round of these rows takes, by their medians."""
+    return sum(median(row["seconds"]) for row in rows)
+
+
+def median(values):
+    """The median as a plain float."""
+    return float(np.median(values))
+
+
+def rows(samples, comm, side):
+    """One dict of plain values per contender, alike on all ranks; `speedup` is over the better dense of them."""
+    best = min(median(sample.seconds) for sample in samples if not isinstance(sample.contender, Quantized))
+    return [_row(sample, comm, side, best) for sample in samples]
+
+
+def _row(sample, comm, side, best):
+    nbytes = 4 * side * side
+    row = {
+        "side": side,
+        "bytes": nbytes,
+        "scheme": sample.contender.name,
+        "dense": not isinstance(sample.contender, Quantized),
+        "seconds": [round(value, 9) for value in sample.seconds],
+        "speedup": best / median(sample.seconds),
+        "error": sample.error,
+    }
+    if row["dense"]:
+        return row
+    last = sample.contender.last
+    sent = comm.allgather(last.bytes_sent)
+    row |= {
+        "ran": last.scheme,
+        "reason": last.reason,
+        "bytes_sent": max(sent),
+        "bytes_sent_mean": sum(sent) / comm.size,
+    }
+    row["ratio"] = comm.allreduce(last.ratio) / comm.size
+    for name, values in sample.shares.items():
+        row[name] = comm.allreduce(sum(values) / len(values)) / comm.size
+    return row
+
+
+def pooled(rows):
+    """Rows of several groups of one size, with the dense ones, which were measured in each, made one."""
+    merged = {}
+    for row in rows:
+        if row["scheme"] in merged and row["dense"]:
+            merged[row["scheme"]]["seconds"] += row["seconds"]
+        else:
+            merged[row["scheme"]] = row
+    dense = [row for row in merged.values() if row["dense"]]
+    best = min(median(row["seconds"]) for row in dense)
+    for row in dense:
+        row["speedup"] = best / median(row["seconds"])
+    return list(merged.values())

@@ -1,0 +1,182 @@
+"""The plots of the benchmarks, drawn from their rows alone, so that a file of results can be drawn again."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from gqallreduce.cli.report import size_text
+
+# Okabe and Ito's colours, told apart with every common colour blindness; markers tell them apart without colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#5B4B8A")
+MARKERS = "osD^vP*X"
+LEVEL_LINES = {"scalar": (0, (1, 1.5)), "avx2": "--", "avx512": "-"}
+DENSE = (("#000000", "-"), ("#777777", "--"))
+
+
+def styles(rows):
+    """scheme -> keyword arguments of its line, the same in every panel."""
+    found = {}
+    for row in rows:
+        if row["scheme"] in found:
+            continue
+        if row["dense"]:
+            colour, line = DENSE[sum(style["dense"] for style in found.values()) % len(DENSE)]
+            style = {"color": colour, "linestyle": line, "marker": ".", "linewidth": 2.0}
+        else:
+            number = sum(not style["dense"] for style in found.values())
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            style = {"color": colour, "marker": marker, "markersize": 5.5}
+        found[row["scheme"]] = {"dense": row["dense"], "style": style}
+    return {scheme: entry["style"] for scheme, entry in found.items()}
+
+
+def draw_sums(machine, rows, name):
+    """Draws time and speed-up against size and error against bits into name.png and name.svg; returns their paths."""
+    figure, axes = _figure(3)
+    style = styles(rows)
+    by_scheme = defaultdict(list)
+    for row in rows:
+        by_scheme[row["scheme"]].append(row)
+    _times(axes[0], by_scheme, style)
+    _speedups(axes[1], by_scheme, style)
+    _errors(axes[2], rows, style)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return _save(figure, f"Sum of float32 matrices over {_where(machine)}", machine, name)
+
+
+def _times(axes, by_scheme, style):
+    for scheme, rows in by_scheme.items():
+        size = [row["bytes"] for row in rows]
+        times = np.array([[np.median(row["seconds"]), min(row["seconds"]), max(row["seconds"])] for row in rows]) * 1e3
+        axes.plot(size, times[:, 0], label=scheme, **style[scheme])
+        axes.fill_between(size, times[:, 1], times[:, 2], color=style[scheme]["color"], alpha=0.07, linewidth=0)
+    axes.set(title="Time (median; band: least to largest)", ylabel="milliseconds", yscale="log")
+    axes.yaxis.set_major_formatter(_plain)
+    _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
+
+
+def _speedups(axes, by_scheme, style):
+    for scheme, rows in by_scheme.items():
+        axes.plot([row["bytes"] for row in rows], [row["speedup"] for row in rows], **style[scheme])
+    axes.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
+    axes.set(title="Speed-up over the better dense", ylabel="times as fast", yscale="log")
+    _ticks(axes.yaxis, "x")
+    _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
+
+
+def _errors(axes, rows, style):
+    """Error of one call at the largest size. Exact schemes err by rounding only and would stretch the axis: a note."""
+    largest = max(row["bytes"] for row in rows)
+    shown = [row for row in rows if row["bytes"] == largest and row.get("ratio")]
+    lossy = [row for row in shown if row["error"] > 1e-5]
+    for row in lossy:
+        axes.plot(32 / row["ratio"], row["error"], linestyle="none", **_without_line(style[row["scheme"]]))
+    exact = [row["scheme"] for row in shown if row not in lossy]
+    if exact:
+        axes.annotate(
+            f"exact to float32 rounding: {', '.join(exact)}", (0.03, 0.03), xycoords="axes fraction", fontsize="small"
+        )
+    axes.set(title=f"Error of one call, {size_text(largest)}", yscale="log")
+    axes.set(xlabel="bits sent per value, relative to a dense ring's 32", ylabel="relative L2 error of the sum")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(_plain)
+    _ticks(axes.yaxis)
+    if lossy:
+        _widen(axes, [32 / row["ratio"] for row in lossy], [row["error"] for row in lossy])
+
+
+def draw_codecs(machine, rows, name):
+    """Draws times over memcpy's against size into name.png and name.svg; returns their paths."""
+    figure, axes = _figure(2)
+    present = {row["simd"] for row in rows}
+    lines = {level: line for level, line in LEVEL_LINES.items() if level in present}
+    looks = styles([{"scheme": row["codec"], "dense": False} for row in rows])
+    for panel, operation in zip(axes, ("encode", "decode_add"), strict=True):
+        for codec, look in looks.items():
+            for level, line in lines.items():
+                found = [row for row in rows if row["codec"] == codec and row["simd"] == level]
+                ratios = [row[f"{operation}_ratio"] for row in found]
+                panel.plot([row["bytes"] for row in found], ratios, **look, linestyle=line)
+        panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
+        panel.set(title=operation, ylabel="time / time of memcpy", yscale="log")
+        _ticks(panel.yaxis)
+        _size_axis(panel, sorted({row["bytes"] for row in rows}))
+    entries = [({**look, "linestyle": "none"}, codec) for codec, look in looks.items()]
+    entries += [({"color": "#000000", "linestyle": line}, level) for level, line in lines.items()]
+    handles = [_line_of(look, label) for look, label in entries]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return _save(figure, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
+
+
+def _line_of(look, label):
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
+
+
+def _figure(panels):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 5.6), layout="constrained")
+    for panel in axes:
+        panel.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure, title, machine, name):
+    from matplotlib import pyplot
+
+    figure.suptitle(f"{title}\n{_line(machine)}", fontsize="medium")
+    paths = [f"{name}.png", f"{name}.svg"]
+    for path in paths:
+        # Without a date the same rows give the same file.
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)
+    pyplot.close(figure)
+    return paths
+
+
+def _size_axis(axes, sizes):
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45, ha="right")
+    axes.minorticks_off()
+    axes.set_xlabel("size of the buffer")
+
+
+def _widen(axes, horizontal, vertical):
+    """Room around few points, and at least a tick or two on each axis."""
+    axes.set_xlim(min(horizontal) / 2, max(horizontal) * 2)
+    axes.set_ylim(min(vertical) / 2.5, max(vertical) * 2)
+
+
+def _ticks(axis, unit=""):
+    """Ticks at 1, 2, 5 of each decade, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}{unit}")
+
+
+def _plain(value, _):
+    return f"{value:g}"
+
+
+def _without_line(style):
+    return {key: value for key, value in style.items() if key != "linestyle"} | {"markersize": 9}
+
+
+def _where(machine):
+    ranks, link = machine.get("ranks", "?"), machine.get("link", "")
+    return f"{ranks} ranks, {link}" if link else f"{ranks} ranks"
+
+
+def _line(machine):
+    words = [machine.get("processor"), f"{machine.get('cores')} cores", machine.get("mpi"), machine.get("simd")]
+    words.append(f"commit {machine['commit']}" if machine.get("commit") else None)
+    return ", ".join(str(word) for word in words if word)
