@@ -84,7 +84,7 @@ class Values:
     def drop(self, place) -> None:
         """A running value that is not needed any more."""
         running = self.running.pop(place, None)
-        if running is not None and not self.direct:
+        if running is not None and running.size and not self.direct:
             number = next(at for at, buffer in enumerate(self._lent) if np.may_share_memory(buffer, running))
             self.workspace.give(self._lent.pop(number))
 
