@@ -302,7 +302,7 @@ class Allreduce:
         Raises KeyError for an unknown key or without /ef; `flush()` without /ef is {}.
         """
         if key is None:
-            return {each: self.flush(each) for each in self.memory.keys() if each in self._keys}
+            return {each: self.flush(each) for each in self.memory if each in self._keys}
         return self._guarded(self._flush, key)
 
     def _flush(self, link, key: str) -> np.ndarray:
@@ -320,7 +320,7 @@ class Allreduce:
         return total.reshape(shape, order=order)
 
     def _residual_norm(self) -> float:
-        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory.keys()))
+        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory))
 
     # --- checkpoints ---
 

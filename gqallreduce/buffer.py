@@ -1,7 +1,7 @@
 """A caller's array as one vector in memory order: what may be reduced, and how its elements are reached.
 
-Taken are float32, float64, float16 and bfloat16 arrays on the host, of any shape, in C or Fortran order, or with gaps at
-one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__` or a buffer.
+Taken are float32, float64, float16 and bfloat16 arrays on the host, of any shape, in C or Fortran order, or with gaps
+at one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__` or a buffer.
 """
 
 from __future__ import annotations
