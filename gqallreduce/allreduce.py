@@ -16,7 +16,7 @@ from mpi4py import MPI
 from gqallreduce import frame, model
 from gqallreduce.agreement import FIELDS, agree
 from gqallreduce.buffer import Buffer
-from gqallreduce.checkpoint import load, save
+from gqallreduce.checkpoint import form_in, load, save
 from gqallreduce.dense import dense_invalid, dense_sum
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError, ReplicaError
@@ -336,10 +336,7 @@ class Allreduce:
         """Replace all keys: checked entries of a state, and their residuals as vectors in memory order."""
         self.seed, self.memory = seed, Memory()
         self._kinds.clear()
-        self._keys = {
-            key: Key((tuple(entry["shape"]), entry["order"], entry["dtype"]) if "shape" in entry else None, entry["step"])
-            for key, entry in keys.items()
-        }
+        self._keys = {key: Key(form_in(entry), entry["step"]) for key, entry in keys.items()}
         for key, residual in residuals.items():
             self.memory.set(key, residual)
 

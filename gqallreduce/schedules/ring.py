@@ -9,7 +9,6 @@ A rank encodes another chunk at every hop, so that from hop 65535 on the number 
 
 from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
 
-
 _LAST_HOP = 2**16 - 1
 
 
