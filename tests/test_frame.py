@@ -43,7 +43,7 @@ def test_different_headers_have_different_bytes(one, other):
 
 def test_these_are_the_bytes():
     header = Header(frame.DATA, 0x01020304, 0x1112131415161718, 0x2122, 0x31323334, 0x4142, 5)
-    assert written(header).hex() == "475101" "00" "04030201" "1817161514131211" "2221000000000000" "34333231" "4241" "05" "00"
+    assert written(header).hex() == "4751010004030201181716151413121122210000000000003433323142410500"
 
 
 def test_the_step_wraps_at_32_bits():
