@@ -31,7 +31,7 @@ def mutated(draw, message: bytes) -> bytes:
     """A message with bits flipped, bytes set, cut out, put in, cut off or added."""
     data = bytearray(message)
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(st.sampled_from("flip set cut insert truncate extend copy".split()))
+        kind = draw(st.sampled_from(["flip", "set", "cut", "insert", "truncate", "extend", "copy"]))
         at = draw(st.integers(0, max(len(data) - 1, 0)))
         if kind == "flip" and data:
             data[at] ^= 1 << draw(st.integers(0, 7))

@@ -1,5 +1,7 @@
 """Promise 3 on whole allreduces: an unbiased codec gives an unbiased sum, on every schedule."""
 
+import itertools
+
 import numpy as np
 import pytest
 from contract import cuts
@@ -37,7 +39,7 @@ def widest(text: str, values) -> float:
 @pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_the_mean_of_the_results_is_the_sum(text, schedule, ranks):
-    """Azuma's inequality: errors of successive encodings are martingale differences, at most 2 P of them per element."""
+    """Azuma's inequality: errors of successive encodings are martingale differences, 2 P per element at most."""
     values = arrays(8, ranks, (SIZE,))
     wrong = errors(text, schedule, values, average=True)
     exact = sum(each.astype(np.float64) for each in values)
@@ -99,7 +101,7 @@ def test_direct_has_the_variance_of_its_encodings(text):
     parts = np.array([stated(codec, each, found) for each in values])
     bounds = [chunk * SIZE // ranks for chunk in range(ranks + 1)]
     upper = 0.0
-    for chunk, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for chunk, (begin, end) in enumerate(itertools.pairwise(bounds)):
         upper += parts[np.arange(ranks) != chunk][:, begin:end].sum()
     last = PARTICULARS[codec.name].spread(codec, sum(values), found) ** 2 / 4
     assert wrong.var(0).sum() <= 1.3 * (upper + last.sum())

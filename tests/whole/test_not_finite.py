@@ -173,22 +173,24 @@ def test_a_sum_that_leaves_only_the_buffers_format_is_nobodys_fault(text, schedu
 def test_values_near_the_end_of_float32_are_refused_or_leave_finite_residuals(text, schedule):
     """Never an infinity in the memory: the next call would blame a gradient that was fine."""
     rng = np.random.default_rng(7)
-    done = 0
+    done, blamed = 0, set()
     for ranks, magnitude in itertools.product((1, 2, 3, 4), (1e36, 3e37, 1.6e38, 3.3e38)):
         local = LocalAllreduce(f"{schedule}/{text}/ef", ranks)
         for _ in range(4):
             values = [(rng.uniform(-1, 1, 90) * magnitude).astype(np.float32) for _ in range(ranks)]
             before = residuals(local)
+            results = copies(values)
             try:
-                results = local(copies(values), key="w")
+                local(results, key="w")
             except NonFiniteError as error:
-                assert error.rank is None
+                blamed.add(error.rank)
                 continue
             same_everywhere(results)
             assert np.isfinite(results[0]).all()
             nothing_lost(local, values, before, results)
             done += 1
     assert done
+    assert blamed <= {None}
 
 
 @every_codec
