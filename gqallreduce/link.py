@@ -33,7 +33,7 @@ class Link:
         self.broken = False
         self.statuses = [MPI.Status() for _ in range(REQUESTS)]
         self.comm, request = comm.Idup()
-        self._signatures = (comm.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
+        self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
         wait(request, timeout, self)
 
     def next_call(self) -> int:

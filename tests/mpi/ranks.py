@@ -82,7 +82,7 @@ def seen(allreduce, array, key="w"):
     return bytes_of(array), residual, (last.bytes_sent, last.bytes_received, last.messages, last.selected)
 
 
-def errors(comm, call, *arguments, **options):
+def errors(comm, call, /, *arguments, **options):
     """The exception that `call` raised on each rank, None where it raised none."""
     caught = None
     try:
@@ -92,7 +92,7 @@ def errors(comm, call, *arguments, **options):
     return comm.allgather(None if caught is None else (type(caught), vars(caught)))
 
 
-def everywhere(comm, call, *arguments, **options):
+def everywhere(comm, call, /, *arguments, **options):
     """(type, attributes) of the exception that every rank raised alike."""
     found = errors(comm, call, *arguments, **options)
     assert None not in found, found
