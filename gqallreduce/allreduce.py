@@ -13,21 +13,19 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
-from gqallreduce import frame, model
-from gqallreduce.agreement import FIELDS, agree
+from gqallreduce import frame
+from gqallreduce.agreement import FIELDS, agree, compare_replicas
 from gqallreduce.buffer import Buffer
 from gqallreduce.checkpoint import form_in, load, save
 from gqallreduce.dense import dense_invalid, dense_sum
 from gqallreduce.engine import Engine
-from gqallreduce.errors import Error, NonFiniteError, ReplicaError
-from gqallreduce.hashing import checksum, hash64
+from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.hashing import hash64
 from gqallreduce.home import home
-from gqallreduce.link import wait
+from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.memory import Memory
-from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.scheme import AUTO, Scheme
+from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
-from gqallreduce.worker import Worker
 from gqallreduce.workspace import Workspace
 
 
@@ -37,17 +35,6 @@ class Key:
 
     form: tuple | None
     step: int = 0
-
-
-@dataclass(slots=True)
-class Kind:
-    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by."""
-
-    what: str
-    why: str
-    signature: int
-    stream: int
-    worker: Worker | None
 
 
 class Allreduce:
@@ -89,10 +76,9 @@ class Allreduce:
         self.stats = Statistics(self._residual_norm)
         self._keys: dict[str | None, Key] = {}
         self._kinds: dict[tuple, Kind] = {}
-        self._workers: dict[tuple, Worker] = {}
         self._calls = 0
         self._failed: BaseException | None = None
-        self._profile = model.Profile()
+        self._making = Kinds(self.scheme, self.rank, self.size, self.average, self.workspace)
         self._home = home(self.comm)
         self._home.connect(self.comm, self.timeout)
 
@@ -182,7 +168,7 @@ class Allreduce:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
         self._calls += 1
         if self.verify and self._calls % self.verify == 0:
-            self._compare_replicas(link, target)
+            compare_replicas(link, target.array, self.timeout)
         if self.scheme.feedback:
             self.memory.commit(key)
         form = None if key is None else place[1:]
@@ -221,44 +207,18 @@ class Allreduce:
     def _agree(self, link, place) -> Kind:
         """Compare this call with the other ranks', decide what runs, and remember it."""
         key, shape, order, dtype = place
-        elements = math.prod(shape)
-        choice, why = self._choice(elements, dtype)
+        choice, why = self._making.choose(shape, dtype)
         values = (key, self.scheme.resolved(), shape, dtype, order, self.average, self.seed, frame.VERSION)
         hashes = {name: hash64(value) for name, value in zip(FIELDS, values, strict=True)}
         if self.size > 1:
-            names = self._choices()
+            names = self._making.choices()
             choice = names[agree(link, hashes, names.index(choice), self.timeout)]
         kind = self._kinds.get(place)
         if kind is None:
             signature = hash64(*hashes.values(), choice)
-            kind = self._kinds[place] = self._kind(choice, why, signature, *place)
+            stream = hash64(self.seed, key)
+            kind = self._kinds[place] = self._making.make(choice, why, signature, stream, shape, order, dtype)
         return kind
-
-    def _choices(self) -> list[str]:
-        return [model.DENSE, "ring/raw", *sorted(SCHEDULES)]
-
-    def _choice(self, elements: int, dtype: str) -> tuple[str, str]:
-        """(what runs, why): the schedule of the scheme, the fixed rule's, or what the model finds best."""
-        codec = self.scheme.codec.bind(dtype)
-        if self.scheme.schedule is None:
-            return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
-        if self.scheme.schedule != AUTO:
-            return self.scheme.schedule, "as written"
-        raw = CODECS["raw"]().bind(dtype)
-        return model.choose(codec, raw, self.size, elements, raw.itemsize, self._profile)
-
-    def _kind(self, choice: str, why: str, signature: int, key, shape, order, dtype) -> Kind:
-        if choice == model.DENSE:
-            return Kind(model.DENSE, why, signature, 0, None)
-        schedule, raw, _ = choice.partition("/raw")
-        codec = CODECS["raw"]() if raw else self.scheme.codec
-        what = choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
-        form = (choice, shape, order, dtype)
-        if form not in self._workers:
-            self._workers[form] = Worker(
-                schedule, codec, self.rank, self.size, shape, order, dtype, self.average, self.workspace, Spent()
-            )
-        return Kind(what, why, signature, hash64(self.seed, key), self._workers[form])
 
     def _tell_invalid(self, link, key) -> None:
         """This rank's own call is invalid: join the agreement so marked, or abort the call of a key that is known."""
@@ -271,14 +231,6 @@ class Allreduce:
             dense_invalid(link, known, self.timeout)
         else:
             link.abort(link.next_call(), frame.REASON_ARGUMENTS)
-
-    def _compare_replicas(self, link, target: Buffer) -> None:
-        """ReplicaError unless all ranks have the same bytes."""
-        mine = np.array([checksum(np.ascontiguousarray(target.array).tobytes())], np.uint64)
-        everyone = np.zeros(self.size, np.uint64)
-        wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), self.timeout, link)
-        if len(set(everyone.tolist())) > 1:
-            raise ReplicaError(f"the results differ: checksums per rank {[hex(int(value)) for value in everyone]}")
 
     # --- what is owed ---
 
@@ -308,10 +260,7 @@ class Allreduce:
     def _flush(self, link, key: str) -> np.ndarray:
         shape, order, _ = self._form_of(key)
         total = self.memory.owed(key).copy()
-        raw = CODECS["raw"]()
-        schedule = model.fixed_schedule(self.size, raw, total.size)
-        signature = hash64("flush", key, self.scheme.resolved(), shape, self.average)
-        kind = self._kind(f"{schedule}/raw", "flush", signature, key, total.shape, "C", "float32")
+        kind = self._making.exact(total.size, hash64("flush", key, self.scheme.resolved(), shape, self.average))
         buffer = Buffer(total)
         flaw = self._quantized(link, kind, buffer, buffer, None, None, self._keys[key].step, Spent())
         if flaw is not None:

@@ -52,7 +52,7 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     agree_with_oracle(comm, scheme, [(128 * comm.size, 48)])
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     allreduce(np.ones((128 * comm.size, 48), np.float32), key="w")
-    assert allreduce._workers.popitem()[1].lanes == layout.LANES_MOST
+    assert allreduce._making._workers.popitem()[1].lanes == layout.LANES_MOST
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
