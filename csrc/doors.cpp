@@ -21,6 +21,21 @@ struct Slices {
     return sum;
   }
 
+  // Where the room of a thread ends.
+  std::size_t end(int thread, std::size_t capacity) const { return thread + 1 < count ? begin[thread + 1] : capacity; }
+
+  bool fit(std::size_t capacity) const {
+    for (int thread = 0; thread < count; ++thread)
+      if (size[thread] > end(thread, capacity) - begin[thread]) return false;
+    return true;
+  }
+
+  // Gives every thread exactly the room that its entries need.
+  void line_up() {
+    begin[0] = 0;
+    for (int thread = 1; thread < count; ++thread) begin[thread] = begin[thread - 1] + size[thread - 1];
+  }
+
   // Closes the gaps between the slices; returns the number of entries.
   std::size_t join(std::uint32_t* index, float* value) const {
     std::size_t end = size[0];
@@ -104,18 +119,23 @@ std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std
                     std::uint32_t* index, float* value, std::size_t capacity) {
   const int count = threads_for(n);
   Slices slices(count);
-  on_threads(count, [&](int thread) {
-    const Piece piece = piece_of(n, thread, count);
-    const std::size_t begin = capacity * thread / count, end = capacity * (thread + 1) / count;
-    slices.begin[thread] = begin;
-    slices.size[thread] =
-        kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), piece.size(), floor_bits,
-                          static_cast<std::uint32_t>(piece.begin), index + begin, value + begin, end - begin);
-    return 0;
-  });
-  for (int thread = 0; thread < count; ++thread)
-    if (slices.size[thread] > capacity * (thread + 1) / count - slices.begin[thread])
-      return std::max(slices.total(), capacity + 1);
+  for (int thread = 0; thread < count; ++thread) slices.begin[thread] = capacity * thread / count;
+  const auto collect_pieces = [&] {
+    on_threads(count, [&](int thread) {
+      const Piece piece = piece_of(n, thread, count);
+      const std::size_t begin = slices.begin[thread];
+      slices.size[thread] = kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
+                                              piece.size(), floor_bits, static_cast<std::uint32_t>(piece.begin),
+                                              index + begin, value + begin, slices.end(thread, capacity) - begin);
+      return 0;
+    });
+  };
+  collect_pieces();
+  if (!slices.fit(capacity)) {  // unevenly spread: there may be room for all of them, but not in equal slices
+    if (slices.total() > capacity) return slices.total();
+    slices.line_up();
+    collect_pieces();
+  }
   return slices.join(index, value);
 }
 

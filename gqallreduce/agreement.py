@@ -1,4 +1,4 @@
-"""Do all ranks make the same call?  One 64-bit hash per field, compared in one small allgather before the first."""
+"""Do all ranks make the same call, and have they the same result?  Hashes compared in one small allgather."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 from mpi4py import MPI
 
-from gqallreduce.engine import Link, wait
-from gqallreduce.errors import MismatchError
+from gqallreduce.errors import MismatchError, ReplicaError
+from gqallreduce.hashing import checksum
+from gqallreduce.link import Link, wait
 
 FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
 
@@ -24,7 +25,7 @@ def agree(link: Link, hashes: dict[str, int] | None, word: int, timeout: float) 
     if hashes is not None:
         mine[:] = [1, word, *(hashes[name] for name in FIELDS)]
     everyone = np.zeros((link.size, len(mine)), np.uint64)
-    wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, range(link.size))
+    wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, link)
     invalid = np.flatnonzero(everyone[:, 0] == 0)
     if len(invalid):
         if hashes is not None:
@@ -45,3 +46,12 @@ def _differing(values: list[int]) -> list[int]:
         return []
     common = values[0] if counts[values[0]] == most else next(value for value in values if counts[value] == most)
     return [rank for rank, value in enumerate(values) if value != common]
+
+
+def compare_replicas(link: Link, result: np.ndarray, timeout: float) -> None:
+    """ReplicaError unless all ranks have the same bytes."""
+    mine = np.array([checksum(np.ascontiguousarray(result).tobytes())], np.uint64)
+    everyone = np.zeros(link.size, np.uint64)
+    wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, link)
+    if len(set(everyone.tolist())) > 1:
+        raise ReplicaError(f"the results differ: checksums per rank {[hex(int(value)) for value in everyone]}")

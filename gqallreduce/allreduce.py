@@ -13,20 +13,19 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
-from gqallreduce import frame, model
-from gqallreduce.agreement import FIELDS, agree
+from gqallreduce import frame
+from gqallreduce.agreement import FIELDS, agree, compare_replicas
 from gqallreduce.buffer import Buffer
-from gqallreduce.checkpoint import load, save
-from gqallreduce.dense import dense_sum
-from gqallreduce.engine import Engine, send_aborts, wait
-from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError
-from gqallreduce.hashing import checksum, hash64
+from gqallreduce.checkpoint import form_in, load, save
+from gqallreduce.dense import dense_invalid, dense_sum
+from gqallreduce.engine import Engine
+from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.hashing import hash64
 from gqallreduce.home import home
+from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.memory import Memory
-from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.scheme import AUTO, Scheme
+from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
-from gqallreduce.worker import Worker
 from gqallreduce.workspace import Workspace
 
 
@@ -36,17 +35,6 @@ class Key:
 
     form: tuple | None
     step: int = 0
-
-
-@dataclass(slots=True)
-class Kind:
-    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by."""
-
-    what: str
-    why: str
-    signature: int
-    stream: int
-    worker: Worker | None
 
 
 class Allreduce:
@@ -88,10 +76,9 @@ class Allreduce:
         self.stats = Statistics(self._residual_norm)
         self._keys: dict[str | None, Key] = {}
         self._kinds: dict[tuple, Kind] = {}
-        self._workers: dict[tuple, Worker] = {}
         self._calls = 0
-        self._failed: Exception | None = None
-        self._profile = model.Profile()
+        self._failed: BaseException | None = None
+        self._making = Kinds(self.scheme, self.rank, self.size, self.average, self.workspace)
         self._home = home(self.comm)
         self._home.connect(self.comm, self.timeout)
 
@@ -114,10 +101,21 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        began = perf_counter()
+        return self._guarded(self._call, buf, key, out)
+
+    def _guarded(self, carry_out, *arguments):
+        """Refuse after a call that was given up half-way, and take note when one is."""
         if self._failed is not None:
             raise Error(f"this object is of no use after {type(self._failed).__name__}: {self._failed}; make a new one")
-        link = self._home.connect(self.comm, self.timeout)
+        try:
+            return carry_out(self._home.connect(self.comm, self.timeout), *arguments)
+        except BaseException as error:
+            if self._home.link.broken:
+                self._fail(error)
+            raise
+
+    def _call(self, link, buf, key, out):
+        began = perf_counter()
         try:
             source, target = self._buffers(buf, out, key)
         except (TypeError, ValueError):
@@ -128,15 +126,7 @@ class Allreduce:
         if kind is None or self.check == "always":
             kind = self._agree(link, place)
         spent = Spent(kind.what, kind.why)
-        try:
-            self._run(link, kind, source, target, place, spent)
-        except (TimeoutError, MismatchError) as error:
-            self._fail(error)
-            raise
-        except Error as error:
-            if link.broken:
-                self._fail(error)
-            raise
+        self._run(link, kind, source, target, place, spent)
         spent.total = perf_counter() - began
         self._account(spent, source, key)
         return buf if out is None else out
@@ -166,7 +156,7 @@ class Allreduce:
     def _run(self, link, kind: Kind, source, target, place, spent: Spent) -> None:
         """Carry the call out and, if it succeeded, let what was written take effect."""
         key = place[0]
-        step = self._keys[key].step if key in self._keys else 0
+        step = self._step(key)
         owed = owing = None
         if self.scheme.feedback:
             owed, owing = self.memory.open(key, source.size)
@@ -178,7 +168,7 @@ class Allreduce:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
         self._calls += 1
         if self.verify and self._calls % self.verify == 0:
-            self._compare_replicas(link, target)
+            compare_replicas(link, target.array, self.timeout)
         if self.scheme.feedback:
             self.memory.commit(key)
         form = None if key is None else place[1:]
@@ -194,7 +184,11 @@ class Allreduce:
         finally:
             worker.end()
 
-    def _fail(self, error: Exception) -> None:
+    def _step(self, key) -> int:
+        """How many calls for the key have succeeded."""
+        return self._keys[key].step if key in self._keys else 0
+
+    def _fail(self, error: BaseException) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
         self._failed = error
         cached = self._home.cached
@@ -213,74 +207,35 @@ class Allreduce:
     def _agree(self, link, place) -> Kind:
         """Compare this call with the other ranks', decide what runs, and remember it."""
         key, shape, order, dtype = place
-        elements = math.prod(shape)
-        choice, why = self._choice(elements, dtype)
+        choice, why = self._making.choose(shape, dtype)
         values = (key, self.scheme.resolved(), shape, dtype, order, self.average, self.seed, frame.VERSION)
         hashes = {name: hash64(value) for name, value in zip(FIELDS, values, strict=True)}
         if self.size > 1:
-            names = self._choices()
+            names = self._making.choices()
             choice = names[agree(link, hashes, names.index(choice), self.timeout)]
         kind = self._kinds.get(place)
         if kind is None:
             signature = hash64(*hashes.values(), choice)
-            kind = self._kinds[place] = self._kind(choice, why, signature, *place)
+            stream = hash64(self.seed, key)
+            kind = self._kinds[place] = self._making.make(choice, why, signature, stream, shape, order, dtype)
         return kind
-
-    def _choices(self) -> list[str]:
-        return [model.DENSE, "ring/raw", *sorted(SCHEDULES)]
-
-    def _choice(self, elements: int, dtype: str) -> tuple[str, str]:
-        """(what runs, why): the schedule of the scheme, the fixed rule's, or what the model finds best."""
-        codec = self.scheme.codec.bind(dtype)
-        if self.scheme.schedule is None:
-            return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
-        if self.scheme.schedule != AUTO:
-            return self.scheme.schedule, "as written"
-        raw = CODECS["raw"]().bind(dtype)
-        return model.choose(codec, raw, self.size, elements, raw.itemsize, self._profile)
-
-    def _kind(self, choice: str, why: str, signature: int, key, shape, order, dtype) -> Kind:
-        if choice == model.DENSE:
-            return Kind(model.DENSE, why, signature, 0, None)
-        schedule, raw, _ = choice.partition("/raw")
-        codec = CODECS["raw"]() if raw else self.scheme.codec
-        what = choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
-        form = (choice, shape, order, dtype)
-        if form not in self._workers:
-            self._workers[form] = Worker(
-                schedule, codec, self.rank, self.size, shape, order, dtype, self.average, self.workspace, Spent()
-            )
-        return Kind(what, why, signature, hash64(self.seed, key), self._workers[form])
 
     def _tell_invalid(self, link, key) -> None:
         """This rank's own call is invalid: join the agreement so marked, or abort the call of a key that is known."""
         if self.size == 1:
             return
-        known = next((kind for place, kind in self._kinds.items() if place[0] == key), None)
+        known = next((place for place in self._kinds if place[0] == key), None)
         if known is None or self.check == "always":
             agree(link, None, 0, self.timeout)
-            return
-        tag = link.next_tag()
-        if known.worker is None:
-            return
-        known.worker.step, known.worker.signature = self._keys[key].step, known.signature
-        for lane in range(known.worker.lanes):
-            send_aborts(link, known.worker, known.worker.destinations(), tag + lane, frame.REASON_ARGUMENTS)
-        link.broken = True
-        self._fail(MismatchError("arguments", [self.rank], "its own call was invalid"))
-
-    def _compare_replicas(self, link, target: Buffer) -> None:
-        """ReplicaError unless all ranks have the same bytes."""
-        mine = np.array([checksum(np.ascontiguousarray(target.array).tobytes())], np.uint64)
-        everyone = np.zeros(self.size, np.uint64)
-        wait(link.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), self.timeout, range(self.size))
-        if len(set(everyone.tolist())) > 1:
-            raise ReplicaError(f"the results differ: checksums per rank {[hex(int(value)) for value in everyone]}")
+        elif self._kinds[known].worker is None:
+            dense_invalid(link, known, self.timeout)
+        else:
+            link.abort(link.next_call(), frame.REASON_ARGUMENTS)
 
     # --- what is owed ---
 
     def _form_of(self, key: str) -> tuple:
-        if not self.scheme.feedback or key not in self.memory:
+        if not self.scheme.feedback or key not in self._keys:
             raise KeyError(f"no residual for key {key!r}" if self.scheme.feedback else f"{self.scheme} has no /ef")
         return self._keys[key].form
 
@@ -299,14 +254,13 @@ class Allreduce:
         Raises KeyError for an unknown key or without /ef; `flush()` without /ef is {}.
         """
         if key is None:
-            return {each: self.flush(each) for each in self.memory.keys()}
+            return {each: self.flush(each) for each in self.memory if each in self._keys}
+        return self._guarded(self._flush, key)
+
+    def _flush(self, link, key: str) -> np.ndarray:
         shape, order, _ = self._form_of(key)
-        link = self._home.connect(self.comm, self.timeout)
         total = self.memory.owed(key).copy()
-        raw = CODECS["raw"]()
-        schedule = model.fixed_schedule(self.size, raw, total.size)
-        signature = hash64("flush", key, self.scheme.resolved(), shape, self.average)
-        kind = self._kind(f"{schedule}/raw", "flush", signature, key, total.shape, "C", "float32")
+        kind = self._making.exact(total.size, hash64("flush", key, self.scheme.resolved(), shape, self.average))
         buffer = Buffer(total)
         flaw = self._quantized(link, kind, buffer, buffer, None, None, self._keys[key].step, Spent())
         if flaw is not None:
@@ -315,7 +269,7 @@ class Allreduce:
         return total.reshape(shape, order=order)
 
     def _residual_norm(self) -> float:
-        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory.keys()))
+        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory))
 
     # --- checkpoints ---
 
@@ -331,10 +285,7 @@ class Allreduce:
         """Replace all keys: checked entries of a state, and their residuals as vectors in memory order."""
         self.seed, self.memory = seed, Memory()
         self._kinds.clear()
-        self._keys = {
-            key: Key((tuple(entry["shape"]), entry["order"], entry["dtype"]) if "shape" in entry else None, entry["step"])
-            for key, entry in keys.items()
-        }
+        self._keys = {key: Key(form_in(entry), entry["step"]) for key, entry in keys.items()}
         for key, residual in residuals.items():
             self.memory.set(key, residual)
 

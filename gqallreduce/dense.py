@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
 
 from gqallreduce import frame
-from gqallreduce.engine import message_most, wait
+from gqallreduce.engine import message_most
+from gqallreduce.errors import MismatchError
+from gqallreduce.link import wait
+from gqallreduce.stats import Spent
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE}
+_INNOCENT, _INVALID = -1, -2
 
 
 def dense_sum(link, source, target, owed, owing, allreduce, spent):
@@ -41,6 +46,15 @@ def dense_sum(link, source, target, owed, owing, allreduce, spent):
     return None
 
 
+def dense_invalid(link, place, timeout: float) -> None:
+    """Take part in a call for which this rank's own arguments are invalid: NaN makes the others ask who is to blame."""
+    _, shape, _, dtype = place
+    values = np.full(math.prod(shape), np.nan, np.float64 if dtype == "float64" else np.float32)
+    if values.size:
+        _sum(link, values, timeout, Spent())
+        _blamed(link, _INVALID, timeout)
+
+
 def _sum(link, values, timeout: float, spent) -> None:
     """MPI_Allreduce in place, cut below MPI's int limit."""
     if link.size == 1:
@@ -49,7 +63,7 @@ def _sum(link, values, timeout: float, spent) -> None:
     began = perf_counter()
     for start in range(0, values.size, most):
         part = values[start : start + most]
-        wait(link.comm.Iallreduce(MPI.IN_PLACE, [part, _TYPES[values.dtype.name]]), timeout, range(link.size))
+        wait(link.comm.Iallreduce(MPI.IN_PLACE, [part, _TYPES[values.dtype.name]]), timeout, link)
     spent.wait += perf_counter() - began
     spent.bytes_sent += values.nbytes
     spent.bytes_received += values.nbytes
@@ -62,9 +76,10 @@ def _first_flaw(source, values) -> int | None:
 
 def _name(link, first: int | None, source, values, timeout: float) -> tuple[int, int]:
     """The lowest rank whose own values were not finite; NO_RANK with the sum's index if it overflowed."""
-    mine = np.array([-1 if first is None else first], np.int64)
-    everyone = np.zeros(link.size, np.int64)
-    wait(link.comm.Iallgather([mine, MPI.INT64_T], [everyone, MPI.INT64_T]), timeout, range(link.size))
+    everyone = _blamed(link, _INNOCENT if first is None else first, timeout)
+    invalid = np.flatnonzero(everyone == _INVALID)
+    if len(invalid):
+        raise MismatchError("arguments", invalid.tolist(), "their own call was invalid")
     guilty = np.flatnonzero(everyone >= 0)
     if len(guilty):
         return int(guilty[0]), int(everyone[guilty[0]])
@@ -72,6 +87,14 @@ def _name(link, first: int | None, source, values, timeout: float) -> tuple[int,
     if not len(bad):  # finite in float32, not in the buffer's 16 bits
         bad = np.argmax(np.abs(values), keepdims=True)
     return frame.NO_RANK, source.c_index(bad)
+
+
+def _blamed(link, mine: int, timeout: float) -> np.ndarray:
+    """Per rank: the C-order index of its first value that is not finite, _INNOCENT or _INVALID."""
+    everyone = np.zeros(link.size, np.int64)
+    sent = np.array([mine], np.int64)
+    wait(link.comm.Iallgather([sent, MPI.INT64_T], [everyone, MPI.INT64_T]), timeout, link)
+    return everyone
 
 
 def _owe_rounding(link, target, exact, owing, average: bool) -> None:

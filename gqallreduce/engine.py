@@ -2,7 +2,7 @@
 
 Rules, each measured (docs/design.md): at most 64 requests outstanding, shared out among the lanes, sends and receives
 apart, so that no lane can starve another; completions in batches; a poll after every 100 us of arithmetic; a wait spins
-for 100 us, then yields the core. The tag says when (call order and lane), the frame header says what.
+for 100 us, then yields the core. Abort frames are looked for where there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -14,49 +14,13 @@ from collections import deque
 from mpi4py import MPI
 
 from gqallreduce import frame
-from gqallreduce.errors import Error, MismatchError, TimeoutError, WireError
+from gqallreduce.errors import Error, MismatchError, TimeoutError
+from gqallreduce.link import REQUESTS, Link, abandoned, pause
 from gqallreduce.message import Expected, ForeignFrame, Parcel
 
-REQUESTS = 64
-SPIN = 100e-6
 POLL = 100e-6
+LISTEN = 2e-3
 MESSAGE_MOST = 1 << 30
-_LANES = 16
-_CALLS = 1024
-_abandoned: list = []  # requests and buffers of broken calls: MPI may still look at them
-
-
-class Link:
-    """A duplicate of a communicator that only this package talks on, and the count of calls made on it."""
-
-    def __init__(self, comm, timeout: float):
-        self.rank, self.size = comm.rank, comm.size
-        self.calls = 0
-        self.broken = False
-        self.statuses = [MPI.Status() for _ in range(REQUESTS)]
-        self.comm, request = comm.Idup()
-        wait(request, timeout, range(self.size))
-
-    def next_tag(self) -> int:
-        tag = self.calls % _CALLS * _LANES
-        self.calls += 1
-        return tag
-
-
-def wait(request, timeout: float, ranks) -> None:
-    """Poll a collective's request; TimeoutError naming all `ranks` after `timeout` seconds."""
-    began = time.perf_counter()
-    while not request.Test():
-        _pause(began)
-        if time.perf_counter() - began > timeout:
-            _abandoned.append(request)
-            raise TimeoutError(timeout, ranks)
-
-
-def _pause(since: float) -> None:
-    """Spin at first, then let another process have the core."""
-    if time.perf_counter() - since > SPIN:
-        os.sched_yield()
 
 
 def message_most() -> int:
@@ -72,9 +36,10 @@ class Engine:
 
     def __init__(self, link: Link, worker, timeout: float):
         self.link, self.worker, self.timeout = link, worker, timeout
-        self.tag = link.next_tag()
+        self.call = link.next_call()
+        self.tag = link.tag(self.call, worker.signature)
         self.most = message_most()
-        share = max(1, REQUESTS // 2 // worker.lanes)
+        share = max(1, REQUESTS // 2 // min(worker.lanes, worker.lanes_at_once))
         self.lanes = [_Lane(self, lane, share) for lane in range(worker.lanes)]
         self.requests: list = []
         self.owners: list = []
@@ -84,38 +49,45 @@ class Engine:
         try:
             self._run()
         except ForeignFrame as foreign:
-            self._abort(frame.REASON_MISMATCH if foreign.header is None else _reason(foreign.header))
+            if foreign.header is None:  # whoever aborts has told all
+                self.link.abort(self.call, frame.REASON_MISMATCH)
             raise self._foreign(foreign) from None
-        except TimeoutError:
-            self._abort(frame.REASON_TIMEOUT)
+        except BaseException as error:
+            reason = frame.REASON_TIMEOUT if isinstance(error, TimeoutError) else frame.REASON_FAILURE
+            self.link.abort(self.call, reason)
             raise
-        except BaseException:
-            self._abort(frame.REASON_FAILURE)
-            raise
+        finally:
+            self._leave()
 
     def _run(self) -> None:
-        running, spent = self.lanes, self.worker.spent
-        heard = busy = polled = time.perf_counter()
-        while running or self.requests:
+        coming, running, spent = deque(self.lanes), [], self.worker.spent
+        heard = busy = polled = listened = time.perf_counter()
+        while coming or running:
+            while coming and len(running) < self.worker.lanes_at_once:
+                running.append(coming.popleft())
             ready = next((lane for lane in running if lane.ready()), None)
             if ready is not None:
                 ready.advance()
-                if ready.finished:
-                    running = [lane for lane in running if not lane.finished]
                 busy = time.perf_counter()
                 if busy - polled < POLL and any(lane.ready() for lane in running):
                     continue  # a poll may hand the core to another process: not after every step
             completed, received = self._poll()
+            if completed or ready is not None:
+                running = [lane for lane in running if not lane.done()]
             now = time.perf_counter()
             if received or not self.requests:
                 heard = now
             if ready is None:
                 if not completed:
-                    _pause(busy)
+                    pause(busy)
+                    if now - listened > LISTEN:
+                        self.link.listen(self.call, self.tag, self._due())
+                        listened = now
                     if now - heard > self.timeout:
                         raise TimeoutError(self.timeout, self._silent())
                 spent.wait += now - polled
             polled = now
+        self.link.listen(self.call, self.tag, ())  # who comes late may have all it needs, but its peers have given up
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
@@ -124,7 +96,7 @@ class Engine:
         try:
             done = MPI.Request.Testsome(self.requests, self.link.statuses)
         except MPI.Exception:
-            raise ForeignFrame(self._truncated(), None) from None
+            raise ForeignFrame(self._truncated()) from None
         if not done:
             return False, False
         received = False
@@ -148,45 +120,34 @@ class Engine:
 
     # --- when something is wrong ---
 
+    def _due(self) -> set[int]:
+        return {owner.item.source for owner in self.owners if isinstance(owner, _Receiving)}
+
     def _silent(self) -> set[int]:
         """Peers whose message is due here, or who do not take ours."""
-        due = {owner.item.source for owner in self.owners if isinstance(owner, _Receiving)}
-        return due or {owner.parcel.to for owner in self.owners if isinstance(owner, _Sending)}
+        return self._due() or {owner.parcel.to for owner in self.owners if isinstance(owner, _Sending)}
 
-    def _abort(self, reason: int) -> None:
-        """Stand in for every message that will not be sent by an abort frame, and leave what is under way behind."""
-        self.link.broken = True
-        for lane in self.lanes:
-            destinations = self.worker.destinations()[lane.sent :]
-            send_aborts(self.link, self.worker, destinations, self.tag + lane.number, reason)
+    def _leave(self) -> None:
+        """After an error: what is under way stays behind."""
+        if not self.requests:
+            return
         for request, owner in zip(self.requests, self.owners, strict=True):
-            if isinstance(owner, _Receiving):
+            if isinstance(owner, _Receiving) and request != MPI.REQUEST_NULL:
                 request.Cancel()
-        _abandoned.append((self.requests, self.owners, self.worker.wires))
+        abandoned.append((self.requests, self.owners))
 
     def _foreign(self, foreign: ForeignFrame) -> Error:
         header, source = foreign.header, foreign.source
-        if header is None or header.kind != frame.ABORT:
+        self.link.broken = True
+        if header is None:
             return MismatchError("frame", [source], "a message in mid-call belongs to another call")
         if header.word == frame.REASON_TIMEOUT:
-            return TimeoutError(self.timeout, [header.rank])
+            return TimeoutError(self.timeout, self._silent() or {source})
         if header.word == frame.REASON_ARGUMENTS:
-            return MismatchError("arguments", [header.rank], "its own call was invalid")
+            return MismatchError("arguments", [source], "its own call was invalid")
         if header.word == frame.REASON_FAILURE:
-            return Error(f"rank {header.rank} failed in mid-call; this object can no longer be used")
-        return MismatchError("frame", [header.rank], f"rank {source} met a message of another call")
-
-
-def _reason(header: frame.Header) -> int:
-    return header.word if header.kind == frame.ABORT else frame.REASON_MISMATCH
-
-
-def send_aborts(link: Link, worker, destinations, tag: int, reason: int) -> None:
-    """Abort frames in place of messages to `destinations`, not waited for."""
-    buffer = bytearray(frame.SIZE)
-    frame.Header(frame.ABORT, worker.step, worker.signature, reason, link.rank).write(buffer)
-    requests = [link.comm.Isend([buffer, frame.SIZE, MPI.BYTE], to, tag) for to in destinations]
-    _abandoned.append((buffer, requests))
+            return Error(f"rank {source} failed in mid-call; this object can no longer be used")
+        return MismatchError("frame", [source], "it met a message of another call")
 
 
 class _Sending:
@@ -221,18 +182,10 @@ class _Receiving:
         lane.receives_free += 1
         item.received += got
         item.parts_left -= 1
-        if not item.parts_left or _is_abort(item):
+        if not item.parts_left:
             item.nbytes = item.received
         lane.post_receives()
         return True
-
-
-def _is_abort(item: Expected) -> bool:
-    """An abort frame comes in one part, however many were due."""
-    try:
-        return item.received == frame.SIZE and frame.read(item.room[: frame.SIZE]).kind == frame.ABORT
-    except WireError:
-        return False
 
 
 class _Lane:
@@ -244,12 +197,17 @@ class _Lane:
         self.waiting: list[Expected] = []
         self.to_send: deque = deque()
         self.to_receive: deque = deque()
-        self.sends_free = self.receives_free = share
-        self.sent = 0
+        self.share = self.sends_free = self.receives_free = share
         self.finished = False
 
     def ready(self) -> bool:
+        if self.finished:
+            return False
         return not self.waiting or any(item.nbytes is not None for item in self.waiting)
+
+    def done(self) -> bool:
+        """Finished, and all its messages out."""
+        return self.finished and self.sends_free == self.share and not self.to_send
 
     def advance(self) -> None:
         """One step: up to the next kernel call, or to where it must wait."""
@@ -262,7 +220,6 @@ class _Lane:
                 self.to_receive.extend((part, _Receiving(self, event)) for part in parts)
                 self.post_receives()
             elif isinstance(event, Parcel):
-                self.sent += 1
                 spent = self.engine.worker.spent
                 spent.messages += 1
                 spent.bytes_sent += len(event.data)
@@ -275,7 +232,7 @@ class _Lane:
         self.finished = True
 
     def _parts(self, data, nbytes: int, message: Parcel | Expected) -> list:
-        """A message cut into MPI messages of at most `most` bytes: their number follows from the bound, known to both."""
+        """A message cut into MPI messages of at most `most` bytes: as many as its bound needs, which both ends know."""
         most = self.engine.most
         message.parts_left = max(1, -(-message.bound // most))
         if message.parts_left == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from gqallreduce.engine import Link
+from gqallreduce.link import Link
 
 _keyval = None
 

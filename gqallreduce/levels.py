@@ -23,9 +23,12 @@ class LevelCodec(FixedSizeCodec):
         return _kernels.levels_nbytes(region.start, region.size, self.bucket, self.bits)
 
     def write(self, x, owed, owing, payload, region, stream):
-        return _kernels.levels_encode(
+        flawed = _kernels.levels_encode(
             x, owed, owing, payload, self.levels, self.norm == "l2", region.start, self.bucket, stream
         )
+        if self.bits == 1 and owing is not None:  # the error reaches twice the norm, and so may leave float32
+            flawed = flawed or not _kernels.all_finite(owing)
+        return flawed
 
     def read(self, payload, y, region, scale):
         _kernels.levels_decode(payload, y, self.levels, region.start, self.bucket, scale)

@@ -9,9 +9,9 @@ from gqallreduce import frame
 
 
 class ForeignFrame(Exception):
-    """A message of another call, or an abort (see its header), in place of the one that was due."""
+    """A message of another call in place of the one that was due, or an abort: then with its header."""
 
-    def __init__(self, source: int, header: frame.Header | None):
+    def __init__(self, source: int, header: frame.Header | None = None):
         self.source, self.header = source, header
 
 

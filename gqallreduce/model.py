@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from gqallreduce import frame
 from gqallreduce.layout import Grid, Region, lane_count
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.schedule import Encode, Recv, Send
@@ -78,6 +80,7 @@ class Work:
     decoded: float
 
 
+@lru_cache(maxsize=64)  # direct and ring have O(P) moves to count
 def work(schedule: str, size: int) -> Work:
     """Counted from rank 0's rounds."""
     found = SCHEDULES[schedule]
@@ -92,13 +95,24 @@ def work(schedule: str, size: int) -> Work:
     )
 
 
+def _lanes(schedule: str, codec, size: int, elements: int) -> int:
+    return lane_count(elements, SCHEDULES[schedule].chunks(size), codec.grid(Grid(4096)), codec.nbytes_bound)
+
+
+def bytes_sent(schedule: str, codec, size: int, elements: int) -> float:
+    """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
+    chunks = SCHEDULES[schedule].chunks(size)
+    lanes = _lanes(schedule, codec, size, elements)
+    piece = -(-elements // (chunks * lanes))
+    return work(schedule, size).sent * chunks * lanes * (frame.SIZE + message_bytes(codec, piece))
+
+
 def predict(schedule: str, codec, size: int, elements: int, profile: Profile) -> float:
     """Seconds of one allreduce of `elements` float32 values on `size` ranks."""
     done = work(schedule, size)
-    chunks = SCHEDULES[schedule].chunks(size)
-    lanes = lane_count(elements, chunks, codec.grid(Grid(4096)), codec.nbytes_bound)
+    lanes = _lanes(schedule, codec, size, elements)
     encode, decode = profile.rates.get(codec.name, (4.0, 2.0))
-    wire = profile.beta * done.sent * message_bytes(codec, elements)
+    wire = profile.beta * bytes_sent(schedule, codec, size, elements)
     arithmetic = 4 * elements * profile.copy * (encode * done.encoded + decode * done.decoded)
     latency = profile.alpha * done.rounds + profile.software * done.messages * lanes
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes

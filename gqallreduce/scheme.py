@@ -67,7 +67,7 @@ class Scheme:
             kept = None if selected is None else selected[number]
             nbytes = self.codec.encode(part, None, None, wire[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
-                raise NonFiniteError(0, None, int(np.argmin(np.isfinite(x))))
+                raise NonFiniteError(0, None, region.start + _first_flaw(part))
             at += nbytes
         header = bytearray(frame.SIZE)
         frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
@@ -104,6 +104,12 @@ class Scheme:
                 return done.value
 
 
+def _first_flaw(x) -> int:
+    """The first value that is not finite; of finite ones that cannot be encoded, the largest."""
+    bad = ~np.isfinite(x)
+    return int(np.argmax(bad if bad.any() else np.abs(x)))
+
+
 def _regions(codec: Codec, size: int) -> list[Region]:
     grid = codec.grid(columns((size,), "C"))
     return [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
@@ -136,6 +142,8 @@ def _options(text: str, written: str | None) -> tuple[dict, str]:
         if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
             raise ValueError("keyword options only")
         values = {word.arg: _literal(word.value) for word in call.keywords}
+        if not isinstance(call.func, ast.Name) or len(values) < len(call.keywords):
+            raise ValueError("every option once, in one pair of parentheses")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"scheme {text!r}: options {written!r} cannot be read ({error})") from None
     shown = ", ".join(f"{word.arg}={ast.unparse(word.value)}" for word in call.keywords)

@@ -23,9 +23,16 @@ from gqallreduce.program import DROPPED, RESULT, Encoding, Receiving, program
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.values import Values, of, part
 
+LIVE_LEAST = 1 << 20
+LIVE_SHARE = 0.75
+
 
 class Worker:
-    """The arithmetic of one rank for one (scheme, shape, order, dtype); used again for every call of its kind."""
+    """The arithmetic of one rank for one (scheme, shape, order, dtype); used again for every call of its kind.
+
+    lanes_at_once
+        how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 1 MiB).
+    """
 
     def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, workspace, spent):
         self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype)
@@ -38,10 +45,21 @@ class Worker:
         self.short = dtype in ("float16", "bfloat16")
         self.scale = 1.0 / size if average else 1.0
         self.workspace, self.spent = workspace, spent
+        room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * math.prod(shape))
+        self.lanes_at_once = max(1, int(room // max([1, *map(self._most_live, range(self.lanes))])))
 
     @property
     def lanes(self) -> int:
         return len(self.pieces)
+
+    def _most_live(self, lane: int) -> int:
+        """Bytes of all messages, out and in, of a lane's widest round."""
+        rounds = []
+        for step in self.steps:
+            rooms = sum(self._bound(lane, receiving.move.wires) for receiving in step.receivings)
+            made = [each.move for each in step.outgoing if isinstance(each, Encoding)]
+            rounds.append(rooms + self._bound(lane, made))
+        return max(rounds)
 
     def begin(self, source, target, owed, owing, key64: int, step: int, signature: int) -> None:
         """Start a call: Buffers, residuals (None without feedback), and what tells its frames from others'."""
@@ -85,10 +103,6 @@ class Worker:
                 yield from self._unpack(lane, arrived)
         yield from self.values.finish(lane)
 
-    def destinations(self) -> list[int]:
-        """To whom a lane sends, in order."""
-        return [move.to for step in self.steps for move in step.outgoing if not isinstance(move, Encoding)]
-
     # --- encoding ---
 
     def _encode(self, lane: int, encoding: Encoding):
@@ -111,7 +125,10 @@ class Worker:
             self.workspace.give(made.buffer)
 
     def _encode_regions(self, place, piece: Piece, move, buffer):
-        """Encode region after region behind the header; returns bytes written. Stops at a value that is not finite."""
+        """Encode region after region behind the header; returns bytes written.
+
+        A region that is not finite does not end it: the first flaw in C order may lie in a later one.
+        """
         values, codec = self.values, self.codec
         running = values.running.get(place)
         owing = values.owing if len(move.holders) == 1 else None
@@ -127,10 +144,9 @@ class Worker:
             nbytes = codec.encode(x, owed, of(owing, region), buffer[at:end], region, stream, kept)
             if nbytes == NOT_FINITE:
                 values.blame(place, region, x, owed, own=running is None)
-                break
-            if kept is not None:
-                self.spent.selected += len(kept.index)
-            at += nbytes
+            else:
+                at += nbytes
+                self.spent.selected += 0 if kept is None else len(kept.index)
             self.spent.encode += perf_counter() - began
             yield
         if selected is not None and running is not None:
@@ -186,6 +202,7 @@ class Worker:
     # --- sending and receiving ---
 
     def _bound(self, lane: int, wires) -> int:
+        """Most bytes of a message of wires (or encodings: whatever has a chunk)."""
         return sum(frame.SIZE + self.pieces[lane][wire.chunk].bound for wire in wires)
 
     def _pack(self, lane: int, move) -> Parcel:
@@ -242,12 +259,12 @@ class Worker:
         try:
             header = frame.read(arrived.room[at : arrived.nbytes])
         except WireError:
-            raise ForeignFrame(arrived.source, None) from None
+            raise ForeignFrame(arrived.source) from None
         ours = (header.signature, header.step, header.lane) == (self.signature, self.step, lane)
         if header.kind == frame.DATA:
             ours = ours and header.rank == wire.author and at + frame.SIZE + header.word <= arrived.nbytes
         if not ours or header.kind == frame.ABORT:
-            raise ForeignFrame(arrived.source, header)
+            raise ForeignFrame(arrived.source)
         return header
 
     def _apply(self, place, header, payload, adds: bool, kept: str):

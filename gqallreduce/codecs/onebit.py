@@ -20,7 +20,7 @@ class OneBit(FixedSizeCodec):
     Error: at most max|v| + |mean| per value; on N(0, s) the mean square is (1 - 2/pi) s^2 = 0.363 s^2.
     Cost: 1 bit per value + 8 bytes per column.
     Source: Seide, Fu, Droppo, Li and Yu, Interspeech 2014, section 2.2; Dryden et al., MLHPC 2016; differs: exact
-    means (no sampling), float64 sums in a fixed order, columns as docs/schemes.md says.
+    means (no sampling), float64 sums in a fixed order, columns as docs/codecs.md says.
     """
 
     name = "onebit"

@@ -35,12 +35,26 @@ def test_collect_finds_what_a_comparison_finds(level, threads, kind, n):
             for keep in (True, False):
                 with using(level, threads):
                     count, index, value, r = collect(x, error, floor, n, keep)
-                # With several threads a slice of the capacity may overflow where the whole would not.
-                assert count == expected.size or (threads > 1 and count > n)
-                if count == expected.size:
-                    assert same_bits(index[:count], expected.astype(np.uint32))
-                    assert same_bits(value[:count], v[expected])
+                assert count == expected.size
+                assert same_bits(index[:count], expected.astype(np.uint32))
+                assert same_bits(value[:count], v[expected])
                 assert r is None or same_bits(r, v)
+
+
+@every_level
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("begin", [0, 33000, 69000])
+def test_collect_fills_all_the_room_however_unevenly_the_values_lie(level, threads, begin):
+    x = floats(1, 70001) * np.float32(1e-3)
+    x[begin : begin + 1000] = 7
+    for capacity in (1000, 1001, 999):
+        with using(level, threads):
+            count, index, value, r = collect(x, None, int(np.float32(7).view(np.uint32)), capacity)
+        assert count == 1000
+        assert same_bits(r, x)
+        if capacity >= count:
+            assert same_bits(index[:1000], np.arange(begin, begin + 1000, dtype=np.uint32))
+            assert same_bits(value[:1000], x[begin : begin + 1000])
 
 
 @every_level

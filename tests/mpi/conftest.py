@@ -18,8 +18,8 @@ import time
 
 import pytest
 
-# How long the first rank to finish a phase waits for the last one.
-PATIENCE_SECONDS = float(os.environ.get("GQALLREDUCE_TEST_PATIENCE", "10"))
+# How long the first rank to finish a phase waits for the last one; generous, since it is spent only when one is lost.
+PATIENCE_SECONDS = float(os.environ.get("GQALLREDUCE_TEST_PATIENCE", "30"))
 # What launchers tell a rank about the size of its job.
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 TAG = 7

@@ -1,0 +1,106 @@
+"""`plan`: what an allreduce should take, by the cost model, for every scheme and for a dense one. Needs no MPI.
+
+A prediction ranks schemes and shows where a link ends and latency begins; it replaces no measurement.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+
+import gqallreduce as gq
+from gqallreduce import model
+from gqallreduce.cli.quantities import bandwidth, bytes_text, count, nbytes, seconds, seconds_text
+from gqallreduce.cli.tables import print_table
+
+COLUMNS = ("scheme", "time", "speed-up", "sent per rank", "rounds", "messages")
+ITEMSIZE = 4
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row: a scheme or "dense", seconds, bytes sent by a rank, rounds, messages (None: the MPI's own affair)."""
+
+    scheme: str
+    seconds: float
+    bytes_sent: float
+    rounds: int | None = None
+    messages: int | None = None
+
+
+def add_arguments(parser):
+    """The options of `plan`."""
+    usual = model.Profile()
+    parser.add_argument("--ranks", type=count, required=True, metavar="P", help="number of ranks")
+    size = "of the float32 buffer: 100MB, 64MiB"
+    parser.add_argument("--nbytes", type=nbytes, required=True, metavar="SIZE", help=size)
+    rate = f"of a rank's link: 100Gbit/s, 12.5GB/s (default {8 * 1e-9 / usual.beta:g}Gbit/s)"
+    parser.add_argument("--bandwidth", type=bandwidth, default=1 / usual.beta, metavar="RATE", help=rate)
+    latency = f"of a round: 2us (default {usual.alpha * 1e6:g}us)"
+    parser.add_argument("--latency", type=seconds, default=usual.alpha, metavar="TIME", help=latency)
+    copy = f"memcpy of float32 on a rank's cores (default {1e-9 / usual.copy:g}GB/s)"
+    parser.add_argument("--memory", type=bandwidth, default=1 / usual.copy, metavar="RATE", help=copy)
+    texts = "codecs as in a scheme, without a schedule (every codec's example)"
+    parser.add_argument("--codecs", nargs="+", metavar="CODEC", help=texts)
+
+
+def run(arguments):
+    """Prints the table, best first; 0, or 2 for a buffer or codec that cannot be."""
+    try:
+        codecs = [_codec(text) for text in arguments.codecs or _examples()]
+        if arguments.nbytes % ITEMSIZE:
+            raise ValueError(f"--nbytes: got {arguments.nbytes} bytes, expected whole float32 values of {ITEMSIZE}")
+    except ValueError as problem:
+        print(f"plan: {problem}", file=sys.stderr)
+        return 2
+    profile = replace(model.Profile(), alpha=arguments.latency, beta=1 / arguments.bandwidth, copy=1 / arguments.memory)
+    found = predictions(codecs, arguments.ranks, arguments.nbytes // ITEMSIZE, profile)
+    dense = next(each for each in found if each.scheme == model.DENSE)
+    print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
+    print(_assumptions(arguments, profile))
+    return 0
+
+
+def predictions(codecs, ranks, elements, profile):
+    """Every codec (a Scheme without schedule) on every schedule, and dense; the shortest time first."""
+    found = [_dense(ranks, elements * ITEMSIZE, profile)]
+    for scheme in codecs:
+        for schedule in model.SCHEDULES:
+            done = model.work(schedule, ranks)
+            time = model.predict(schedule, scheme.codec, ranks, elements, profile)
+            sent = model.bytes_sent(schedule, scheme.codec, ranks, elements)
+            found.append(Prediction(f"{schedule}/{scheme}", time, sent, done.rounds, done.messages))
+    return sorted(found, key=lambda each: (each.seconds, each.scheme))
+
+
+def _dense(ranks, size, profile):
+    """Of the bytes only those of a ring are known: each rank sends all but its own share, twice."""
+    return Prediction(model.DENSE, model.predict_dense(ranks, size, profile), 2 * size * (ranks - 1) / ranks)
+
+
+def _examples():
+    """The example of every codec, without its schedule."""
+    for entry in gq.schemes():
+        if entry.kind == "codec":
+            schedule = gq.Scheme.parse(entry.example).schedule
+            yield entry.example.removeprefix(f"{schedule}/")
+
+
+def _codec(text):
+    scheme = gq.Scheme.parse(text)
+    if scheme.schedule is not None:
+        raise ValueError(f"--codecs: got {text!r}, expected it without a schedule; all schedules are shown")
+    return scheme
+
+
+def _cells(each, dense):
+    speedup = f"{dense / each.seconds:.2f}x" if each.seconds else "-"
+    moves = ["-" if number is None else f"{number}" for number in (each.rounds, each.messages)]
+    return [each.scheme, seconds_text(each.seconds), speedup, bytes_text(each.bytes_sent), *moves]
+
+
+def _assumptions(arguments, profile):
+    return (
+        f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
+        f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
+        f"{8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at {1e-9 / profile.copy:.3g} GB/s. Messages are those of one "
+        "lane. dense is the better of a ring and recursive doubling; its bytes are the ring's."
+    )

@@ -1,0 +1,67 @@
+"""Quantities with units as people write them: 100MB, 64MiB, 100Gbit/s, 2us."""
+
+import argparse
+import re
+from fractions import Fraction
+
+_FORM = re.compile(r"\s*(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)\s*(?P<unit>[A-Za-z/]*)\s*")
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+BYTES = {"": 1} | {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+RATES = {f"{prefix}bit/s": Fraction(factor, 8) for prefix, factor in _DECIMAL.items()} | {
+    f"{prefix}B/s": factor for prefix, factor in (_DECIMAL | _BINARY).items()
+}
+TIMES = {"s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
+
+
+def nbytes(text):
+    """A whole number of bytes >= 0; without a unit, bytes."""
+    value = _quantity(text, BYTES, "a size as 4096, 100MB or 64MiB")
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of bytes, not {float(value):g}")
+    return int(value)
+
+
+def bandwidth(text):
+    """Bytes per second, > 0."""
+    value = _quantity(text, RATES, "a rate in bits or bytes per second as 100Gbit/s, 950Mbit/s or 12.5GB/s")
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a rate above zero")
+    return float(value)
+
+
+def seconds(text):
+    """Seconds >= 0."""
+    return float(_quantity(text, TIMES, "a time as 2us, 500ns, 0.1ms or 1s"))
+
+
+def count(text):
+    """A whole number >= 1."""
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number from 1 on")
+    return int(text)
+
+
+def _quantity(text, units, expected):
+    """Number times unit, without the rounding of binary fractions: 2.3MB is 2300000 bytes."""
+    form = _FORM.fullmatch(text)
+    if form is None or form["unit"] not in units:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
+    return Fraction(form["number"]) * Fraction(units[form["unit"]])
+
+
+def bytes_text(value):
+    """Bytes in decimal units, as links are sold: 1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.4g} TB"
+
+
+def seconds_text(value):
+    """A time with three digits: 12.3 ms."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= 0.9995 * factor:
+            return f"{value / factor:.3g} {unit}" if value < 999.5 * factor else f"{value / factor:.0f} {unit}"
+    return f"{value * 1e9:.3g} ns"

@@ -1,0 +1,38 @@
+"""A table on the terminal: by rich where it is installed, else in aligned columns."""
+
+import importlib.util
+import sys
+
+
+def print_table(columns, rows, right=()):
+    """Print rows of text under `columns`; those named in `right` are aligned to the right.
+
+    On a terminal rich folds what is too wide; into a pipe or a file every row is one line.
+    """
+    if importlib.util.find_spec("rich") is None:
+        print_plain(columns, rows, right)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    wide = sum(_widths(columns, rows)) + 4 * len(columns)
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else wide).print(table)
+
+
+def print_plain(columns, rows, right=()):
+    """The same without rich."""
+    widths = _widths(columns, rows)
+    for row in [columns, ["-" * width for width in widths], *rows]:
+        cells = zip(columns, row, widths, strict=True)
+        line = [f"{cell:>{width}}" if name in right else f"{cell:{width}}" for name, cell, width in cells]
+        print("  ".join(line).rstrip())
+
+
+def _widths(columns, rows):
+    return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]

@@ -1,0 +1,151 @@
+"""What every codec is held to, as functions: one message encoded and decoded with guards around all that is lent."""
+
+import numpy as np
+
+from gqallreduce import _kernels
+from gqallreduce.codec import NOT_FINITE
+from gqallreduce.layout import Grid, Region
+from gqallreduce.selection import Parts
+from gqallreduce.workspace import Workspace
+
+GUARD = 67
+STREAM = _kernels.Stream(0x0123456789ABCDEF, 3, 5, 7)
+
+# (columns, start, size, total): aligned and not, cut-off units at both ends, less than one unit, runs in parts
+PLACES = [
+    (Grid(4096), 0, 1000, 1000),
+    (Grid(4096), 0, 9001, 9001),
+    (Grid(33), 0, 1, 1),
+    (Grid(33), 66, 330, 1000),
+    (Grid(33), 50, 3, 1000),
+    (Grid(33), 65, 2, 1000),
+    (Grid(33), 17, 1201, 4000),
+    (Grid(70001, 3), 23330, 50000, 140002),
+    (Grid(40), 2**33 + 7, 777, 2**34),
+]
+
+
+def region(codec, place) -> Region:
+    columns, start, size, total = place
+    return Region(start, size, codec.grid(columns), total)
+
+
+def cuts(found: Region) -> list[int]:
+    """The elements, counted in the region, at which its units begin or end."""
+    grid, begin, end = found.grid, found.start, found.start + found.size
+    inner = [grid.boundary(unit) for unit in range(grid.unit(begin) + 1, grid.unit(end - 1) + 1)] if found.size else []
+    return [0, *(cut - begin for cut in inner), found.size]
+
+
+class Guarded:
+    """A vector that begins 67 elements into its memory; `check` fails if anything beside it was touched."""
+
+    def __init__(self, array):
+        self.room = np.frombuffer(bytearray(b"\xa5" * (array.itemsize * (array.size + 2 * GUARD))), array.dtype)
+        self.array = self.room[GUARD : GUARD + array.size]
+        self.array[:] = array
+
+    def check(self) -> None:
+        outside = np.concatenate([self.room[:GUARD], self.room[GUARD + self.array.size :]])
+        assert (outside.view(np.uint8) == 0xA5).all(), "written outside of what was lent"
+
+
+def vector(codec, seed: int, size: int, kind: str = "normal") -> np.ndarray:
+    """Values in the codec's working dtype; `kind` says how awkward they are."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(size)
+    if kind == "denormal":
+        x *= 1e-39
+    elif kind == "huge":
+        x = np.clip(x, -1, 1) * 3.3e38
+    elif kind == "ties":
+        x = np.round(x)
+    elif kind == "wide":
+        x *= np.exp2(rng.integers(-120, 100, size))
+    elif kind == "constant":
+        x[:] = -0.7
+    elif kind == "zero":
+        x = np.where(rng.random(size) < 0.5, 0.0, -0.0)
+    elif kind == "one hot":
+        x *= 0
+        x[size // 2 : size // 2 + 1] = 5
+    else:
+        assert kind == "normal"
+    return x.astype(codec.working)
+
+
+KINDS = ["normal", "denormal", "huge", "ties", "wide", "constant", "zero", "one hot"]
+
+
+def encode(codec, x, owed, found: Region, stream=STREAM, feedback=True):
+    """(message or NOT_FINITE, owing or None) of one region, as a Worker would have it encoded, with guards."""
+    inputs = [Guarded(x), Guarded(np.zeros(0, np.float32) if owed is None else owed)]
+    given = inputs[0].array, None if owed is None else inputs[1].array
+    owing = Guarded(np.full(x.size, 99, np.float32))
+    out = owing.array if feedback else None
+    wire = Guarded(np.zeros(codec.nbytes_bound([found]), np.uint8))
+    selected = select(codec, [(found, *given, out)])[0] if codec.selects else None
+    nbytes = codec.encode(*given, out, wire.array, found, stream, selected)
+    for each in (*inputs, owing, wire):
+        each.check()
+    assert same_bits(given[0], x)
+    assert owed is None or same_bits(given[1], owed)
+    if nbytes == NOT_FINITE:
+        return NOT_FINITE, None
+    assert 0 <= nbytes <= wire.array.size
+    assert nbytes == wire.array.size or not codec.fixed_size
+    return wire.array[:nbytes].copy(), out
+
+
+def select(codec, loaded) -> list:
+    """What `Codec.select` keeps of each of [(region, x, owed, owing)]."""
+    parts = Parts([each[0] for each in loaded], lambda found: next(each[1:] for each in loaded if each[0] == found))
+    steps = codec.select(parts, Workspace())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
+
+
+def decode(codec, wire, found: Region, scale: float = 1.0) -> np.ndarray:
+    """What a message of one region stands for: everything is overwritten and nothing else is touched."""
+    results = []
+    for filler in (np.nan, 1.5):
+        y, data = Guarded(np.full(found.size, filler, codec.working)), Guarded(wire)
+        assert codec.decode(data.array, y.array, found, scale) == wire.size
+        y.check()
+        data.check()
+        assert same_bits(data.array, wire)
+        results.append(y.array)
+    assert same_bits(*results)
+    return results[0]
+
+
+def decode_add(codec, wire, y, found: Region) -> np.ndarray:
+    """y plus what a message stands for."""
+    into = Guarded(y)
+    assert codec.decode_add(wire, into.array, found) == wire.size
+    into.check()
+    return into.array
+
+
+def formed(codec, x, owed) -> np.ndarray:
+    """v = x + owed, as every codec forms it: one rounded addition in the working dtype."""
+    return x if owed is None else x + owed.astype(codec.working)
+
+
+def same_bits(a, b) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def sampled(codec, v, found: Region, trials: int) -> np.ndarray:
+    """float64[trials, size]: what v decodes to, each time with another step."""
+    streams = (_kernels.Stream(77, 1, 2, step) for step in range(trials))
+    return np.array([decode(codec, encode(codec, v, None, found, each)[0], found) for each in streams], np.float64)
+
+
+def bernstein(variance, spread, trials: int, failure: float) -> np.ndarray:
+    """t with P(|mean of `trials` - expectation| > t) <= failure, for outcomes at most `spread` from it."""
+    log = np.log(2 / failure)
+    return np.sqrt(2 * variance * log / trials) + 2 * spread * log / (3 * trials)

@@ -1,0 +1,60 @@
+"""Messages that never change: tests/golden/*.bin, made on purpose only by `python tests/codecs/golden.py --write`.
+
+The inputs are integers turned into floats by exact steps, so that no library's random generator is part of the format.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gqallreduce import Scheme
+
+FOLDER = Path(__file__).resolve().parent.parent / "golden"
+SIZES = (0, 1, 31, 1000, 4099)
+
+
+def values(size: int) -> np.ndarray:
+    """float32 values of many magnitudes, both signs, with zeros and ties."""
+    state = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    state ^= state >> np.uint64(29)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(32)
+    mantissa = (state & np.uint64(0xFF)).astype(np.float32) - np.float32(128)
+    return np.ldexp(mantissa, (state >> np.uint64(60)).astype(np.int32) - 12).astype(np.float32)
+
+
+def file(text: str) -> Path:
+    return FOLDER / ("".join(letter if letter.isalnum() else "_" for letter in text).strip("_") + ".bin")
+
+
+def messages(text: str) -> bytes:
+    """All sizes end to end; seed and step follow from the size."""
+    scheme = Scheme.parse(text)
+    return b"".join(scheme.encode(values(size), seed=size, step=size + 1) for size in SIZES)
+
+
+def check_golden(text: str) -> None:
+    """The bytes on file are what is made today, and decode."""
+    assert file(text).read_bytes() == messages(text), f"{text}: the wire format has changed; see {__file__}"
+    data = file(text).read_bytes()
+    scheme, at = Scheme.parse(text), 0
+    for size in SIZES:
+        nbytes = 32 + int.from_bytes(data[at + 16 : at + 24], "little")
+        y = scheme.decode(data[at : at + nbytes], size)
+        assert y.shape == (size,)
+        assert np.isfinite(y).all()
+        at += nbytes
+    assert at == len(data)
+
+
+def write() -> None:
+    from schemes import TEXTS
+
+    FOLDER.mkdir(exist_ok=True)
+    for text in TEXTS:
+        file(text).write_bytes(messages(text))
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    write()

@@ -1,0 +1,61 @@
+"""What is tested over and over: each codec's example, the variants its own test file declares, all schedules.
+
+A codec's test file, tests/codecs/test_<name>.py, says in `VARIANTS` which options are worth a run of the whole
+contract, and, if the codec is unbiased, in `variance(codec, v)` and `spread(codec, v)` how its outcomes scatter.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from gqallreduce.buffer import FLOATS
+from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.scheme import Scheme
+
+HERE = Path(__file__).parent
+RANKS = (1, 2, 3, 4, 5, 7, 8)
+
+
+def particulars_file(name: str) -> Path:
+    return HERE / f"test_{name}.py"
+
+
+def particulars(name: str):
+    """The test file of a codec, as a module of its own."""
+    spec = importlib.util.spec_from_file_location(f"particulars_{name}", particulars_file(name))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PARTICULARS = {name: particulars(name) for name in sorted(CODECS) if particulars_file(name).exists()}
+
+
+def _texts(name: str) -> list[str]:
+    """Codec texts without schedule and feedback: the example's, then the variants."""
+    example = str(Scheme.parse(CODECS[name].example).codec.name)
+    written = [part for part in CODECS[name].example.split("/") if part.startswith(example)]
+    return list(dict.fromkeys(written + getattr(PARTICULARS.get(name), "VARIANTS", [])))
+
+
+TEXTS = [text for name in sorted(CODECS) for text in _texts(name)]
+SCHEDULE_NAMES = sorted(SCHEDULES)
+
+
+def _bound() -> dict:
+    """id -> codec, as it works on each dtype, where that differs."""
+    found = {}
+    for text in TEXTS:
+        codec = Scheme.parse(text).codec
+        for dtype in FLOATS:
+            bound = codec.bind(dtype)
+            if bound not in found.values():
+                found[text if dtype == "float32" else f"{text} on {dtype}"] = bound
+    return found
+
+
+CODEC = _bound()
+
+
+def sizes(ranks: int, large: int = 1031) -> list[int]:
+    """Sizes where cutting goes wrong first."""
+    return sorted({0, 1, ranks - 1, ranks, ranks + 1, 257, large})

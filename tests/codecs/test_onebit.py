@@ -1,0 +1,97 @@
+"""Particulars of one-bit: two exact means per column, one bit per value."""
+
+import itertools
+
+import numpy as np
+import pytest
+from contract import KINDS, PLACES, cuts, decode, encode, formed, region, vector
+from plain import sum_rule
+
+from gqallreduce import Scheme
+from gqallreduce.layout import Grid, Region
+
+ONEBIT = Scheme.parse("onebit").codec
+
+
+def oracle(v, ends):
+    """(wire, decoded) by the definition."""
+    wire, decoded = b"", np.zeros_like(v)
+    for begin, end in itertools.pairwise(ends):
+        column = v[begin:end]
+        up = column >= 0
+        means = [mean(column, up), mean(column, ~up)]
+        wire += np.array(means, np.float32).tobytes() + np.packbits(up, bitorder="little").tobytes()
+        decoded[begin:end] = np.where(up, *means)
+    return wire, decoded
+
+
+def mean(column, where) -> np.float32:
+    total = sum_rule(np.where(where, column, np.float32(0)).astype(np.float64))
+    return np.float32(total / where.sum() if where.any() else 0)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_message_is_that_of_the_definition(place, kind):
+    found = region(ONEBIT, place)
+    x, owed = vector(ONEBIT, 1, found.size, kind), vector(ONEBIT, 2, found.size, "ties")
+    for given in (None, owed):
+        wire, _ = encode(ONEBIT, x, given, found)
+        expected, decoded = oracle(formed(ONEBIT, x, given), cuts(found))
+        assert wire.tobytes() == expected
+        np.testing.assert_array_equal(decode(ONEBIT, wire, found), decoded)
+
+
+@pytest.mark.parametrize(("start", "size", "run"), [(0, 1, 32), (0, 64, 32), (5, 64, 32), (0, 8193, 4096), (31, 2, 32)])
+def test_bytes_are_a_bit_per_value_rounded_up_per_column_and_two_means(start, size, run):
+    found = Region(start, size, Grid(run), 10**6)
+    ends = cuts(found)
+    expected = sum(8 + -(-(end - begin) // 8) for begin, end in itertools.pairwise(ends))
+    assert ONEBIT.nbytes_bound([found]) == expected
+
+
+def test_no_other_pair_of_values_has_a_smaller_error():
+    found = region(ONEBIT, (Grid(100), 0, 300, 300))
+    v = vector(ONEBIT, 3, 300)
+    decoded = decode(ONEBIT, encode(ONEBIT, v, None, found)[0], found).astype(np.float64)
+    for begin in (0, 100, 200):
+        column = v[begin : begin + 100].astype(np.float64)
+        for region_of_sign in (column >= 0, column < 0):
+            values, mean_sent = column[region_of_sign], decoded[begin : begin + 100][region_of_sign]
+            best = ((values - mean_sent) ** 2).sum()
+            for nudge in (1e-3, -1e-3, 0.1, -0.1):
+                assert ((values - mean_sent - nudge) ** 2).sum() > best
+
+
+@pytest.mark.parametrize("magnitude", [1.0, 0.3, 1e-40, 3.3e38])
+def test_two_values_are_exact(magnitude):
+    """Rademacher data: LBANN's own exactness test."""
+    found = region(ONEBIT, (Grid(33), 5, 700, 1000))
+    v = np.where(np.random.default_rng(1).random(700) < 0.5, magnitude, -magnitude).astype(np.float32)
+    wire, owing = encode(ONEBIT, v, None, found)
+    np.testing.assert_array_equal(decode(ONEBIT, wire, found), v)
+    assert not owing.any()
+
+
+def test_zero_of_either_sign_is_positive():
+    found = region(ONEBIT, (Grid(33), 0, 4, 4))
+    wire, _ = encode(ONEBIT, np.array([0.0, -0.0, -3, 6], np.float32), None, found)
+    np.testing.assert_array_equal(decode(ONEBIT, wire, found), [2, 2, -3, 2])
+    assert wire[8] == 0b1011
+
+
+def test_a_missing_sign_has_mean_zero_and_tail_bits_are_zero():
+    found = region(ONEBIT, (Grid(33), 0, 9, 9))
+    wire, _ = encode(ONEBIT, np.full(9, 5, np.float32), None, found)
+    assert wire.tobytes() == np.array([5, 0], np.float32).tobytes() + b"\xff\x01"
+
+
+def test_the_error_on_normal_data_is_the_known_one():
+    found = region(ONEBIT, (Grid(4096), 0, 4096 * 8, 4096 * 8))
+    _, owing = encode(ONEBIT, vector(ONEBIT, 4, found.size), None, found)
+    assert abs((owing**2).mean() - (1 - 2 / np.pi)) < 0.01
+
+
+def test_one_bit_has_no_options():
+    with pytest.raises(ValueError, match="no option"):
+        Scheme.parse("onebit(bits=1)")

@@ -1,0 +1,108 @@
+"""What the tests under MPI share: inputs of every rank, the oracle in one process, and errors seen from everywhere."""
+
+import numpy as np
+import pytest
+
+import gqallreduce as gq
+from gqallreduce.local import LocalAllreduce
+from gqallreduce.registry import CODECS, SCHEDULES
+
+TIMEOUT = 8  # below the patience of the harness, so that a hang is a named failure
+
+
+def schemes(*feedback):
+    """Every codec's example on every schedule, without and with /ef (or only as told)."""
+    found = []
+    for _, codec in sorted(CODECS.items()):
+        text = gq.Scheme.parse(codec.example)
+        for schedule in sorted(SCHEDULES):
+            plain = text.resolved(schedule).removesuffix("/ef")
+            found += [plain + "/ef" * each for each in (feedback or (False, True))]
+    return found
+
+
+def inputs(size, shape, dtype="float32", order="C", step=0):
+    """One array per rank, the same list on every rank."""
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    draws = [np.random.default_rng([rank, step]).standard_normal(shape) for rank in range(size)]
+    return [np.array(draw, dtype, order=order) for draw in draws]
+
+
+def bytes_of(array):
+    return np.asarray(array).tobytes()
+
+
+def residual_of(memory, key, array):
+    order = "C" if array.flags.c_contiguous else "F"
+    return memory.owed(key).reshape(array.shape, order=order)
+
+
+class Oracle:
+    """LocalAllreduce on rank 0, of which every rank is told its part."""
+
+    def __init__(self, comm, scheme, **options):
+        self.comm = comm
+        self.local = LocalAllreduce(scheme, comm.size, **options) if comm.rank == 0 else None
+
+    def __call__(self, arrays, key="w"):
+        """(bytes of the result, of the residual or None, (bytes sent, bytes received, messages, selected))."""
+        try:
+            parts = self._parts(arrays, key) if self.comm.rank == 0 else None
+        except Exception as error:  # the others wait for this rank
+            parts = [error] * self.comm.size
+        part = self.comm.scatter(parts)
+        if isinstance(part, Exception):
+            raise part
+        return part
+
+    def _parts(self, arrays, key):
+        results = self.local([array.copy(order="K") for array in arrays], key=key)
+        parts = []
+        for memory, spent, result in zip(self.local.memory, self.local.spent, results, strict=True):
+            residual = residual_of(memory, key, result).tobytes() if key in memory else None
+            parts.append((bytes_of(result), residual, (spent.bytes_sent, spent.bytes_received, spent.messages, spent.selected)))
+        return parts
+
+    def error(self, arrays, key="w"):
+        """(rank, key, index) of the NonFiniteError that the call must raise."""
+        found = None
+        if self.comm.rank == 0:
+            with pytest.raises(gq.NonFiniteError) as caught, np.errstate(all="ignore"):
+                self.local([array.copy(order="K") for array in arrays], key=key)
+            found = caught.value.rank, caught.value.key, caught.value.index
+        return self.comm.bcast(found)
+
+
+def seen(allreduce, array, key="w"):
+    """What an Oracle tells, from a call on `array` itself."""
+    assert allreduce(array, key=key) is array
+    residual = bytes_of(allreduce.residual(key)) if allreduce.scheme.feedback else None
+    last = allreduce.stats.last
+    return bytes_of(array), residual, (last.bytes_sent, last.bytes_received, last.messages, last.selected)
+
+
+def errors(comm, call, /, *arguments, **options):
+    """The exception that `call` raised on each rank, None where it raised none."""
+    caught = None
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        caught = error
+    return comm.allgather(None if caught is None else (type(caught), vars(caught)))
+
+
+def everywhere(comm, call, /, *arguments, **options):
+    """(type, attributes) of the exception that every rank raised alike."""
+    found = errors(comm, call, *arguments, **options)
+    assert None not in found, found
+    assert all(each == found[0] for each in found), found
+    return found[0]
+
+
+def works(comm, allreduce, key="after"):
+    """A call of `allreduce` gives the same sum on all ranks."""
+    array = np.arange(1, 40, dtype=np.float32) * (comm.rank + 1)
+    allreduce(array, key=key)
+    assert np.isfinite(array).all()
+    assert len(set(comm.allgather(bytes_of(array)))) == 1

@@ -1,0 +1,89 @@
+"""Two known keys crossed: found in mid-call, on every rank, whatever the two calls' sizes and schedules are."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, errors, everywhere, works
+
+import gqallreduce as gq
+from gqallreduce.registry import SCHEDULES
+
+pytestmark = pytest.mark.mpi(min_size=2)
+LARGE, SMALL = 700_000, 50
+
+
+def cross(comm, allreduce, one, other, odd):
+    """Both keys become known; then rank `odd` uses the other one than all others do."""
+    for key, elements in (one, other):
+        allreduce(np.ones(elements, np.float32), key=key)
+    key, elements = other if comm.rank == odd else one
+    found = errors(comm, allreduce, np.ones(elements, np.float32), key=key)
+    assert {each and each[0] for each in found} == {gq.MismatchError}, found
+    assert {each[1]["field"] for each in found} == {"frame"}
+    assert all(each[1]["ranks"] != () for each in found)
+    assert everywhere(comm, allreduce, np.ones(elements, np.float32), key=key)[0] is gq.Error
+    assert everywhere(comm, allreduce, np.ones(5, np.float32), key="new")[0] is gq.Error
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("sizes", [(SMALL, SMALL), (SMALL, LARGE), (LARGE, SMALL), (LARGE, LARGE + 1)])
+@pytest.mark.parametrize("last", [False, True])
+def test_crossed_keys(comm, schedule, sizes, last):
+    """Large messages where small ones are due must not be received: MPIs write past the room."""
+    allreduce = gq.Allreduce(f"{schedule}/raw", comm=comm, timeout=TIMEOUT)
+    cross(comm, allreduce, ("a", sizes[0]), ("b", sizes[1]), comm.size - 1 if last else 0)
+    works(comm, gq.Allreduce(f"{schedule}/raw", comm=comm, timeout=TIMEOUT))
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize("sizes", [(SMALL, LARGE), (LARGE, SMALL)])
+def test_crossed_keys_whose_schedules_differ(comm, sizes, odd):
+    allreduce = gq.Allreduce("qsgd(bits=8)/ef", comm=comm, timeout=TIMEOUT)
+    cross(comm, allreduce, ("a", sizes[0]), ("b", sizes[1]), odd)
+    works(comm, gq.Allreduce("qsgd(bits=8)/ef", comm=comm, timeout=TIMEOUT))
+
+
+def test_what_is_owed_is_as_before_the_crossed_call(comm):
+    allreduce = gq.Allreduce("onebit/ef", comm=comm, timeout=TIMEOUT)
+    for key in "ab":
+        allreduce(np.arange(50, dtype=np.float32), key=key)
+    before = {key: bytes_of(allreduce.residual(key)) for key in "ab"}
+    found = errors(comm, allreduce, np.arange(50, dtype=np.float32), key="a" if comm.rank else "b")
+    assert {each and each[0] for each in found} == {gq.MismatchError}
+    assert {key: bytes_of(allreduce.residual(key)) for key in "ab"} == before
+    assert {each["step"] for each in allreduce.state_dict()["keys"].values()} == {1}
+
+
+def test_a_rank_one_step_ahead_is_found(comm):
+    """The same key and form, but another step: told by the frame's header, not by its tag."""
+    allreduce = gq.Allreduce("qsgd/ef", comm=comm, timeout=TIMEOUT)
+    allreduce(np.ones(50, np.float32), key="w")
+    if comm.rank == 0:
+        allreduce._keys["w"].step += 1
+    found = errors(comm, allreduce, np.ones(50, np.float32), key="w")
+    assert {each and each[0] for each in found} == {gq.MismatchError}, found
+    works(comm, gq.Allreduce("qsgd/ef", comm=comm, timeout=TIMEOUT))
+
+
+def test_a_broken_object_leaves_the_cache_and_the_others_go_on(comm):
+    other = gq.Allreduce("ring/qsgd/ef", comm=comm, timeout=TIMEOUT)
+    works(comm, other)
+    for key in "ab":
+        gq.quantized_allreduce(np.ones(20, np.float32), "ring/raw", key=key, comm=comm)
+    assert gq.cached(comm, "ring/raw") is not None
+    key = "a" if comm.rank else "b"
+    found = errors(comm, gq.quantized_allreduce, np.ones(20, np.float32), "ring/raw", key=key, comm=comm)
+    assert {each and each[0] for each in found} == {gq.MismatchError}, found
+    assert gq.cached(comm, "ring/raw") is None
+    works(comm, other)
+    array = np.ones(20, np.float32)
+    gq.quantized_allreduce(array, "ring/raw", key="a", comm=comm)
+    assert (array == comm.size).all()
+
+
+def test_two_objects_crossed(comm):
+    a, b = (gq.Allreduce(text, comm=comm, timeout=TIMEOUT) for text in ("ring/raw", "direct/qsgd/ef"))
+    for allreduce in (a, b):
+        works(comm, allreduce, key="w")
+    found = errors(comm, b if comm.rank == 0 else a, np.ones(39, np.float32), key="w")
+    assert {each and each[0] for each in found} == {gq.MismatchError}, found
+    works(comm, gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT))

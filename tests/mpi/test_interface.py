@@ -1,0 +1,176 @@
+"""The public interface under MPI: what is returned, kept, found again and refused."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, errors, everywhere, works
+
+import gqallreduce as gq
+from gqallreduce import allreduce as module
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def own(comm):
+    """A communicator of the test's own, so that nothing is cached on it yet."""
+    duplicate = comm.Dup()
+    yield duplicate
+    comm.Barrier()
+    duplicate.Free()
+
+
+def test_the_function_returns_the_buffer_and_the_sum(own):
+    buf = np.full((3, 4), 1.0 + own.rank, np.float32)
+    assert gq.quantized_allreduce(buf, "raw", comm=own) is buf
+    assert (buf == own.size * (own.size + 1) / 2).all()
+    out = np.zeros_like(buf)
+    assert gq.quantized_allreduce(buf, gq.Scheme.parse("ring/raw"), comm=own, average=True, out=out) is out
+    assert (out == buf).all()
+
+
+def test_the_default_communicator_is_the_world(comm):
+    buf = np.ones(3)
+    gq.quantized_allreduce(buf, "ring/raw")
+    assert (buf == comm.size).all()
+    assert gq.cached(scheme="ring/raw") is gq.cached(comm, "ring/raw") is not None
+
+
+def test_the_object_is_cached_by_communicator_scheme_and_average(own):
+    assert gq.cached(own, "qsgd/ef") is None
+    gq.quantized_allreduce(np.ones(5, np.float32), "qsgd/ef", key="w", comm=own)
+    found = gq.cached(own, "qsgd/ef")
+    assert found is gq.cached(own, "qsgd(bits=4)/ef") is gq.cached(own, gq.Scheme.parse("qsgd / ef"))
+    assert found.stats.total.scheme == found.stats.last.scheme
+    gq.quantized_allreduce(np.ones(5, np.float32), "qsgd(bits=4)/ef", key="w", comm=own)
+    assert gq.cached(own, "qsgd/ef") is found
+    assert found.state_dict()["keys"]["w"]["step"] == 2
+    assert gq.cached(own, "qsgd/ef", average=True) is gq.cached(own, "ring/qsgd/ef") is None
+    assert found.residual("w").shape == (5,)
+
+
+def test_a_duplicate_of_the_communicator_knows_nothing(own):
+    gq.quantized_allreduce(np.ones(5, np.float32), "ring/raw", comm=own)
+    duplicate = own.Dup()
+    assert gq.cached(duplicate, "ring/raw") is None
+    gq.quantized_allreduce(np.ones(5, np.float32), "ring/raw", comm=duplicate)
+    assert gq.cached(duplicate, "ring/raw") is not gq.cached(own, "ring/raw")
+    duplicate.Free()
+
+
+def test_parts_of_a_communicator_sum_apart(comm):
+    part = comm.Split(comm.rank % 2, -comm.rank)
+    buf = np.full(100, comm.rank, np.float32)
+    allreduce = gq.Allreduce("direct/raw", comm=part, timeout=TIMEOUT)
+    assert (allreduce.rank, allreduce.size) == (part.rank, part.size)
+    allreduce(buf)
+    assert (buf == sum(range(comm.rank % 2, comm.size, 2))).all()
+    works(comm, gq.Allreduce("ring/qsgd", comm=comm, timeout=TIMEOUT))
+    part.Free()
+
+
+def test_a_rank_alone_quantizes_too(comm):
+    alone = comm.Split(comm.rank)
+    buf = np.random.default_rng(1).standard_normal(300).astype(np.float32)
+    before, allreduce = buf.copy(), gq.Allreduce("qsgd(bits=2)/ef", comm=alone)
+    allreduce(buf, key="w")
+    assert bytes_of(buf) != bytes_of(before)
+    np.testing.assert_allclose(buf + allreduce.residual("w"), before, atol=1e-6)
+    last = allreduce.stats.last
+    assert (last.bytes_sent, last.bytes_received, last.messages, last.ratio) == (0, 0, 0, 1.0)
+    alone.Free()
+
+
+def test_two_objects_take_turns(comm):
+    first = gq.Allreduce("ring/qsgd(bits=2)/ef", comm=comm, timeout=TIMEOUT)
+    second = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT, average=True)
+    alone = [gq.Allreduce("ring/qsgd(bits=2)/ef", comm=comm), gq.Allreduce("direct/onebit/ef", comm=comm, average=True)]
+    draws = np.random.default_rng(comm.rank).standard_normal((2, 3, 500)).astype(np.float32)
+    expected = [[each.copy() for each in draws[which]] for which in (0, 1)]
+    for allreduce, arrays in zip(alone, expected, strict=True):
+        for array in arrays:
+            allreduce(array, key="w")
+    for step in range(3):
+        assert bytes_of(first(draws[0, step], key="w")) == bytes_of(expected[0][step])
+        assert bytes_of(second(draws[1, step], key="w")) == bytes_of(expected[1][step])
+
+
+def test_the_key_none_takes_every_shape(comm):
+    allreduce = gq.Allreduce("qsgd", comm=comm, timeout=TIMEOUT)
+    for dtype, shape in [("f4", 10), ("f4", (2, 5)), ("f8", 10), ("f4", 10), ("f2", ()), ("f4", 0)]:
+        buf = np.ones(shape, dtype)
+        allreduce(buf)
+        assert len(set(comm.allgather(bytes_of(buf)))) == 1
+    assert allreduce.state_dict()["keys"] == {None: {"step": 6}}
+
+
+@pytest.mark.parametrize(
+    "other", [np.ones((5, 2), "f4"), np.ones((2, 5), "f8"), np.ones((2, 5), "f4", order="F")], ids=["shape", "dtype", "order"]
+)
+def test_a_key_keeps_its_form(comm, other):
+    allreduce = gq.Allreduce("qsgd", comm=comm, timeout=TIMEOUT)
+    allreduce(np.ones((2, 5), np.float32), key="w")
+    kind, _ = everywhere(comm, allreduce, other.copy(order="K"), key="w")
+    assert kind is ValueError
+    works(comm, gq.Allreduce("qsgd", comm=comm, timeout=TIMEOUT))
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "expected"),
+    [
+        (np.ones(3, np.float32), {}, ValueError),  # /ef without a key
+        (np.ones(3, np.float32), {"key": 7}, TypeError),
+        (np.ones(3, np.complex64), {"key": "w"}, TypeError),
+        (np.ones(3, ">f4"), {"key": "w"}, TypeError),
+        ([1.0, 2.0], {"key": "w"}, TypeError),
+        (np.ones((9, 9, 9), np.float32)[::2, ::2], {"key": "w"}, ValueError),
+        (np.ones(3, np.float32), {"key": "w", "out": np.ones(3)}, ValueError),
+    ],
+)
+def test_invalid_arguments_of_every_rank(comm, array, options, expected):
+    allreduce = gq.Allreduce("qsgd/ef", comm=comm, timeout=TIMEOUT)
+    assert everywhere(comm, allreduce, array, **options)[0] is expected
+    works(comm, allreduce)
+
+
+def test_out_may_not_overlap_partly(comm):
+    whole = np.ones(12, np.float32)
+    allreduce = gq.Allreduce("raw", comm=comm, timeout=TIMEOUT)
+    assert everywhere(comm, allreduce, whole[:8], out=whole[4:])[0] is ValueError
+
+
+def test_what_is_written_wrongly_fails_at_construction(comm):
+    for options in ({"check": "never"}, {"timeout": 0}, {"verify": -1}, {"verify": "often"}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            gq.Allreduce("raw", comm=comm, **options)
+    with pytest.raises(ValueError, match="qsgd"):
+        gq.Allreduce("qsdg", comm=comm)
+
+
+# --- verify ---
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scheme", ["qsgd/ef", "ring/raw", "auto/onebit/ef"])
+def test_replicas_that_differ_are_found_at_the_nth_call(comm, scheme, monkeypatch):
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, verify=3)
+    rng = np.random.default_rng(comm.rank)
+    for _ in range(2):
+        allreduce(rng.standard_normal(50).astype(np.float32), key="w")
+    before = {key: bytes_of(value) for key, value in allreduce.state_dict()["keys"]["w"].items() if key == "residual"}
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            patch.setattr(module, "checksum", lambda data: 1)
+        found = errors(comm, allreduce, rng.standard_normal(50).astype(np.float32), key="w")
+    assert {each and each[0] for each in found} == {gq.ReplicaError}
+    entry = allreduce.state_dict()["keys"]["w"]
+    assert entry["step"] == 2
+    assert {key: bytes_of(value) for key, value in entry.items() if key == "residual"} == before
+    for _ in range(4):
+        allreduce(np.ones(50, np.float32), key="w")
+
+
+def test_replicas_that_agree_pass(comm):
+    allreduce = gq.Allreduce("adaptive/ef", comm=comm, timeout=TIMEOUT, verify=1)
+    for order in "CF":
+        whole = np.random.default_rng(comm.rank).standard_normal((30, 50)).astype(np.float32, order=order)
+        allreduce(whole[2:20, 1:40], key=order)

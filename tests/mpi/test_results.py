@@ -1,0 +1,135 @@
+"""Under MPI as in one process: the same bits in the result and in what is owed, the same bytes and messages."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, Oracle, bytes_of, inputs, schemes, seen
+
+import gqallreduce as gq
+from gqallreduce import engine, layout
+from gqallreduce.registry import CODECS, SCHEDULES
+
+pytestmark = pytest.mark.mpi
+DTYPES = ["float32", "float64", "float16", "bfloat16"]
+
+
+def agree_with_oracle(comm, scheme, shapes, dtype="float32", order="C", steps=2, **options):
+    """Run `steps` calls per shape through one object and the oracle; a key per shape."""
+    allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options), Oracle(comm, scheme, **options)
+    for shape in shapes:
+        for step in range(steps):
+            arrays = inputs(comm.size, shape, dtype, order, step)
+            expected = oracle(arrays, key=f"{shape}")
+            assert seen(allreduce, arrays[comm.rank], key=f"{shape}") == expected, (scheme, shape, step)
+
+
+@pytest.fixture
+def short_lanes(monkeypatch):
+    """Many lanes and blocks in a small vector."""
+    monkeypatch.setattr(layout, "LANE_BYTES", 32)
+    monkeypatch.setattr(layout, "BLOCK", 128)
+
+
+@pytest.mark.parametrize("scheme", schemes())
+def test_small_and_odd_sizes(comm, scheme):
+    sizes = {0, 1, comm.size - 1, comm.size, comm.size + 1, 700}
+    agree_with_oracle(comm, scheme, [(), *((size,) for size in sorted(sizes))])
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_other_dtypes(comm, scheme, dtype):
+    agree_with_oracle(comm, scheme, [(0,), (3, 50)], dtype)
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_matrices(comm, scheme, order):
+    agree_with_oracle(comm, scheme, [(40, 7), (2, 3, 31)], order=order)
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+def test_many_lanes_and_blocks(comm, scheme, short_lanes):
+    agree_with_oracle(comm, scheme, [(128 * comm.size, 48)])
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    allreduce(np.ones((128 * comm.size, 48), np.float32), key="w")
+    assert allreduce._making._workers.popitem()[1].lanes == layout.LANES_MOST
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("codec", ["raw", "adaptive(pi=2)"])
+def test_lanes_of_real_size(comm, schedule, codec):
+    agree_with_oracle(comm, f"{schedule}/{codec}", [(300_001,)], steps=1)
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_average(comm, scheme, dtype):
+    agree_with_oracle(comm, scheme, [(517,)], dtype, average=True)
+
+
+@pytest.mark.parametrize("scheme", schemes(False))
+def test_seeds_of_the_random_streams(comm, scheme):
+    agree_with_oracle(comm, scheme, [(200,)], seed=12345)
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+def test_the_schedule_that_the_rule_chooses(comm, codec):
+    agree_with_oracle(comm, codec, [(10,), (300_000,)], steps=1)
+
+
+@pytest.mark.parametrize("scheme", schemes())
+def test_out_leaves_buf_alone(comm, scheme):
+    allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
+    for step in range(2):
+        arrays = inputs(comm.size, (20, 30), step=step)
+        expected = oracle(arrays)[0]
+        before, mine, out = bytes_of(arrays[comm.rank]), arrays[comm.rank], np.full((20, 30), np.nan, np.float32)
+        mine.flags.writeable = False
+        assert allreduce(mine, key="w", out=out) is out
+        assert (bytes_of(mine), bytes_of(out)) == (before, expected)
+
+
+def test_out_may_be_buf(comm):
+    arrays = inputs(comm.size, (100,))
+    expected = Oracle(comm, "ring/qsgd/ef")(arrays)[0]
+    gq.Allreduce("ring/qsgd/ef", comm=comm, timeout=TIMEOUT)(arrays[comm.rank], key="w", out=arrays[comm.rank])
+    assert bytes_of(arrays[comm.rank]) == expected
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("most", [32, 64, 1000])
+def test_short_messages_change_no_bit(comm, scheme, most, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", str(most))
+    shape = (24 * most,) if most < 1000 else (9_000,)
+    agree_with_oracle(comm, scheme, [(5,), shape], steps=1)
+
+
+@pytest.mark.parametrize("most", ["31", str(2**31)])
+def test_messages_of_no_use_are_refused(comm, most, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", most)
+    with pytest.raises(ValueError, match=most):
+        engine.message_most()
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("requests", [1, 4])
+def test_a_narrow_window_of_requests_changes_no_bit(comm, scheme, requests, short_lanes, monkeypatch):
+    monkeypatch.setattr(engine, "REQUESTS", requests)
+    monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", "200")
+    agree_with_oracle(comm, scheme, [(comm.size * 640,)], steps=1)
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_large_messages_through_a_narrow_window(comm, schedule, monkeypatch):
+    """A message that is not taken at once blocks the place of the next ones, which must not become a deadlock."""
+    monkeypatch.setattr(engine, "REQUESTS", 4)
+    agree_with_oracle(comm, f"{schedule}/raw", [(60_000 * comm.size,)], steps=1)
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+def test_one_lane_at_a_time_changes_no_bit(comm, scheme, short_lanes, monkeypatch):
+    from gqallreduce import worker
+
+    monkeypatch.setattr(worker, "LIVE_LEAST", 1)
+    monkeypatch.setattr(worker, "LIVE_SHARE", 0)
+    agree_with_oracle(comm, scheme, [(128 * comm.size, 48)], steps=1)

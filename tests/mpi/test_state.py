@@ -1,0 +1,149 @@
+"""What is owed under MPI: looked at, paid exactly, written down and taken up again."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, errors, inputs, residual_of, schemes
+
+import gqallreduce as gq
+
+pytestmark = pytest.mark.mpi
+
+
+def steps(allreduce, count, first=0, dtype="float32", keys=("a", "b")):
+    """The bytes of the results of `count` steps over the keys."""
+    results = []
+    for step in range(first, first + count):
+        for number, key in enumerate(keys):
+            array = inputs(allreduce.size, (11, 40 + number), dtype, step=step)[allreduce.rank]
+            results.append(bytes_of(allreduce(array, key=key)))
+    return results
+
+
+def make(comm, scheme, **options):
+    return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
+
+
+@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("average", [False, True])
+def test_flush_pays_the_exact_sum(comm, scheme, average):
+    allreduce = make(comm, scheme, average=average)
+    steps(allreduce, 2)
+    owed = allreduce.residual("a")
+    assert owed.dtype == np.float32
+    everyone = comm.allgather(owed)
+    exact = np.sum(everyone, axis=0, dtype=np.float64) / (comm.size if average else 1)
+    paid = allreduce.flush("a")
+    assert (paid.dtype, paid.shape) == (np.float32, (11, 40))
+    np.testing.assert_allclose(paid, exact, rtol=1e-6, atol=1e-6 * np.abs(everyone).max(initial=1e-30) * comm.size)
+    assert len(set(comm.allgather(bytes_of(paid)))) == 1
+    assert not allreduce.residual("a").any()
+    assert not allreduce.flush("a").any()
+    steps(allreduce, 1, first=2)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_residual_and_flush_have_the_shape_and_order_of_the_buffer(comm, order):
+    allreduce = make(comm, "direct/onebit/ef")
+    array = inputs(comm.size, (6, 50), order=order)[comm.rank]
+    before = array.copy()
+    allreduce(array, key="w")
+    residual = allreduce.residual("w")
+    assert bytes_of(residual) == bytes_of(residual_of(allreduce.memory, "w", array))
+    exact = comm.allreduce(before.astype(np.float64))
+    np.testing.assert_allclose(array + allreduce.flush("w"), exact, atol=1e-4)
+
+
+def test_a_residual_is_a_copy(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    allreduce.residual("a")[:] = 7
+    assert not (allreduce.residual("a") == 7).any()
+
+
+def test_flush_of_all_keys_is_sorted(comm):
+    allreduce = make(comm, "onebit/ef")
+    assert allreduce.flush() == {}
+    steps(allreduce, 1, keys=("b", "c", "a"))
+    paid = allreduce.flush()
+    assert list(paid) == ["a", "b", "c"]
+    assert allreduce.stats.total.residual_norm == 0
+    assert make(comm, "onebit").flush() == {}
+
+
+def test_nothing_is_owed_for_what_is_unknown(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    plain = make(comm, "onebit")
+    plain(np.ones(5, np.float32), key="a")
+    for each, key in ((allreduce, "x"), (plain, "a"), (plain, "x")):
+        with pytest.raises(KeyError):
+            each.residual(key)
+        with pytest.raises(KeyError):
+            each.flush(key)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("scheme", schemes())
+def test_a_checkpoint_continues_bit_exactly(comm, scheme, dtype):
+    expected = steps(make(comm, scheme, seed=9), 4, dtype=dtype)
+    first = make(comm, scheme, seed=9)
+    results = steps(first, 2, dtype=dtype)
+    state = first.state_dict()
+    results_of_first = steps(first, 1, first=2, dtype=dtype)  # the state is a copy
+    second = make(comm, scheme)
+    steps(second, 1, dtype=dtype)
+    second.load_state_dict(state)
+    results += steps(second, 2, first=2, dtype=dtype)
+    assert results == expected
+    assert results_of_first == expected[4:6]
+
+
+def test_a_checkpoint_is_arrays_and_plain_values(comm):
+    allreduce = make(comm, "ring/qsgd(bits=4)/ef", seed=3)
+    steps(allreduce, 2)
+    state = allreduce.state_dict()
+    assert list(state) == ["version", "scheme", "size", "rank", "seed", "keys"]
+    assert (state["size"], state["rank"], state["seed"]) == (comm.size, comm.rank, 3)
+    assert gq.Scheme.parse(state["scheme"]) == allreduce.scheme
+    assert set(state["keys"]) == {"a", "b"}
+    entry = state["keys"]["b"]
+    assert entry["step"] == 2
+    assert entry["residual"].shape == (11, 41)
+    plain = [value for value in entry.values() if not isinstance(value, np.ndarray)]
+    assert all(isinstance(value, (int, str, tuple)) for value in plain)
+
+
+def test_a_wrong_checkpoint_is_refused_and_changes_nothing(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    before = bytes_of(allreduce.residual("a"))
+    state = allreduce.state_dict()
+    wrong = [
+        {**state, "scheme": "qsgd/ef"},
+        {**state, "size": comm.size + 1},
+        {**state, "rank": comm.rank + 1},
+        {**state, "version": 99},
+        {key: value for key, value in state.items() if key != "size"},
+        [state] * comm.size,
+        None,
+        make(comm, "ring/onebit/ef").state_dict(),
+        {**state, "keys": {"a": {**state["keys"]["a"], "residual": np.zeros(3, np.float32)}}},
+        {**state, "keys": {"a": {**state["keys"]["a"], "residual": np.full((11, 40), np.nan, np.float32)}}},
+    ]
+    for each in wrong:
+        with pytest.raises(ValueError):  # noqa: PT011
+            allreduce.load_state_dict(each)
+    assert bytes_of(allreduce.residual("a")) == before
+    steps(allreduce, 1, first=1)
+
+
+def test_a_loaded_key_keeps_its_form(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    fresh = make(comm, "onebit/ef")
+    fresh.load_state_dict(allreduce.state_dict())
+    assert bytes_of(fresh.residual("a")) == bytes_of(allreduce.residual("a"))
+    found = errors(comm, fresh, np.ones(7, np.float32), key="a")
+    assert {each and each[0] for each in found} == {ValueError}
+    assert list(fresh.flush()) == ["a", "b"]
+    steps(fresh, 1)

@@ -1,0 +1,167 @@
+"""Every schedule, on symbols, for P = 1 to 33."""
+
+import ast
+import math
+import re
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.schedule import Encode, Recv, Send, Wire
+from gqallreduce.simulate import Outcome, check, simulate, table
+
+ALL_RANKS = range(1, 34)
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+every_size = pytest.mark.parametrize("size", ALL_RANKS)
+
+
+@cache
+def outcome_of(name: str, size: int) -> Outcome:
+    return simulate(SCHEDULES[name], size)
+
+
+def log2(size: int) -> int:
+    return size.bit_length() - 1
+
+
+def folded(size: int) -> bool:
+    return size != 1 << log2(size)
+
+
+# schedule -> P -> the most of any rank: messages, vector lengths sent, encodings of a contribution, rounds
+CLOSED_FORMS = {
+    "direct": lambda p: (2 * (p - 1), 2 * (p - 1) / p, min(p, 2), 2),
+    "ring": lambda p: (2 * (p - 1), 2 * (p - 1) / p, p, max(1, 2 * (p - 1))),
+    "recursive_doubling": lambda p: (
+        log2(p) + folded(p),
+        log2(p) + 2 * folded(p),  # the unfolding forwards two byte strings
+        log2(p) + folded(p) + (p == 1),
+        log2(p) + 2 * folded(p) + (p == 1),
+    ),
+}
+
+
+def test_every_schedule_has_its_closed_forms():
+    assert set(CLOSED_FORMS) == set(SCHEDULES)
+
+
+@every_schedule
+@every_size
+def test_every_contribution_is_summed_once_and_every_error_owed_once(schedule, size):
+    check(schedule, size)
+
+
+@every_schedule
+@every_size
+def test_costs_are_those_of_the_closed_forms(schedule, size):
+    outcome = outcome_of(schedule.name, size)
+    messages, lengths, encodings, rounds = CLOSED_FORMS[schedule.name](size)
+    assert max(outcome.messages) == messages
+    assert max(outcome.chunks_sent) == pytest.approx(lengths * schedule.chunks(size))
+    assert outcome.encodings() == encodings
+    assert max(outcome.rounds) == rounds
+
+
+@every_schedule
+@pytest.mark.parametrize("size", [2, 4, 8, 16, 32])
+def test_the_cost_line_holds_for_powers_of_two(schedule, size):
+    """Its alpha and beta terms, read as arithmetic, are never below what is counted, and a fold's two at most above."""
+    alpha, beta = re.fullmatch(r"(.+) alpha \+ (.+) beta \+ .+ gamma", schedule.cost).groups()
+    lengths = CLOSED_FORMS[schedule.name](size)[1]
+    rounds = max(outcome_of(schedule.name, size).messages)
+    assert 0 <= arithmetic(alpha, size) - rounds <= 2
+    assert -1e-9 <= arithmetic(beta, size) - lengths <= 2
+
+
+def arithmetic(text: str, size: int) -> float:
+    text = text.replace("log2 P", "L").replace("n(log2", "n*(log2")
+    text = re.sub(r"(?<=[\dn)LP])\s*(?=[(nLP])", "*", text.replace(" ", ""))
+    return eval(text, {"P": size, "n": 1, "L": math.log2(size)})
+
+
+@every_schedule
+@every_size
+def test_every_send_has_its_receive_in_the_same_order(schedule, size):
+    sent, received = {}, {}
+    for rank in range(size):
+        for moves in schedule.rounds(rank, size):
+            for move in moves:
+                if isinstance(move, Send):
+                    assert move.to != rank
+                    sent.setdefault((rank, move.to), []).append(move.wires)
+                elif isinstance(move, Recv):
+                    received.setdefault((move.source, rank), []).append(move.wires)
+    assert sent == received
+
+
+@every_schedule
+@every_size
+def test_names_in_moves_exist(schedule, size):
+    chunks = schedule.chunks(size)
+    for rank in range(size):
+        for moves in schedule.rounds(rank, size):
+            for move in moves:
+                wires = [Wire(move.chunk, move.holders[0])] if isinstance(move, Encode) else move.wires
+                assert wires
+                assert all(0 <= wire.chunk < chunks and 0 <= wire.author < size for wire in wires)
+                if isinstance(move, Encode):
+                    assert rank in move.holders
+                    assert move.hop < 1 << 16
+
+
+@every_schedule
+@every_size
+def test_streams_of_different_values_are_different(schedule, size):
+    """(author, hop, chunk) names one value: random bits are never used for two."""
+    outcome = outcome_of(schedule.name, size)
+    named = {}
+    for coded, chunk in outcome.debts:
+        _, value, author, hop = outcome.symbols._term[coded]
+        assert named.setdefault((author, hop, chunk), value) == value
+
+
+@every_schedule
+@every_size
+def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, size):
+    """The residual is written by the one encoding that a rank owes alone; else the one before last would come back."""
+    for counts in outcome_of(schedule.name, size).single_encodings():
+        assert counts == Counter(range(schedule.chunks(size)))
+
+
+@every_schedule
+@every_size
+def test_debtors_share_the_error_of_the_last_encoding(schedule, size):
+    """Those who owe the last rounding hold the finished sum, and are as many as owe its encoding."""
+    outcome = outcome_of(schedule.name, size)
+    for chunk in range(schedule.chunks(size)):
+        debtors = schedule.debtors(chunk, size)
+        assert len(set(debtors)) == len(debtors) > 0
+        final = outcome.values[0][chunk]
+        kind, *parts = outcome.symbols._term[final]
+        last = [final] if kind == "coded" else parts
+        owing = {share[0] for coded in last for share in outcome.debts[coded, chunk]}
+        assert owing == set(debtors)
+
+
+def tree(order: str):
+    """The order of additions as sets of sets: addition commutes."""
+
+    def of(node):
+        return frozenset((of(node.left), of(node.right))) if isinstance(node, ast.BinOp) else node.value
+
+    return of(ast.parse(order, mode="eval").body)
+
+
+def test_the_order_of_additions_is_printed():
+    """direct: the owner's own value, then the others' in ascending order of rank."""
+    outcome = simulate(SCHEDULES["direct"], 3)
+    orders = [tree(outcome.symbols.order(value)) for value in outcome.values[0]]
+    assert orders == [tree("((0 + 1) + 2)"), tree("((1 + 0) + 2)"), tree("((2 + 0) + 1)")]
+
+
+def test_the_table_has_a_row_for_every_schedule():
+    rows = table(8).splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == sorted(SCHEDULES)
+    assert "| 14 | 14 | 1.75 | 8 |" in table(8)
