@@ -12,7 +12,7 @@ import numpy as np
 import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 from gqallreduce.cli.exact import Check, Reference
-from gqallreduce.cli.measure import FIRST, Quantized, groups, interleave, pooled, round_seconds, rows
+from gqallreduce.cli.measure import ENOUGH, FIRST, Quantized, groups, interleave, pooled, round_seconds, rows
 from gqallreduce.cli.report import Report, Silent, abort, size_text, sums_table
 
 SCHEMES = (
@@ -183,6 +183,10 @@ class _Bench:
             [row for part in parts for row in self._group(part, pristine, reference, check, seconds, progress)]
         )
         self.report.table(sums_table(found))
+        if min(len(row["seconds"]) for row in found) < ENOUGH:
+            self.report.say(
+                f"fewer than {ENOUGH} repetitions of {side}: give more --seconds before quoting these times"
+            )
         for row in found:
             self.report.write("sum", row)
         for problem in check.problems if check else ():

@@ -16,6 +16,7 @@ import gqallreduce as gq
 # of its memory. The results of the first are those whose error is reported.
 WARM_UPS = 2
 FIRST = -WARM_UPS
+ENOUGH = 7  # repetitions from which on a median is worth quoting
 
 
 class Quantized:
@@ -89,14 +90,15 @@ def groups(texts, budget, check=False):
 def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
     """Samples of each contender over the same rounds: at least one round, at most `repetitions`, within `seconds`.
 
-    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included. Only
-    the first warm-up round is always made.
+    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included. The
+    warm-up and one round are always made, however long they take: without all of it, feedback is timed with its memory
+    still being mapped.
     """
     samples = [Samples(contender) for contender in contenders]
     work = np.empty_like(pristine)
     begin = time.perf_counter()
-    number, longest = FIRST, 0.0
-    while number < repetitions:
+    longest = 0.0
+    for number in range(FIRST, repetitions):
         start = time.perf_counter()
         for sample in samples:
             before(number, sample)
@@ -106,10 +108,8 @@ def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
             after(number, sample, work)
         now = time.perf_counter()
         longest = max(longest, now - start)
-        fits = comm.bcast(now - begin + longest < seconds)
-        if number >= 0 and not fits:
+        if number >= 0 and not comm.bcast(now - begin + longest < seconds):
             break
-        number = number + 1 if fits else 0
     return samples
 
 

@@ -1,8 +1,11 @@
 """How schemes share memory and rounds; without MPI."""
 
+import ast
+import inspect
+
 import pytest
 
-from gqallreduce.cli import measure
+from gqallreduce.cli import bench, exact, measure
 from gqallreduce.cli.control import choices
 
 SCHEMES = ["raw", "direct/onebit/ef", "direct/adaptive(pi=64)/ef", "direct/qsgd(bits=4)", "auto/adaptive/ef"]
@@ -43,3 +46,11 @@ nb                       - Force nonblocking algorithm
 recursive_doubling       - Force recursive doubling algorithm
 ring                     - Force ring algorithm"""
     assert choices(description) == ["auto", "nb", "recursive_doubling", "ring"]
+
+
+@pytest.mark.parametrize("module", [bench, exact, measure])
+def test_nothing_between_timed_calls_wakes_the_threads_of_blas(module):
+    """They would spin into the next contender's time."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        assert not isinstance(node, ast.MatMult)
+        assert getattr(node, "attr", None) not in {"dot", "vdot", "inner", "matmul", "tensordot", "einsum", "linalg"}
