@@ -6,12 +6,12 @@
     allreduce = gq.Allreduce("direct/adaptive(pi=64)/ef", average=True)
     allreduce(grad, key="fc1.weight")
 
-What needs no MPI (Scheme, schemes, simulate, local) imports none; Allreduce and what it needs are loaded when asked for.
+What needs no MPI (Scheme, schemes, simulate, local) imports none; Allreduce and what it needs are loaded when asked
+for.
 """
 
 from __future__ import annotations
 
-from gqallreduce import _kernels
 from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError, WireError
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.threads import configure

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from gqallreduce import frame, model
 from gqallreduce.agreement import FIELDS, agree
 from gqallreduce.buffer import Buffer
-from gqallreduce.checkpoint import load, save
+from gqallreduce.checkpoint import form_in, load, save
 from gqallreduce.dense import dense_invalid, dense_sum
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError, ReplicaError
@@ -302,7 +302,7 @@ class Allreduce:
         Raises KeyError for an unknown key or without /ef; `flush()` without /ef is {}.
         """
         if key is None:
-            return {each: self.flush(each) for each in self.memory.keys() if each in self._keys}
+            return {each: self.flush(each) for each in self.memory if each in self._keys}
         return self._guarded(self._flush, key)
 
     def _flush(self, link, key: str) -> np.ndarray:
@@ -320,7 +320,7 @@ class Allreduce:
         return total.reshape(shape, order=order)
 
     def _residual_norm(self) -> float:
-        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory.keys()))
+        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory))
 
     # --- checkpoints ---
 
@@ -336,10 +336,7 @@ class Allreduce:
         """Replace all keys: checked entries of a state, and their residuals as vectors in memory order."""
         self.seed, self.memory = seed, Memory()
         self._kinds.clear()
-        self._keys = {
-            key: Key((tuple(entry["shape"]), entry["order"], entry["dtype"]) if "shape" in entry else None, entry["step"])
-            for key, entry in keys.items()
-        }
+        self._keys = {key: Key(form_in(entry), entry["step"]) for key, entry in keys.items()}
         for key, residual in residuals.items():
             self.memory.set(key, residual)
 

@@ -1,7 +1,7 @@
 """A caller's array as one vector in memory order: what may be reduced, and how its elements are reached.
 
-Taken are float32, float64, float16 and bfloat16 arrays on the host, of any shape, in C or Fortran order, or with gaps at
-one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__` or a buffer.
+Taken are float32, float64, float16 and bfloat16 arrays on the host, of any shape, in C or Fortran order, or with gaps
+at one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__` or a buffer.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def _with_gaps(array: np.ndarray) -> tuple[str, np.ndarray]:
                 levels[-1] = [levels[-1][0] * extent, stride]
             else:
                 levels.append([extent, stride])
-        if len(levels) == 1 and array.ndim > 1:
+        fastest = array.shape[-1 if order == "C" else 0]
+        if len(levels) == 1 and array.ndim > 1 and (fastest == 1 or len(axes) == 1):
             levels.append([1, array.itemsize])  # one row of a matrix with a leading dimension
         (runs, leading), (run, stride) = levels if len(levels) == 2 else ((0, 0), (0, 0))
         if stride == array.itemsize and leading > run * stride:

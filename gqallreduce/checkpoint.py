@@ -44,6 +44,11 @@ def load(allreduce, state: dict) -> None:
     allreduce.restore(state["seed"], state["keys"], residuals)
 
 
+def form_in(entry: dict) -> tuple | None:
+    """(shape, order, dtype) of a key's entry; None for the key None, which is bound to no form."""
+    return (tuple(entry["shape"]), entry["order"], entry["dtype"]) if "shape" in entry else None
+
+
 def _residual(key, entry: dict) -> np.ndarray:
     residual = np.asarray(entry["residual"], np.float32)
     if residual.shape != tuple(entry["shape"]) or not np.isfinite(residual).all():

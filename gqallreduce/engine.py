@@ -232,7 +232,7 @@ class _Lane:
         self.finished = True
 
     def _parts(self, data, nbytes: int, message: Parcel | Expected) -> list:
-        """A message cut into MPI messages of at most `most` bytes: their number follows from the bound, known to both."""
+        """A message cut into MPI messages of at most `most` bytes: as many as its bound needs, which both ends know."""
         most = self.engine.most
         message.parts_left = max(1, -(-message.bound // most))
         if message.parts_left == 1:

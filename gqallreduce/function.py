@@ -1,4 +1,4 @@
-"""The function: an Allreduce per communicator, scheme and average, made at the first call and kept with the communicator."""
+"""The function: an Allreduce per communicator, scheme and average, made at the first call and kept."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ run the same schedule side by side. A piece is encoded *block* by block, so that
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -130,7 +131,7 @@ def pieces(size: int, chunks: int, grid: Grid, nbytes_bound) -> list[list[Piece]
     """pieces[lane][chunk] of a vector; `nbytes_bound(regions)` is the codec's."""
     lanes = lane_count(size, chunks, grid, nbytes_bound)
     bounds = cut(size, lanes * chunks, grid)
-    flat = [Piece(start, stop, grid, size) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    flat = [Piece(start, stop, grid, size) for start, stop in itertools.pairwise(bounds)]
     first = 0
     for piece in flat:
         piece.bound, piece.first = nbytes_bound(piece.regions), first

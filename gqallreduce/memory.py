@@ -18,8 +18,9 @@ class Memory:
     def __contains__(self, key: str) -> bool:
         return key in self._pairs
 
-    def keys(self) -> list[str]:
-        return sorted(self._pairs)
+    def __iter__(self):
+        """Keys, sorted."""
+        return iter(sorted(self._pairs))
 
     def open(self, key: str, size: int) -> tuple[np.ndarray, np.ndarray]:
         """(owed, owing) of a key, zeros when it is new."""

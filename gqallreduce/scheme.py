@@ -142,6 +142,8 @@ def _options(text: str, written: str | None) -> tuple[dict, str]:
         if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
             raise ValueError("keyword options only")
         values = {word.arg: _literal(word.value) for word in call.keywords}
+        if not isinstance(call.func, ast.Name) or len(values) < len(call.keywords):
+            raise ValueError("every option once, in one pair of parentheses")
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"scheme {text!r}: options {written!r} cannot be read ({error})") from None
     shown = ", ".join(f"{word.arg}={ast.unparse(word.value)}" for word in call.keywords)

@@ -184,14 +184,11 @@ def check(schedule: Schedule, size: int) -> Outcome:
 
 def table(size: int = 16) -> str:
     """The schedules as a Markdown table for docs/schedules.md."""
-    lines = [
-        f"| schedule (P = {size}) | rounds | messages per rank | vector lengths sent per rank | encodings per contribution | cost |",
-        "|---|---|---|---|---|---|",
-    ]
+    columns = "rounds", "messages per rank", "vector lengths sent per rank", "encodings per contribution", "cost"
+    lines = [f"| schedule (P = {size}) | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, schedule in sorted(SCHEDULES.items()):
         outcome = check(schedule, size)
         lengths = max(outcome.chunks_sent) / schedule.chunks(size)
-        lines.append(
-            f"| `{name}` | {max(outcome.rounds)} | {max(outcome.messages)} | {lengths:.3g} | {outcome.encodings()} | {schedule.cost} |"
-        )
+        row = max(outcome.rounds), max(outcome.messages), f"{lengths:.3g}", outcome.encodings(), schedule.cost
+        lines.append(f"| `{name}` | " + " | ".join(map(str, row)) + " |")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from gqallreduce import _kernels
+from gqallreduce.buffer import FORMATS
 from gqallreduce.errors import WireError
 from gqallreduce.frame import NO_RANK
 from gqallreduce.layout import Piece
@@ -185,9 +186,19 @@ class Values:
                 guilty &= np.isnan(v) | (np.abs(owed) < _OVERFLOWING)
         where = np.flatnonzero(guilty if guilty.any() else bad)
         if not len(where):
-            where = np.argmax(np.abs(v), keepdims=True)  # finite values, but a norm or a rounding that is not
+            where = self._too_large(v)
         rank = self.shared.rank if guilty.any() else NO_RANK
         self.flawed(place, (rank, self.source.c_index(region.start + where)))
+
+    def _too_large(self, v) -> np.ndarray:
+        """Of finite values: those whose rounding to the buffer's 16 bits is not; if none, the largest, for its norm."""
+        where = np.zeros(0, np.intp)
+        if self.shared.short:
+            rounded, back = np.empty(2 * v.size, np.uint8), np.empty_like(v)
+            _kernels.narrow(v, rounded, FORMATS[self.source.dtype])
+            _kernels.widen(rounded, back, FORMATS[self.source.dtype])
+            where = np.flatnonzero(~np.isfinite(back))
+        return where if len(where) else np.argmax(np.abs(v), keepdims=True)
 
     def _overflow(self, place, region, y) -> None:
         where = region.start + np.flatnonzero(~np.isfinite(y))

@@ -125,7 +125,10 @@ class Worker:
             self.workspace.give(made.buffer)
 
     def _encode_regions(self, place, piece: Piece, move, buffer):
-        """Encode region after region behind the header; returns bytes written. Stops at a value that is not finite."""
+        """Encode region after region behind the header; returns bytes written.
+
+        A region that is not finite does not end it: the first flaw in C order may lie in a later one.
+        """
         values, codec = self.values, self.codec
         running = values.running.get(place)
         owing = values.owing if len(move.holders) == 1 else None
@@ -141,10 +144,9 @@ class Worker:
             nbytes = codec.encode(x, owed, of(owing, region), buffer[at:end], region, stream, kept)
             if nbytes == NOT_FINITE:
                 values.blame(place, region, x, owed, own=running is None)
-                break
-            if kept is not None:
-                self.spent.selected += len(kept.index)
-            at += nbytes
+            else:
+                at += nbytes
+                self.spent.selected += 0 if kept is None else len(kept.index)
             self.spent.encode += perf_counter() - began
             yield
         if selected is not None and running is not None:

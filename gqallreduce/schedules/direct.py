@@ -15,8 +15,8 @@ from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
     chunks=lambda size: size,
     debtors=lambda chunk, size: alone(chunk),
     cost="2(P-1) alpha + 2n(P-1)/P beta + n gamma",
-    source="Dryden et al., MLHPC 2016 (pairwise exchange); Seide et al., Interspeech 2014; differs: owner's sum in rank order, "
-    "owner keeps the decoded sum",
+    source="Dryden et al., MLHPC 2016 (pairwise exchange); Seide et al., Interspeech 2014; differs: the owner adds in "
+    "rank order and keeps the decoded sum",
 )
 def direct(rank: int, size: int):
     """Reduce-scatter by pairwise exchange, then allgather of the owners' bytes."""

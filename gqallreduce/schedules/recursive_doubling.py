@@ -4,7 +4,8 @@ With p2 the largest power of two <= P, the P - p2 ranks above fold their vector 
 the last round's bytes at the end. Ranks that hold the same partial sum encode it with one stream, as one author, so
 that all of them keep the same bits; each owes its slice of that one error.
 
-Cost: (log2 p2 + 2) alpha + n (log2 p2 + 2) beta + n (log2 p2 + 1) gamma.  Encodings per contribution: log2 p2 (+ 1 if folded).
+Cost: (log2 p2 + 2) alpha + n (log2 p2 + 2) beta + n (log2 p2 + 1) gamma.  Encodings per contribution: log2 p2,
+and one more if folded.
 """
 
 from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register

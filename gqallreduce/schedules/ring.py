@@ -3,9 +3,13 @@
 Every hop adds its own value exactly, encodes the partial sum and owes that encoding's error.
 
 Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n (P-1)/P gamma.  Encodings per contribution: up to P.
+
+A rank encodes another chunk at every hop, so that from hop 65535 on the number may stay: no random bits are used twice.
 """
 
 from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
+
+_LAST_HOP = 2**16 - 1
 
 
 @register(
@@ -23,13 +27,13 @@ def ring(rank: int, size: int):
         out, into = (rank - hop) % size, (rank - hop - 1) % size
         rounds.append(
             (
-                Encode(out, hop, alone(rank)),
+                Encode(out, min(hop, _LAST_HOP), alone(rank)),
                 Send(right, (Wire(out, rank),)),
                 Recv(left, (Wire(into, left),), reduce=True),
             )
         )
     owned = right
-    encode = (Encode(owned, size - 1, alone(rank)),)
+    encode = (Encode(owned, min(size - 1, _LAST_HOP), alone(rank)),)
     for hop in range(size - 1):
         out, into = (owned - hop) % size, (owned - hop - 1) % size
         send = Send(right, (Wire(out, (out - 1) % size),))

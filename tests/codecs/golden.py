@@ -1,4 +1,4 @@
-"""Messages that must never change: tests/golden/*.bin, made on purpose only, by `python tests/codecs/golden.py --write`.
+"""Messages that never change: tests/golden/*.bin, made on purpose only by `python tests/codecs/golden.py --write`.
 
 The inputs are integers turned into floats by exact steps, so that no library's random generator is part of the format.
 """

@@ -1,4 +1,4 @@
-"""Everything that is tested over and over: each codec's example, the variants its own test file declares, all schedules.
+"""What is tested over and over: each codec's example, the variants its own test file declares, all schedules.
 
 A codec's test file, tests/codecs/test_<name>.py, says in `VARIANTS` which options are worth a run of the whole
 contract, and, if the codec is unbiased, in `variance(codec, v)` and `spread(codec, v)` how its outcomes scatter.

@@ -1,5 +1,7 @@
 """Particulars of adaptive: which values are kept, exactly how many, and at what price."""
 
+import itertools
+
 import numpy as np
 import pytest
 from contract import KINDS, cuts, decode, encode, formed, region, vector
@@ -43,12 +45,12 @@ def oracle(codec, v, ends) -> tuple[np.ndarray, np.ndarray]:
     if codec.scope == "matrix":
         kept = largest(v, max(1, v.size // codec.pi), separate)
     else:
-        spans = zip(ends, ends[1:], strict=False)
+        spans = itertools.pairwise(ends)
         kept = np.concatenate(
             [begin + largest(v[begin:end], max(1, (end - begin) // codec.pi), separate) for begin, end in spans]
         )
     decoded = np.zeros(v.size, np.float32)
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         places = kept[(kept >= begin) & (kept < end)].astype(int)
         for sign in (1, -1):
             mine = places[np.sign(v[places]) == sign]

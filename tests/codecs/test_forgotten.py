@@ -1,10 +1,11 @@
 """What a new codec or schedule brings with it: nothing of it may be forgotten."""
 
+import contextlib
 import pkgutil
 
 import pytest
-from golden import FOLDER, file
-from schemes import PARTICULARS, TEXTS, particulars_file
+from golden import FOLDER, check_golden, file
+from schemes import CODEC, PARTICULARS, TEXTS, particulars_file
 
 import gqallreduce
 import gqallreduce.codecs
@@ -84,3 +85,19 @@ def test_the_catalog_lists_everything():
         if entry.kind == "codec":
             assert entry.options == CODECS[entry.name].options()
             assert entry.promises == CODECS[entry.name].promises()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_wire_format_is_the_one_on_file(text):
+    check_golden(text)
+
+
+@pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
+def test_a_codec_is_a_value(codec):
+    again = type(codec)(**{name: getattr(codec, name) for name in codec.options()})
+    assert again == codec
+    assert hash(again) == hash(codec)
+    with contextlib.suppress(StopIteration):
+        option = next(iter(codec.options()))
+        with pytest.raises(AttributeError):
+            setattr(codec, option, 1)

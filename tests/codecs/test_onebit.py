@@ -1,5 +1,7 @@
 """Particulars of one-bit: two exact means per column, one bit per value."""
 
+import itertools
+
 import numpy as np
 import pytest
 from contract import KINDS, PLACES, cuts, decode, encode, formed, region, vector
@@ -14,7 +16,7 @@ ONEBIT = Scheme.parse("onebit").codec
 def oracle(v, ends):
     """(wire, decoded) by the definition."""
     wire, decoded = b"", np.zeros_like(v)
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         column = v[begin:end]
         up = column >= 0
         means = [mean(column, up), mean(column, ~up)]
@@ -29,7 +31,7 @@ def mean(column, where) -> np.float32:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_message_is_that_of_the_definition(place, kind):
     found = region(ONEBIT, place)
     x, owed = vector(ONEBIT, 1, found.size, kind), vector(ONEBIT, 2, found.size, "ties")
@@ -44,7 +46,7 @@ def test_the_message_is_that_of_the_definition(place, kind):
 def test_bytes_are_a_bit_per_value_rounded_up_per_column_and_two_means(start, size, run):
     found = Region(start, size, Grid(run), 10**6)
     ends = cuts(found)
-    expected = sum(8 + -(-(end - begin) // 8) for begin, end in zip(ends, ends[1:], strict=False))
+    expected = sum(8 + -(-(end - begin) // 8) for begin, end in itertools.pairwise(ends))
     assert ONEBIT.nbytes_bound([found]) == expected
 
 

@@ -1,5 +1,7 @@
 """Particulars of qsgd: its levels, its variance, what is exact, what is refused."""
 
+import itertools
+
 import numpy as np
 import pytest
 from contract import cuts, decode, encode, region, sampled, vector
@@ -30,7 +32,7 @@ def norms(codec, v, found) -> np.ndarray:
     """Per element, the norm of its bucket, in float64."""
     found_norms, v = np.empty(v.size), v.astype(np.float64)
     ends = cuts(found)
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         part = v[begin:end]
         found_norms[begin:end] = np.sqrt((part**2).sum()) if codec.norm == "l2" else np.abs(part).max(initial=0)
     return found_norms
@@ -73,7 +75,7 @@ def test_bytes_are_bits_per_value_rounded_up_per_bucket_and_a_norm(bits, zero, b
     for start, size in [(0, 1), (0, 3 * bucket), (1, 2 * bucket), (2 * bucket - 1, 2)]:
         found = Region(start, size, codec.grid(Grid(33)), 10**6)
         ends = cuts(found)
-        expected = sum(4 + -(-(end - begin) * bits // 8) for begin, end in zip(ends, ends[1:], strict=False))
+        expected = sum(4 + -(-(end - begin) * bits // 8) for begin, end in itertools.pairwise(ends))
         assert codec.nbytes_bound([found]) == expected
 
 
@@ -145,7 +147,8 @@ def test_roundings_of_neighbours_are_independent():
     "options",
     [
         "bits=0", "bits=9", "bits=4.0", "bits=True", "bits='4'", "bits=1", "bucket=0", "bucket=-1", "bucket=2**3",
-        "bucket=4294967296", "norm=l1", "norm=2", "zero_level=1", "zero_level=0", "zero_level=maybe", "level=3", "bits=None",
+        "bucket=4294967296", "norm=l1", "norm=2", "zero_level=1", "zero_level=0", "zero_level=maybe", "level=3",
+        "bits=None",
     ],
 )  # fmt: skip
 def test_options_out_of_range_are_refused_where_they_are_written(options):

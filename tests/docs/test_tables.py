@@ -41,9 +41,19 @@ def test_everything_registered_has_its_rows(kind, name):
 
 
 @every_scheme
-def test_everything_registered_has_its_file_and_its_test(kind, name):
+def test_everything_registered_has_its_file(kind, name):
     assert (ROOT / "gqallreduce" / f"{kind}s" / f"{name}.py").exists()
-    assert (ROOT / "tests" / f"{kind}s" / f"test_{name}.py").exists()
+
+
+@every_codec
+def test_every_codec_has_a_test_file_of_its_name(name):
+    assert (ROOT / "tests" / "codecs" / f"test_{name}.py").exists()
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_every_schedule_is_named_where_schedules_are_tested(name):
+    """What holds for all of them is tested over the registry; what a schedule should cost, by its name."""
+    assert any(f'"{name}"' in path.read_text() for path in (ROOT / "tests" / "schedules").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("kind", ["codec", "schedule"])

@@ -1,0 +1,150 @@
+"""Faults planted in schedules: the simulation must find every one, or its silence proves nothing."""
+
+import dataclasses
+
+import pytest
+
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.schedule import Encode, Recv, Schedule, Send, Wire, alone
+from gqallreduce.simulate import check
+
+
+def planted(name: str, change) -> Schedule:
+    """A schedule whose rounds went through change(rank, size, rounds)."""
+    good = SCHEDULES[name]
+    return dataclasses.replace(
+        good, name=f"bad {name}", rounds=lambda rank, size: change(rank, size, good.rounds(rank, size))
+    )
+
+
+def each_move(change):
+    """change(rank, size, rounds) from change(rank, size, move)."""
+    return lambda rank, size, rounds: tuple(tuple(change(rank, size, move) for move in moves) for moves in rounds)
+
+
+@each_move
+def one_too_far(rank, size, move):
+    """A ring whose last rank sends one rank too far."""
+    return dataclasses.replace(move, to=(move.to + 1) % size) if isinstance(move, Send) and rank == size - 1 else move
+
+
+@each_move
+def rank_local_author(rank, size, move):
+    """Recursive doubling in which everyone encodes for himself: nobody's bits are his neighbour's."""
+    if isinstance(move, Encode):
+        return dataclasses.replace(move, holders=alone(rank))
+    wires = tuple(Wire(0, rank if isinstance(move, Send) else move.source) for _ in move.wires)
+    return dataclasses.replace(move, wires=wires)
+
+
+@each_move
+def owed_by_all(rank, size, move):
+    """Holders who each take the first slice: one is owed many times, the others never."""
+    if isinstance(move, Encode) and len(move.holders) > 1:
+        return dataclasses.replace(move, holders=range(rank, rank + len(move.holders)))
+    return move
+
+
+def encoded_again(rank, size, rounds):
+    """A ring whose allgather encodes what it forwards."""
+    changed = list(rounds)
+    for number in range(size, len(rounds)):
+        send, receive = rounds[number]
+        chunk, author = send.wires[0].chunk, (rank + 0) % size
+        changed[number] = (
+            Encode(chunk, number, alone(author)),
+            Send(send.to, (Wire(chunk, rank),)),
+            Recv(receive.source, (Wire(receive.wires[0].chunk, receive.source),), reduce=False),
+        )
+    return tuple(changed)
+
+
+def never_sent(rank, size, rounds):
+    """Rank 0 forgets its last message: its neighbour waits."""
+    return rounds if rank else (*rounds[:-1], tuple(move for move in rounds[-1] if not isinstance(move, Send)))
+
+
+def never_received(rank, size, rounds):
+    return rounds if rank else (*rounds[:-1], tuple(move for move in rounds[-1] if not isinstance(move, Recv)))
+
+
+def receive_before_send(rank, size, rounds):
+    """Everyone waits for his neighbour before he sends."""
+    receives, others = [], []
+    for move in rounds[0]:
+        (receives if isinstance(move, Recv) else others).append(move)
+    return (tuple(receives), tuple(others), *rounds[1:])
+
+
+@each_move
+def replaced_instead_of_added(rank, size, move):
+    return dataclasses.replace(move, reduce=False) if isinstance(move, Recv) and rank == 1 else move
+
+
+def added_twice(rank, size, rounds):
+    return (rounds[0], *rounds)
+
+
+FAULTS = {
+    "one too far": ("ring", one_too_far),
+    "rank-local authors": ("recursive_doubling", rank_local_author),
+    "owed by all": ("recursive_doubling", owed_by_all),
+    "encoded again": ("ring", encoded_again),
+    "never sent": ("ring", never_sent),
+    "never received": ("ring", never_received),
+    "receive before send": ("ring", receive_before_send),
+    "replaced": ("ring", replaced_instead_of_added),
+    "replaced in direct": ("direct", replaced_instead_of_added),
+    "added twice": ("direct", added_twice),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("size", [4, 5, 8])
+def test_a_planted_fault_is_found(fault, size):
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        check(planted(*FAULTS[fault]), size)
+
+
+@pytest.mark.parametrize(("fault", "message"), [
+    ("receive before send", "all wait for each other"),
+    ("never sent", "all wait for each other"),
+    ("never received", "messages that nobody receives"),
+    ("rank-local authors", "different sums"),
+    ("encoded again", "different sums"),
+])  # fmt: skip
+def test_a_fault_is_called_by_its_name(fault, message):
+    with pytest.raises(AssertionError, match=message):
+        check(planted(*FAULTS[fault]), 4)
+
+
+def pair(first: range, second: range) -> Schedule:
+    """Two ranks that exchange their values, then encode the sum they share as these holders."""
+
+    def rounds(rank, size):
+        mate = 1 - rank
+        meet = Encode(0, 0, alone(rank)), Send(mate, (Wire(0, rank),)), Recv(mate, (Wire(0, mate),), reduce=True)
+        return meet, (Encode(0, 1, (first, second)[rank]),)
+
+    return Schedule("pair", rounds, lambda size: 1, lambda chunk, size: range(2), "", "")
+
+
+def test_an_error_is_owed_once():
+    check(pair(range(2), range(2)), 2)
+    with pytest.raises(AssertionError, match="disagree on their number"):
+        check(pair(range(2), range(3)), 2)
+    with pytest.raises(AssertionError, match="owed twice, or never"):
+        check(pair(range(3), range(3)), 2)
+
+
+def test_a_residual_is_written_once():
+    twice = Schedule(
+        "twice",
+        lambda rank, size: ((Encode(0, 0, alone(0)),), (Encode(0, 1, alone(0)),)),
+        lambda size: 1,
+        lambda chunk, size: alone(0),
+        "",
+        "",
+    )
+    with pytest.raises(AssertionError, match="written twice"):
+        check(twice, 1)

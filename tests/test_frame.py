@@ -1,0 +1,68 @@
+"""The 32 bytes before every wire."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gqallreduce import WireError, frame
+from gqallreduce.frame import Header
+
+headers = st.builds(
+    Header,
+    kind=st.sampled_from([frame.DATA, frame.NOT_FINITE, frame.ABORT]),
+    step=st.integers(0, 2**32 - 1),
+    signature=st.integers(0, 2**64 - 1),
+    word=st.integers(0, 2**64 - 1),
+    rank=st.integers(0, 2**32 - 1),
+    hop=st.integers(0, 2**16 - 1),
+    lane=st.integers(0, 255),
+)
+
+
+def written(header: Header) -> bytes:
+    buffer = bytearray(b"\xee" * (frame.SIZE + 5))
+    header.write(buffer)
+    assert buffer[frame.SIZE :] == b"\xee" * 5
+    return bytes(buffer[: frame.SIZE])
+
+
+def test_a_header_is_at_most_32_bytes():
+    assert frame.SIZE <= 32
+
+
+@given(headers)
+def test_a_header_comes_back_as_written(header):
+    assert frame.read(written(header)) == header
+    assert frame.read(written(header) + b"more") == header
+
+
+@given(headers, headers)
+def test_different_headers_have_different_bytes(one, other):
+    assert (written(one) == written(other)) == (one == other)
+
+
+def test_these_are_the_bytes():
+    header = Header(frame.DATA, 0x01020304, 0x1112131415161718, 0x2122, 0x31323334, 0x4142, 5)
+    assert written(header).hex() == "4751010004030201181716151413121122210000000000003433323142410500"
+
+
+def test_the_step_wraps_at_32_bits():
+    assert frame.read(written(Header(frame.DATA, 2**32 + 7, 0, 0, 0))).step == 7
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 0x48), (1, 0), (2, 0), (2, 2), (3, 3), (3, 255), (31, 1)])
+def test_what_is_no_frame_of_this_version_is_refused(at, value):
+    data = bytearray(written(Header(frame.DATA, 1, 2, 3, 4, 5, 6)))
+    data[at] = value
+    with pytest.raises(WireError):
+        frame.read(data)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_header_or_refused(data):
+    try:
+        header = frame.read(data)
+    except WireError:
+        assert len(data) < frame.SIZE or data[:3] != b"GQ\x01" or data[3] > 2 or data[31]
+        return
+    assert written(header) == data[: frame.SIZE]

@@ -1,0 +1,151 @@
+"""Where the vector is cut: laws of the grid, columns, pieces and blocks."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schemes import CODEC
+
+from gqallreduce import layout
+from gqallreduce.layout import Grid, Region, blocks, columns, cut, lane_count, pieces
+
+MANY = settings(max_examples=300, deadline=None)
+
+
+@st.composite
+def grids(draw):
+    run = draw(st.integers(1, 10**5))
+    return Grid(run, draw(st.integers(1, min(run, 40))))
+
+
+def nbytes_bound(regions):
+    return sum(4 * region.size + 8 * region.units for region in regions)
+
+
+@given(grids(), st.integers(0, 2**40))
+@MANY
+def test_a_unit_holds_its_elements(grid, element):
+    unit = grid.unit(element)
+    assert grid.boundary(unit) <= element < grid.boundary(unit + 1)
+
+
+@given(grids(), st.integers(0, 10**9))
+@MANY
+def test_units_follow_each_other_without_gap_and_none_is_empty(grid, unit):
+    begin, end = grid.boundary(unit), grid.boundary(unit + 1)
+    assert 1 <= end - begin <= grid.tallest()
+    assert grid.unit(begin) == grid.unit(end - 1) == unit
+    assert grid.tallest() - (end - begin) <= 1 or grid.parts > 1
+
+
+@given(grids(), st.integers(0, 10**6), st.integers(0, 300))
+@MANY
+def test_the_count_is_that_of_the_units_met(grid, start, size):
+    assert grid.count(start, size) == len({grid.unit(element) for element in range(start, start + size)})
+    assert Region(start, size, grid, start + size).units == grid.count(start, size)
+
+
+@given(st.lists(st.integers(0, 10**5), max_size=4).map(tuple), st.sampled_from("CF"))
+@MANY
+def test_columns_follow_the_rule(shape, order):
+    grid = columns(shape, order)
+    if len(shape) < 2:
+        assert grid == Grid(4096)
+        return
+    fastest_first = shape if order == "F" else shape[::-1]
+    merged = 1
+    for extent in fastest_first:
+        merged *= extent
+        if merged >= 32:
+            break
+    assert grid.run == max(merged, 1)
+    assert grid.tallest() <= 32767
+    assert grid.parts == 1 or grid.run / (grid.parts - 1) > 32767
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "run", "parts"),
+    [
+        ((), "C", 4096, 1),
+        ((10**6,), "C", 4096, 1),
+        ((5, 100), "C", 100, 1),
+        ((5, 100), "F", 500, 1),
+        ((100, 5), "F", 100, 1),
+        ((64, 3, 3, 3), "C", 1728, 1),
+        ((64, 8, 3, 3), "C", 72, 1),
+        ((7, 31), "C", 217, 1),
+        ((7, 32), "C", 32, 1),
+        ((2, 2), "C", 4, 1),
+        ((1, 1), "F", 1, 1),
+        ((3, 32767), "C", 32767, 1),
+        ((3, 32768), "C", 32768, 2),
+        ((3, 65535), "C", 65535, 3),
+        ((0, 5), "C", 1, 1),
+    ],
+)
+def test_known_columns(shape, order, run, parts):
+    assert columns(shape, order) == Grid(run, parts)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 70), grids())
+@MANY
+def test_a_cut_is_between_units_if_there_are_enough(size, number, grid):
+    bounds = cut(size, number, grid)
+    assert len(bounds) == number + 1
+    assert bounds[0] == 0
+    assert bounds[-1] == size
+    assert bounds == sorted(bounds)
+    if grid.count(0, size) >= number:
+        assert all(bound == size or grid.boundary(grid.unit(bound)) == bound for bound in bounds)
+        held = [grid.count(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
+        assert max(held) - min(held) <= 1
+    else:
+        lengths = [end - begin for begin, end in itertools.pairwise(bounds)]
+        assert max(lengths) - min(lengths) <= 1
+
+
+@given(st.integers(0, 10**5), st.integers(0, 10**6), grids())
+@MANY
+def test_blocks_cover_and_end_between_units(start, size, grid):
+    found = blocks(start, start + size, grid)
+    ends = [start, *(end for _, end in found)]
+    assert [begin for begin, _ in found] == ends[:-1]
+    assert ends[-1] == start + size
+    for begin, end in found:
+        assert begin < end
+        assert end - begin <= layout.BLOCK or grid.unit(begin) == grid.unit(end - 1)
+        assert end == start + size or grid.boundary(grid.unit(end)) == end
+
+
+@given(st.integers(0, 3 * 10**6), st.integers(1, 9), grids())
+@MANY
+def test_pieces_cover_the_vector_once_and_know_their_regions(size, chunks, grid):
+    lanes = pieces(size, chunks, grid, nbytes_bound)
+    assert len(lanes) == lane_count(size, chunks, grid, nbytes_bound)
+    flat = [piece for lane in lanes for piece in lane]
+    at = first = 0
+    for piece in flat:
+        assert piece.start == at
+        assert piece.first == first
+        assert sum(region.size for region in piece.regions) == piece.size
+        assert piece.bound == nbytes_bound(piece.regions)
+        assert all(region.total == size and region.grid is grid for region in piece.regions)
+        shares = [piece.share(index, 3) for index in range(3)]
+        assert [piece.start, *(end for _, end in shares)] == [*(begin for begin, _ in shares), piece.stop]
+        at, first = piece.stop, first + len(piece.regions)
+    assert at == size
+
+
+@pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
+@pytest.mark.parametrize("chunks", [1, 2, 8])
+def test_lanes_keep_messages_at_64_kib_and_pieces_whole(codec, chunks):
+    grid = codec.grid(columns((10**7,), "C"))
+    for size in (0, 1, 1000, 10**5, 10**6, 10**7, 10**8):
+        lanes = lane_count(size, chunks, grid, codec.nbytes_bound)
+        largest = codec.nbytes_bound([Region(0, math.ceil(size / chunks), grid, size)])
+        assert 1 <= lanes <= 8
+        assert lanes == 1 or largest >= lanes * (64 << 10)
+        assert lanes == 1 or lanes * chunks <= grid.count(0, size)
+        assert lanes == min(8, max(1, largest >> 16)) or grid.count(0, size) < (lanes + 1) * chunks

@@ -1,0 +1,86 @@
+"""The fixed rule and the cost model: numbers that make sense, alike on every machine."""
+
+import pytest
+from schemes import RANKS, SCHEDULE_NAMES, TEXTS
+
+from gqallreduce import Scheme
+from gqallreduce.model import DENSE, Profile, choose, fixed_schedule, message_bytes, predict, predict_dense, work
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.simulate import simulate
+
+RAW = Scheme.parse("raw").codec
+SIZES = (0, 1, 100, 10**4, 10**6, 10**8)
+every_text = pytest.mark.parametrize("text", TEXTS)
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+
+
+@every_text
+@pytest.mark.parametrize("ranks", [*RANKS, 16, 1000])
+def test_the_fixed_rule_gives_a_schedule_for_everything(text, ranks):
+    codec = Scheme.parse(text).codec
+    found = [fixed_schedule(ranks, codec, size) for size in SIZES]
+    assert set(found) <= set(SCHEDULES)
+    if ranks > 2:
+        assert found[0] == "recursive_doubling"  # few bytes: few rounds
+        assert found[-1] == "direct"  # many: two encodings, whatever P
+
+
+def test_the_fixed_rule_is_the_one_written_down():
+    assert fixed_schedule(1, RAW, 10) == "direct"
+    assert fixed_schedule(2, RAW, 10**8) == "recursive_doubling"
+    assert fixed_schedule(8, RAW, 16 << 10) == "recursive_doubling"
+    assert fixed_schedule(8, RAW, (16 << 10) + 1) == "direct"
+    assert fixed_schedule(1000, RAW, 64 << 10) == "recursive_doubling"
+    assert fixed_schedule(1000, RAW, (64 << 10) + 1) == "direct"
+
+
+@every_schedule
+@pytest.mark.parametrize("ranks", RANKS)
+def test_work_is_what_rank_0_does_in_the_simulation(schedule, ranks):
+    counted, outcome = work(schedule, ranks), simulate(SCHEDULES[schedule], ranks)
+    assert counted.rounds == outcome.rounds[0]
+    assert counted.messages == outcome.messages[0]
+    assert counted.sent == pytest.approx(outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(ranks))
+
+
+@every_text
+@every_schedule
+@pytest.mark.parametrize("ranks", [2, 3, 8, 100])
+def test_time_grows_with_size_latency_and_the_slowness_of_the_network(text, schedule, ranks):
+    codec, usual = Scheme.parse(text).codec, Profile()
+    times = [predict(schedule, codec, ranks, size, usual) for size in SIZES]
+    assert all(time > 0 for time in times)
+    assert times == sorted(times)
+    for slower in (Profile(alpha=1e-3), Profile(beta=1e-7), Profile(software=1e-3), Profile(copy=1e-8)):
+        assert predict(schedule, codec, ranks, 10**6, slower) > predict(schedule, codec, ranks, 10**6, usual)
+
+
+@every_text
+def test_message_bytes_are_the_bound_of_the_codec(text):
+    codec = Scheme.parse(text).codec
+    assert message_bytes(codec, 0) <= 4
+    assert message_bytes(codec, 10**6) <= message_bytes(RAW, 10**6) * 2
+
+
+def test_dense_time_is_that_of_the_better_algorithm():
+    assert predict_dense(1, 10**6, Profile()) == pytest.approx(10**6 * Profile().copy)
+    assert predict_dense(8, 8, Profile()) < predict_dense(8, 10**6, Profile()) < predict_dense(8, 10**8, Profile())
+    ring = 2 * 7 * 20e-6 + 2 * 10**9 * 7 / 8 * 8 / 10e9 + 10**9 / 10e9
+    assert predict_dense(8, 10**9, Profile()) == pytest.approx(ring)
+
+
+@every_text
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("size", SIZES)
+def test_the_choice_is_the_best_prediction_and_says_why(text, ranks, size):
+    codec = Scheme.parse(text).codec
+    best, why = choose(codec, RAW, ranks, size, 4, Profile())
+    assert best in (DENSE, "ring/raw", *SCHEDULES)
+    assert best in why
+    assert ranks > 1 or best == DENSE
+
+
+def test_compression_is_chosen_on_a_slow_network_and_refused_on_a_fast_one():
+    codec = Scheme.parse("onebit").codec
+    assert choose(codec, RAW, 8, 10**7, 4, Profile(beta=8 / 1e9))[0] in SCHEDULES
+    assert choose(codec, RAW, 8, 10**7, 4, Profile(beta=1e-12, copy=1e-9))[0] not in SCHEDULES

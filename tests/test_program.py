@@ -1,0 +1,80 @@
+"""What a rank must remember of each move, worked out backwards from what comes after it."""
+
+import pytest
+from schemes import RANKS, SCHEDULE_NAMES
+
+from gqallreduce.program import DROPPED, RESULT, VALUE, Encoding, program
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.schedule import Encode, Recv, Send
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+every_size = pytest.mark.parametrize("size", RANKS)
+
+
+@every_schedule
+@every_size
+def test_the_steps_are_the_rounds(schedule, size):
+    for rank in range(size):
+        rounds = SCHEDULES[schedule].rounds(rank, size)
+        steps = program(schedule, rank, size)
+        assert len(steps) == len(rounds)
+        for step, moves in zip(steps, rounds, strict=True):
+            outgoing = [move.move if isinstance(move, Encoding) else move for move in step.outgoing]
+            assert outgoing == [move for move in moves if not isinstance(move, Recv)]
+            assert [each.move for each in step.receivings] == [move for move in moves if isinstance(move, Recv)]
+            assert sorted(map(id, step.reduces + step.replaces)) == sorted(map(id, step.receivings))
+            sources = [each.move.source for each in step.reduces]
+            assert sources == sorted(sources)
+            assert all(each.move.reduce for each in step.reduces)
+            assert not any(each.move.reduce for each in step.replaces)
+
+
+@every_schedule
+@every_size
+def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
+    """Else a buffer would be given back too early, or never."""
+    for rank in range(size):
+        left, wires_sent = {}, 0
+        for step in program(schedule, rank, size):
+            for move in step.outgoing:
+                if isinstance(move, Encoding):
+                    left[move.move.chunk, move.move.holders[0]] = move.sends
+                else:
+                    for wire in move.wires:
+                        left[tuple(wire)] -= 1
+                        wires_sent += 1
+            for receiving in step.receivings:
+                for wire, sends in zip(receiving.move.wires, receiving.sends, strict=True):
+                    if sends:
+                        left[tuple(wire)] = sends
+        assert not any(left.values())
+        moves = [move for moves in SCHEDULES[schedule].rounds(rank, size) for move in moves]
+        assert wires_sent == sum(len(move.wires) for move in moves if isinstance(move, Send))
+
+
+@every_schedule
+@every_size
+def test_what_is_kept_is_what_is_needed_later(schedule, size):
+    """A value that is encoded or added to later is a running value; one that is replaced is dropped; else the result."""
+    for rank in range(size):
+        later = {}
+        for step in reversed(program(schedule, rank, size)):
+            for receiving in step.replaces + step.reduces:
+                chunks = [wire.chunk for wire in receiving.move.wires]
+                if receiving.move.reduce or len(set(chunks)) < len(chunks):
+                    assert receiving.kept == VALUE
+                else:
+                    assert receiving.kept == later.get(chunks[0], RESULT)
+            for receiving in step.replaces:
+                later.update(dict.fromkeys((wire.chunk for wire in receiving.move.wires), DROPPED))
+            for receiving in step.reduces:
+                later.update(dict.fromkeys((wire.chunk for wire in receiving.move.wires), VALUE))
+            for move in reversed(step.outgoing):
+                if isinstance(move, Encoding):
+                    assert isinstance(move.move, Encode)
+                    assert move.kept == later.get(move.move.chunk, RESULT)
+                    later[move.move.chunk] = VALUE
+
+
+def test_a_program_is_worked_out_once():
+    assert program("ring", 1, 4) is program("ring", 1, 4)

@@ -1,0 +1,107 @@
+"""Promise 3 on whole allreduces: an unbiased codec gives an unbiased sum, on every schedule."""
+
+import itertools
+
+import numpy as np
+import pytest
+from contract import cuts
+from reductions import arrays, copies
+from schemes import PARTICULARS, SCHEDULE_NAMES, TEXTS
+
+from gqallreduce import Scheme, frame
+from gqallreduce import local as local_module
+from gqallreduce.layout import Region
+from gqallreduce.local import LocalAllreduce
+
+UNBIASED = [text for text in TEXTS if Scheme.parse(text).codec.unbiased and not Scheme.parse(text).codec.deterministic]
+FAILURE = 1e-9
+TRIALS, SIZE = 250, 96
+
+
+def errors(text: str, schedule: str, values, average=False) -> np.ndarray:
+    """[trial, element]: result - exact sum, each trial being the next step of one key."""
+    local = LocalAllreduce(f"{schedule}/{text}", len(values), average=average)
+    exact = sum(each.astype(np.float64) for each in values)
+    scale = len(values) if average else 1
+    return np.array([local(copies(values), key="w")[0] * scale - exact for _ in range(TRIALS)], np.float64)
+
+
+def widest(text: str, values) -> float:
+    """More than one encoding can err by: the distance of levels for sums of twice the magnitudes."""
+    codec = Scheme.parse(text).codec
+    found = Region(0, SIZE, codec.grid(None), SIZE)
+    assert len(cuts(found)) > 1
+    top = np.full(SIZE, 2 * sum(np.abs(each).max() for each in values), np.float32)
+    return PARTICULARS[codec.name].spread(codec, top, found).max()
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+@pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_the_mean_of_the_results_is_the_sum(text, schedule, ranks):
+    """Azuma's inequality: errors of successive encodings are martingale differences, 2 P per element at most."""
+    values = arrays(8, ranks, (SIZE,))
+    wrong = errors(text, schedule, values, average=True)
+    exact = sum(each.astype(np.float64) for each in values)
+    step, rounds = widest(text, values), 2 * ranks
+    slack = rounds * step * 2.0**-16 + 1e-5
+    for weights in (np.eye(SIZE), np.ones((SIZE, 1)), np.sign(exact)[:, None]):
+        projected = (wrong @ weights).mean(0)
+        mass = np.abs(weights).sum(0)
+        bound = step * np.sqrt(2 * rounds * mass * np.log(2 * len(mass) / FAILURE) / TRIALS)
+        assert (np.abs(projected) <= bound + slack * mass).all()
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+@pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+def test_errors_of_steps_are_independent(text, schedule):
+    """Equal streams in two steps would give equal errors."""
+    wrong = errors(text, schedule, arrays(8, 3, (SIZE,)))
+    wrong -= wrong.mean(0)
+    following = (wrong[1:] * wrong[:-1]).sum(1)
+    assert abs(following.mean()) <= 7 * following.std() / np.sqrt(len(following)) + 1e-9
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+def test_ranks_with_equal_values_round_differently(text, monkeypatch):
+    """Else their errors would add up instead of cancelling."""
+    sent = {}
+    send = local_module._Lane._send
+
+    def record(lane, parcel):
+        sent.setdefault(parcel.to, []).append(bytes(parcel.data[frame.SIZE :]))
+        send(lane, parcel)
+
+    monkeypatch.setattr(local_module._Lane, "_send", record)
+    value = arrays(8, 1, (600,))[0]
+    LocalAllreduce(f"direct/{text}", 4)(copies([value] * 4))
+    for payloads in sent.values():
+        assert len(payloads) == 6
+        assert len(set(payloads)) == 6
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+def test_alone_the_error_has_the_stated_variance(text):
+    value = arrays(8, 1, (SIZE,))[0]
+    codec = Scheme.parse(text).codec
+    stated = PARTICULARS[codec.name].variance(codec, value, Region(0, SIZE, codec.grid(None), SIZE)).sum()
+    assert abs(errors(text, "ring", [value]).var(0).sum() - stated) <= 0.25 * stated
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+def test_direct_has_the_variance_of_its_encodings(text):
+    """P - 1 encodings of rank-own values, with independent streams: variances add, and the owner's last one on top."""
+    ranks, codec = 5, Scheme.parse(text).codec
+    if codec.bits < 6:
+        pytest.skip("the last encoding, of a random sum, would hide the first ones")
+    values = arrays(8, ranks, (SIZE,))
+    wrong = errors(text, "direct", values)
+    found = Region(0, SIZE, codec.grid(None), SIZE)
+    stated = PARTICULARS[codec.name].variance
+    parts = np.array([stated(codec, each, found) for each in values])
+    bounds = [chunk * SIZE // ranks for chunk in range(ranks + 1)]
+    upper = 0.0
+    for chunk, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        upper += parts[np.arange(ranks) != chunk][:, begin:end].sum()
+    last = PARTICULARS[codec.name].spread(codec, sum(values), found) ** 2 / 4
+    assert wrong.var(0).sum() <= 1.3 * (upper + last.sum())

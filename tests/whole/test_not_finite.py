@@ -1,0 +1,214 @@
+"""Promises 7 and 8 on whole allreduces: what is not finite is named alike on every rank, and nothing has changed."""
+
+import itertools
+
+import noisy
+import numpy as np
+import pytest
+from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, same_everywhere
+from schemes import SCHEDULE_NAMES, TEXTS
+
+from gqallreduce import NonFiniteError, layout
+from gqallreduce.local import LocalAllreduce
+
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+every_codec = pytest.mark.parametrize("text", [*TEXTS, "noisy"])
+lossy = pytest.mark.parametrize("text", [text for text in [*TEXTS, "noisy"] if text != "raw"])
+VALUES = (np.nan, -np.nan, np.inf, -np.inf)
+
+
+@pytest.fixture(autouse=True)
+def _nasty():
+    noisy.enter()
+    yield
+    noisy.leave()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(layout, "LANE_BYTES", 128)
+    monkeypatch.setattr(layout, "BLOCK", 100)
+
+
+def warm(text, schedule, ranks, shape, dtype="float32", order="C", **given) -> LocalAllreduce:
+    """An object that owes something already."""
+    local = LocalAllreduce(f"{schedule}/{text}/ef", ranks, **given)
+    local(arrays(1, ranks, shape, dtype, order), key="w")
+    return local
+
+
+def refused(local, values) -> NonFiniteError:
+    """The error of a call that must fail; checks that residuals and counter are as before."""
+    before, step = residuals(local), dict(local.steps)
+    with pytest.raises(NonFiniteError) as caught:
+        local(values, key="w")
+    assert caught.value.key == "w"
+    assert all(np.array_equal(a, b) for a, b in zip(residuals(local), before, strict=True))
+    assert local.steps == step
+    return caught.value
+
+
+@every_codec
+@every_schedule
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_one_value_anywhere_is_named_with_its_rank_and_index(text, schedule, ranks):
+    """In one's own chunk, in another's, at the ends: every (rank, chunk) once."""
+    size = 3 * ranks + 1
+    local = warm(text, schedule, ranks, (size,))
+    places = {0, size - 1, *(chunk * size // ranks for chunk in range(ranks))}
+    for number, (rank, index) in enumerate(itertools.product(range(ranks), places)):
+        values = arrays(2, ranks, (size,))
+        values[rank][index] = VALUES[number % 4]
+        error = refused(local, values)
+        assert (error.rank, error.index) == (rank, index)
+
+
+@every_codec
+@every_schedule
+@pytest.mark.usefixtures("small_pieces")
+def test_of_several_the_lowest_rank_and_its_first_index_are_named(text, schedule):
+    shape, rng = (31, 37), np.random.default_rng(3)
+    for ranks, order in itertools.product((2, 3, 4), "CF"):
+        local = warm(text, schedule, ranks, shape, order=order)
+        for _ in range(4):
+            values = arrays(2, ranks, shape, order=order)
+            guilty = np.sort(rng.choice(ranks, rng.integers(1, ranks + 1), replace=False))
+            first = None
+            for rank in guilty:
+                places = rng.choice(31 * 37, 4, replace=False)
+                first = int(places.min()) if first is None else first
+                for place in places:
+                    values[rank][divmod(int(place), 37)] = VALUES[rng.integers(4)]
+            error = refused(local, values)
+            assert (error.rank, error.index) == (guilty[0], first), order
+
+
+@every_codec
+@every_schedule
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_layout_names_the_c_order_index(text, schedule, dtype):
+    for order, ranks in (("C", 3), ("F", 4), ("C with gaps", 2), ("F with gaps", 1)):
+        local = warm(text, schedule, ranks, (11, 13), dtype, order)
+        values = arrays(2, ranks, (11, 13), dtype, order)
+        for place in ((7, 3), (5, 9)):
+            values[ranks - 1][place] = np.nan
+        error = refused(local, values)
+        assert (error.rank, error.index) == (ranks - 1, 5 * 13 + 9), order
+
+
+@every_codec
+@every_schedule
+def test_the_next_call_goes_on_as_if_nothing_had_happened(text, schedule):
+    unlucky, lucky = (warm(text, schedule, 3, (40,)) for _ in range(2))
+    broken = arrays(2, 3, (40,))
+    broken[1][[3, 17]] = np.inf
+    refused(unlucky, broken)
+    given = arrays(3, 3, (40,))
+    before = residuals(unlucky)
+    results = unlucky(copies(given), key="w")
+    nothing_lost(unlucky, given, before, results)
+    np.testing.assert_array_equal(results, lucky(copies(given), key="w"))
+    np.testing.assert_array_equal(residuals(unlucky), residuals(lucky))
+
+
+@lossy
+@every_schedule
+def test_a_float64_beyond_float32_counts_as_not_finite(text, schedule):
+    local = warm(text, schedule, 3, (50,), "float64")
+    values = arrays(2, 3, (50,), "float64")
+    values[2][7] = -1e39
+    error = refused(local, values)
+    assert (error.rank, error.index) == (2, 7)
+
+
+@every_schedule
+def test_raw_carries_float64_beyond_float32(schedule):
+    values = arrays(2, 3, (50,), "float64")
+    values[2][7] = 1e300
+    assert LocalAllreduce(f"{schedule}/raw/ef", 3)(values, key="w")[0][7] > 9e299
+
+
+@every_codec
+@every_schedule
+@pytest.mark.parametrize("average", [False, True])
+def test_a_sum_that_leaves_float32_is_nobodys_fault(text, schedule, average):
+    for ranks in (2, 3, 4, 5):
+        local = warm(text, schedule, ranks, (50,), average=average)
+        values = [np.full(50, 0.5, np.float32) for _ in range(ranks)]
+        for each in values[:2]:
+            each[:] = 3.3e38
+        assert refused(local, values).rank is None
+
+
+@every_schedule
+def test_an_overflow_of_the_raw_sum_names_its_first_index(schedule):
+    for ranks, dtype in itertools.product((2, 3, 4, 5), ("float32", "float64", "float16")):
+        local = warm("raw", schedule, ranks, (11, 13), dtype, "F")
+        values = arrays(2, ranks, (11, 13), dtype, "F")
+        top = np.finfo(DTYPES[dtype]).max
+        for place in ((7, 3), (5, 9)):
+            for each in values:
+                each[place] = top
+        error = refused(local, values)
+        assert error.rank is None
+        assert error.index == 5 * 13 + 9
+
+
+@lossy
+@every_schedule
+def test_a_sum_that_leaves_only_the_buffers_format_is_nobodys_fault(text, schedule):
+    """16 bits: the range is tested after `average`."""
+    if "pi=64" in text:
+        pytest.skip("one value of 50 travels: too few to meet")
+    for ranks, value in ((2, 40000.0), (4, 30000.0)):
+        total, mean = (warm(text, schedule, ranks, (50,), "float16", average=average) for average in (False, True))
+        values = [placed(np.full(50, value), "float16") for _ in range(ranks)]
+        assert refused(total, copies(values)).rank is None
+        if text != "noisy":
+            same_everywhere(mean(values, key="w"))
+
+
+@every_codec
+@every_schedule
+def test_values_near_the_end_of_float32_are_refused_or_leave_finite_residuals(text, schedule):
+    """Never an infinity in the memory: the next call would blame a gradient that was fine."""
+    rng = np.random.default_rng(7)
+    done, blamed = 0, set()
+    for ranks, magnitude in itertools.product((1, 2, 3, 4), (1e36, 3e37, 1.6e38, 3.3e38)):
+        local = LocalAllreduce(f"{schedule}/{text}/ef", ranks)
+        for _ in range(4):
+            values = [(rng.uniform(-1, 1, 90) * magnitude).astype(np.float32) for _ in range(ranks)]
+            before = residuals(local)
+            results = copies(values)
+            try:
+                local(results, key="w")
+            except NonFiniteError as error:
+                blamed.add(error.rank)
+                continue
+            same_everywhere(results)
+            assert np.isfinite(results[0]).all()
+            nothing_lost(local, values, before, results)
+            done += 1
+    assert done
+    assert blamed <= {None}
+
+
+@every_codec
+@every_schedule
+@pytest.mark.parametrize("kind", ["zero", "denormal", "constant"])
+def test_zeros_denormals_and_constants_pass(text, schedule, kind):
+    fill = {"zero": -0.0, "denormal": 1e-42, "constant": 0.7}[kind]
+    for ranks in (1, 3, 4):
+        local = LocalAllreduce(f"{schedule}/{text}/ef", ranks)
+        for _ in range(3):
+            given = [np.full(300, fill, np.float32) for _ in range(ranks)]
+            before = residuals(local)
+            results = local(copies(given), key="w")
+            same_everywhere(results)
+            if kind == "denormal":  # a relative bound ends at the smallest denormal
+                moved = results[0].astype(float) + sum(map(np.float64, residuals(local)))
+                owed = sum(map(np.float64, given)) + sum(map(np.float64, before)) if before[0].size else fill * ranks
+                assert np.abs(moved - owed).max() <= 4 * ranks * 1.5e-45
+            else:
+                nothing_lost(local, given, before, results)
+            assert kind != "zero" or not results[0].any()
