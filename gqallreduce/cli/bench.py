@@ -56,14 +56,19 @@ def run(arguments):
         print(f"bench: {wrong}", file=sys.stderr)
         return 1
     try:
-        complaint = _complaint(arguments)
-        if complaint:
-            if comm.rank == 0:
-                print(f"bench: {complaint}", file=sys.stderr)
-            return 2
-        return _Bench(arguments, comm).run()
+        return run_on(comm, arguments)
     except Exception as problem:
         return abort(comm, problem)
+
+
+def run_on(comm, arguments):
+    """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
+    complaint = _complaint(arguments)
+    if complaint:
+        if comm.rank == 0:
+            print(f"bench: {complaint}", file=sys.stderr)
+        return 2
+    return _Bench(arguments, comm).run()
 
 
 def _complaint(arguments):
@@ -119,10 +124,7 @@ class _Bench:
 
     def run(self):
         """All sizes, then the plots; the exit status."""
-        description = self._describe()
-        self.report.write("machine", description)
-        for name in SAID:
-            self.report.say(f"{name}: {description[name]}")
+        description = self._introduce() if self.comm.rank == 0 else None
         todo = sides(self.arguments.min, self._most())
         results = []
         with self.report.progress(len(todo)) as progress:
@@ -142,14 +144,19 @@ class _Bench:
         bound = f"more than --seconds {self.arguments.seconds:g}"
         self.report.say(f"left out: sizes over {side}, since one round of {side} takes {seconds:.3g} s, {bound}")
 
-    def _describe(self):
-        return machine.describe(
+    def _introduce(self):
+        """Writes and says what this runs on; the description."""
+        description = machine.describe(
             ranks=self.comm.size,
             nodes=self.nodes,
             link=self.arguments.link or machine.link(self.nodes),
             dense=self.how_dense,
             **machine.describe_mpi(),
         )
+        self.report.write("machine", description)
+        for name in SAID:
+            self.report.say(f"{name}: {description[name]}")
+        return description
 
     def _most(self):
         """The largest side to measure, said with its reason."""

@@ -2,6 +2,9 @@
 
 import argparse
 import operator
+import shutil
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +15,11 @@ pytestmark = pytest.mark.mpi
 SCHEMES = ("raw", "direct/onebit/ef", "ring/qsgd(bits=4)", "auto/adaptive(pi=64)/ef")
 
 
-def arguments(tmp_path, *words):
+def arguments(folder, *words):
     """What `bench` gets from the command line; a few rounds of two small sizes."""
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
-    few = ["--min", "48", "--max", "96", "--repetitions", "2", "--output", str(tmp_path / "sums")]
+    few = ["--min", "48", "--max", "96", "--repetitions", "2", "--output", str(folder / "sums")]
     return parser.parse_args([*few, "--schemes", *SCHEMES, *words])
 
 
@@ -27,12 +30,20 @@ def comm():
     return MPI.COMM_WORLD
 
 
-def test_the_benchmark_checks_writes_and_draws(tmp_path, comm):
-    assert bench.run(arguments(tmp_path, "--check")) == 0
+@pytest.fixture
+def folder(comm):
+    """A folder of rank 0's; pytest's tmp_path is not made for several processes that start and end together."""
+    made = tempfile.mkdtemp() if comm.rank == 0 else None
+    yield Path(comm.bcast(made))
+    if made:
+        shutil.rmtree(made)
+
+
+def test_the_benchmark_checks_writes_and_draws(folder, comm):
+    assert bench.run_on(comm, arguments(folder, "--check")) == 0
     if comm.rank > 0:
-        assert not list(tmp_path.iterdir())
         return
-    machine, rows = report.read(tmp_path / "sums.jsonl")
+    machine, rows = report.read(folder / "sums.jsonl")
     assert machine["ranks"] == comm.size
     assert {row["side"] for row in rows} == {48, 96}
     for side in (48, 96):
@@ -40,14 +51,14 @@ def test_the_benchmark_checks_writes_and_draws(tmp_path, comm):
     for row in rows:
         assert 1 <= len(row["seconds"]) <= 2
         assert row["error"] < (1e-6 if row["dense"] or row["scheme"] == "raw" else 2.0)
-    assert (tmp_path / "sums.png").stat().st_size > 0
-    assert (tmp_path / "sums.svg").stat().st_size > 0
+    assert (folder / "sums.png").stat().st_size > 0
+    assert (folder / "sums.svg").stat().st_size > 0
 
 
-def test_sizes_that_no_longer_fit_in_the_time_are_left_out(tmp_path, comm, capsys):
-    assert bench.run(arguments(tmp_path, "--seconds", "1e-9")) == 0
+def test_sizes_that_no_longer_fit_in_the_time_are_left_out(folder, comm, capsys):
+    assert bench.run_on(comm, arguments(folder, "--seconds", "1e-9")) == 0
     if comm.rank == 0:
-        _, rows = report.read(tmp_path / "sums.jsonl")
+        _, rows = report.read(folder / "sums.jsonl")
         assert {(row["side"], len(row["seconds"])) for row in rows} == {(48, 1)}
         assert "left out: sizes over 48" in capsys.readouterr().out
 
@@ -106,17 +117,17 @@ def differ(self, buffer):
         ("direct/qsgd(bits=4)", differ, "another result than rank 0"),
     ],
 )
-def test_a_wrong_result_is_found(tmp_path, comm, monkeypatch, capsys, scheme, meddle, complaint):
+def test_a_wrong_result_is_found(folder, comm, monkeypatch, capsys, scheme, meddle, complaint):
     if meddle is differ and comm.size == 1:
         pytest.skip("one rank cannot differ from itself")
     monkeypatch.setattr(Meddled, "meddle", meddle)
     monkeypatch.setattr(Meddled, "rank", comm.rank, raising=False)
     monkeypatch.setattr(bench, "Quantized", Meddled)
-    assert bench.run(arguments(tmp_path, "--check", "--schemes", scheme)) == 1
+    assert bench.run_on(comm, arguments(folder, "--check", "--schemes", scheme)) == 1
     assert comm.rank > 0 or complaint in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--schemes", "nonsense"], ["--max", "3"], ["--schemes", "raw", "raw"]])
-def test_what_cannot_be_measured_is_refused_on_every_rank(tmp_path, capsys, comm, words):
-    assert bench.run(arguments(tmp_path, *words)) == 2
+def test_what_cannot_be_measured_is_refused_on_every_rank(folder, capsys, comm, words):
+    assert bench.run_on(comm, arguments(folder, *words)) == 2
     assert capsys.readouterr().err.startswith("bench: ") is (comm.rank == 0)
