@@ -1,6 +1,7 @@
 """What an allreduce takes of memory: bounded by the buffer, nothing per call, nothing left over."""
 
 import gc
+import sys
 import tracemalloc
 
 import numpy as np
@@ -36,13 +37,12 @@ def traced():
     return run
 
 
-@pytest.mark.parametrize("elements", [1 << 18, 3 * MIB])
 @pytest.mark.parametrize("feedback", ["", "/ef"])
 @pytest.mark.parametrize("codec", sorted(CODECS))
 @pytest.mark.parametrize("schedule", ["direct", "ring"])
-def test_memory_beyond_the_buffer(comm, traced, schedule, codec, feedback, elements):
+def test_memory_beyond_the_buffer(comm, traced, schedule, codec, feedback):
     """At most 3.0 times its size with /ef (two residuals and workspace), 1.2 times without."""
-    array = inputs(1, (elements,))[0]
+    array = inputs(1, (MIB,))[0]
 
     def calls():
         allreduce = gq.Allreduce(f"{schedule}/{codec}{feedback}", comm=comm, timeout=TIMEOUT)
@@ -67,41 +67,47 @@ def test_a_call_allocates_next_to_nothing(comm, traced, scheme, elements):
     assert sorted(peaks)[3] < 64 << 10
 
 
+def blocks_left_by(call, count):
+    """Objects that `count` calls leave behind (counted without tracing, which is slow)."""
+    for _ in range(20):
+        call()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(count):
+        call()
+    gc.collect()
+    return sys.getallocatedblocks() - before
+
+
 @pytest.mark.parametrize(
-    ("scheme", "count"), [("direct/raw", 2000), ("ring/qsgd/ef", 200), ("recursive_doubling/adaptive(pi=4)/ef", 200)]
+    ("scheme", "count"), [("direct/raw", 2000), ("ring/qsgd/ef", 300), ("recursive_doubling/adaptive(pi=4)/ef", 300)]
 )
-def test_nothing_grows(comm, traced, scheme, count):
+def test_nothing_grows(comm, scheme, count):
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     array = np.zeros(200, np.float32)
     left_behind = len(abandoned)
 
-    def calls(count):
-        for _ in range(count):
-            array[:] = comm.rank
-            allreduce(array, key="w")
+    def call():
+        array[:] = comm.rank
+        allreduce(array, key="w")
 
-    calls(50)
-    _, growth = traced(lambda: calls(count // comm.size))
-    assert growth < 16 << 10
+    assert blocks_left_by(call, count if comm.size < 4 else count // 4) < 100
     assert len(abandoned) == left_behind
 
 
-def test_nothing_grows_by_errors(comm, traced):
+def test_nothing_grows_by_errors(comm):
     """NaN once in a while is a step skipped, not a leak."""
     allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
     array = np.zeros(5000, np.float32)
 
-    def calls(count):
-        for _ in range(count):
-            array[:] = np.nan
-            with pytest.raises(gq.NonFiniteError):
-                allreduce(array, key="w")
-            array[:] = 1
+    def call():
+        array[:] = np.nan
+        with pytest.raises(gq.NonFiniteError):
             allreduce(array, key="w")
+        array[:] = 1
+        allreduce(array, key="w")
 
-    calls(20)
-    _, growth = traced(lambda: calls(100))
-    assert growth < 16 << 10
+    assert blocks_left_by(call, 100) < 100
 
 
 @pytest.mark.parametrize("elements", [1000, MIB])
