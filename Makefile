@@ -68,9 +68,9 @@ endif
 test-alone: build
 	$(PYTEST) -m 'not mpi' --ignore=tests/docs
 
-# The harness starts its own mpirun, so it is tried on each MPI from outside of one.
+# The harness and what ends by timeout start their own mpirun, so they are tried on each MPI from outside of one.
 test-harness: build
-	$(PYTEST) tests/test_mpi_harness.py
+	$(PYTEST) tests/test_mpi_harness.py tests/test_timeouts.py
 
 test-mpich:
 	$(MAKE) MPI=mpich test-harness test-ranks

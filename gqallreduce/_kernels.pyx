@@ -1,5 +1,8 @@
 # distutils: language = c++
-"""Doors to the C++ kernels: check sizes, drop the GIL, call."""
+"""Doors to the C++ kernels: check sizes, drop the GIL, call.
+
+`streaming`: the array written (r of an encoder, y of a decoder) is not read again soon; it changes no value.
+"""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -30,13 +33,14 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
 
     size_t c_onebit_nbytes "gq::onebit_nbytes" (const Grid& grid, size_t n)
     int c_onebit_encode "gq::onebit_encode" (
-        const float* x, const float* e, float* r, uint8_t* wire, size_t n, const Grid& grid)
-    int c_onebit_decode "gq::onebit_decode" (const uint8_t* wire, float* y, size_t n, const Grid& grid, float scale)
+        const float* x, const float* e, float* r, uint8_t* wire, size_t n, const Grid& grid, bint streaming)
+    int c_onebit_decode "gq::onebit_decode" (
+        const uint8_t* wire, float* y, size_t n, const Grid& grid, float scale, bint streaming)
     int c_onebit_decode_add "gq::onebit_decode_add" (const uint8_t* wire, float* y, size_t n, const Grid& grid)
 
     size_t c_collect "gq::collect" (
         const float* x, const float* e, float* r, size_t n, uint32_t floor_bits, uint32_t* index, float* value,
-        size_t capacity)
+        size_t capacity, bint streaming)
     void c_histogram "gq::histogram" (const float* x, const float* e, size_t n, int64_t* counts)
     uint32_t c_kth "gq::kth" (const float* value, size_t n, size_t k, int sign, size_t* above)
     size_t c_keep "gq::keep" (
@@ -53,7 +57,7 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
         const uint32_t* index, const float* value, size_t count, float* r, uint8_t* wire, size_t n,
         const Grid& grid)
     int64_t c_adaptive_decode "gq::adaptive_decode" (
-        const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid, float scale)
+        const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid, float scale, bint streaming)
     int64_t c_adaptive_decode_add "gq::adaptive_decode_add" (
         const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid)
 
@@ -64,7 +68,7 @@ cdef extern from "gq/plain_doors.hpp" namespace "gq" nogil:
     int c_plain_encode "gq::plain_encode" (
         const float* x, const float* e, float* r, uint8_t* wire, size_t n, int format)
     int c_plain_decode "gq::plain_decode" (
-        const uint8_t* wire, float* y, size_t n, int format, float scale, bint add)
+        const uint8_t* wire, float* y, size_t n, int format, float scale, bint add, bint streaming)
 
 cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     cdef struct CStream "gq::Stream":
@@ -82,9 +86,9 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     size_t c_levels_nbytes "gq::levels_nbytes" (size_t n, int bits, const Grid& grid)
     int c_levels_encode "gq::levels_encode" (
         const float* x, const float* e, float* r, uint8_t* wire, size_t n, const CLevels& levels, bint l2,
-        const Grid& grid, const CStream& stream)
+        const Grid& grid, const CStream& stream, bint streaming)
     int c_levels_decode "gq::levels_decode" (
-        const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid, float scale)
+        const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid, float scale, bint streaming)
     int c_levels_decode_add "gq::levels_decode_add" (
         const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid)
 
@@ -273,7 +277,8 @@ def plain_encode(
     return bad
 
 
-def plain_decode(const uint8_t[::1] wire not None, float[::1] y not None, int format, float scale, bint add):
+def plain_decode(const uint8_t[::1] wire not None, float[::1] y not None, int format, float scale, bint add,
+                 bint streaming=False):
     """y = scale * wire, or y += wire; WireError if a received value is not finite."""
     cdef size_t n = y.shape[0]
     require_plain(wire.shape[0], n, format)
@@ -281,7 +286,7 @@ def plain_decode(const uint8_t[::1] wire not None, float[::1] y not None, int fo
     cdef float* y_at = out_of(y)
     cdef int bad
     with nogil:
-        bad = c_plain_decode(wire_at, y_at, n, format, scale, add)
+        bad = c_plain_decode(wire_at, y_at, n, format, scale, add, streaming)
     if bad:
         raise WireError("a value on the wire is not finite")
 
@@ -295,7 +300,7 @@ def onebit_nbytes(uint64_t start, size_t n, uint64_t run, uint64_t parts):
 
 
 def onebit_encode(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
-                  uint64_t start, uint64_t run, uint64_t parts):
+                  uint64_t start, uint64_t run, uint64_t parts, bint streaming=False):
     """wire = the one-bit message of x + e, r = the error; 1 if a value is not finite, else 0."""
     cdef size_t n = x.shape[0]
     cdef Grid grid = grid_of(start, run, parts)
@@ -307,7 +312,7 @@ def onebit_encode(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef uint8_t* wire_at = bytes_out(wire)
     cdef int bad
     with nogil:
-        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, n, grid)
+        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, n, grid, streaming)
     return bad
 
 
@@ -320,7 +325,7 @@ cdef Grid onebit_grid(const uint8_t[::1] wire, size_t n, uint64_t start, uint64_
 
 
 def onebit_decode(const uint8_t[::1] wire not None, float[::1] y not None,
-                  uint64_t start, uint64_t run, uint64_t parts, float scale=1.0):
+                  uint64_t start, uint64_t run, uint64_t parts, float scale=1.0, bint streaming=False):
     """y = the decoded values * scale."""
     cdef size_t n = y.shape[0]
     cdef Grid grid = onebit_grid(wire, n, start, run, parts)
@@ -328,7 +333,7 @@ def onebit_decode(const uint8_t[::1] wire not None, float[::1] y not None,
     cdef float* y_at = out_of(y)
     cdef int bad
     with nogil:
-        bad = c_onebit_decode(wire_at, y_at, n, grid, scale)
+        bad = c_onebit_decode(wire_at, y_at, n, grid, scale, streaming)
     if bad:
         raise WireError("a one-bit message with a mean that is not finite")
 
@@ -460,7 +465,8 @@ def levels_nbytes(uint64_t start, size_t n, uint64_t bucket, int bits):
 
 
 def levels_encode(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
-                  Levels levels not None, bint l2, uint64_t start, uint64_t bucket, Stream stream not None):
+                  Levels levels not None, bint l2, uint64_t start, uint64_t bucket, Stream stream not None,
+                  bint streaming=False):
     """wire = the message of x + e, r = the error; 1 if a value or a bucket's norm is not finite, else 0."""
     cdef size_t n = x.shape[0]
     cdef Grid grid = grid_of(start, bucket, 1)
@@ -472,7 +478,7 @@ def levels_encode(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef uint8_t* wire_at = bytes_out(wire)
     cdef int bad
     with nogil:
-        bad = c_levels_encode(x_at, e_at, r_at, wire_at, n, levels.data, l2, grid, stream.data)
+        bad = c_levels_encode(x_at, e_at, r_at, wire_at, n, levels.data, l2, grid, stream.data, streaming)
     return bad
 
 
@@ -485,7 +491,7 @@ cdef Grid levels_grid(const uint8_t[::1] wire, size_t n, Levels levels, uint64_t
 
 
 def levels_decode(const uint8_t[::1] wire not None, float[::1] y not None, Levels levels not None, uint64_t start,
-                  uint64_t bucket, float scale=1.0):
+                  uint64_t bucket, float scale=1.0, bint streaming=False):
     """y = the decoded values * scale."""
     cdef size_t n = y.shape[0]
     cdef Grid grid = levels_grid(wire, n, levels, start, bucket)
@@ -493,7 +499,7 @@ def levels_decode(const uint8_t[::1] wire not None, float[::1] y not None, Level
     cdef float* y_at = out_of(y)
     cdef int bad
     with nogil:
-        bad = c_levels_decode(wire_at, y_at, n, levels.data, grid, scale)
+        bad = c_levels_decode(wire_at, y_at, n, levels.data, grid, scale, streaming)
     if bad:
         raise WireError("a bucket with a norm that is negative or not finite")
 
@@ -528,7 +534,7 @@ cdef int require_countable(size_t n) except -1:
 
 
 def collect(const float[::1] x not None, const float[::1] e, float[::1] r, uint32_t floor_bits,
-            uint32_t[::1] index_out not None, float[::1] value_out not None):
+            uint32_t[::1] index_out not None, float[::1] value_out not None, bint streaming=False):
     """Form v = x + e (in r, if given) and list (i, v[i]) for all |v[i]| whose bits are >= floor_bits, i ascending.
 
     Returns how many there are; more than there is room for if they were not all stored.
@@ -547,7 +553,7 @@ def collect(const float[::1] x not None, const float[::1] e, float[::1] r, uint3
     cdef float* value_at = out_of(value_out)
     cdef size_t count
     with nogil:
-        count = c_collect(x_at, e_at, r_at, n, floor_bits, index_at, value_at, capacity)
+        count = c_collect(x_at, e_at, r_at, n, floor_bits, index_at, value_at, capacity, streaming)
     return count
 
 
@@ -676,7 +682,7 @@ def adaptive_encode(const uint32_t[::1] index not None, const float[::1] value n
 
 
 def adaptive_decode(const uint8_t[::1] wire not None, float[::1] y not None,
-                    uint64_t start, uint64_t run, uint64_t parts, float scale=1.0):
+                    uint64_t start, uint64_t run, uint64_t parts, float scale=1.0, bint streaming=False):
     """y = the decoded values * scale; `wire` may go on after the message. Returns the bytes of the message."""
     cdef size_t n = y.shape[0]
     cdef size_t length = wire.shape[0]
@@ -685,7 +691,7 @@ def adaptive_decode(const uint8_t[::1] wire not None, float[::1] y not None,
     cdef float* y_at = out_of(y)
     cdef int64_t nbytes
     with nogil:
-        nbytes = c_adaptive_decode(wire_at, length, y_at, n, grid, scale)
+        nbytes = c_adaptive_decode(wire_at, length, y_at, n, grid, scale, streaming)
     if nbytes < 0:
         raise WireError(f"not an adaptive message of {n} elements in {length} bytes")
     return nbytes

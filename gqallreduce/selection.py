@@ -102,7 +102,7 @@ def select_largest(parts, pi: int, separate: bool, workspace):
     elements = sum(region.size for region in parts.regions)
     k = min(max(1, elements // pi), elements)
     floor = 1 if separate else _sampled_floor(parts, k, elements)
-    capacity = elements if floor == 1 else min(elements, 2 * k + _SPARE)
+    capacity = elements if separate else min(elements, 2 * k + _SPARE)
     survivors = Survivors(parts, workspace, floor, capacity)
     complete = yield from survivors.collect(formed=False)
     if not complete or (survivors.total < k and floor > 1):

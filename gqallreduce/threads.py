@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from gqallreduce import _kernels
 
@@ -18,8 +19,9 @@ def default_threads() -> int:
                 raise ValueError(f"{name}={text!r}, expected a number of threads from 1 on")
             return int(text)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ranks = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), "1")
-    return max(1, cores // int(ranks))
+    found = (re.match(r"\d+", os.environ.get(name, "")) for name in _LOCAL_RANKS)  # Slurm writes 16(x4)
+    ranks = next((int(match[0]) for match in found if match), 1)
+    return max(1, cores // max(ranks, 1))
 
 
 def configure() -> None:

@@ -23,7 +23,7 @@ from gqallreduce.program import DROPPED, RESULT, Encoding, Receiving, program
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.values import Values, of, part
 
-LIVE_LEAST = 1 << 20
+LIVE_LEAST = 1 << 18
 LIVE_SHARE = 0.75
 
 
@@ -31,7 +31,7 @@ class Worker:
     """The arithmetic of one rank for one (scheme, shape, order, dtype); used again for every call of its kind.
 
     lanes_at_once
-        how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 1 MiB).
+        how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 256 KiB).
     """
 
     def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, workspace, spent):
@@ -53,13 +53,9 @@ class Worker:
         return len(self.pieces)
 
     def _most_live(self, lane: int) -> int:
-        """Bytes of all messages, out and in, of a lane's widest round."""
-        rounds = []
-        for step in self.steps:
-            rooms = sum(self._bound(lane, receiving.move.wires) for receiving in step.receivings)
-            made = [each.move for each in step.outgoing if isinstance(each, Encoding)]
-            rounds.append(rooms + self._bound(lane, made))
-        return max(rounds)
+        """Bytes of a lane's messages: all chunks made and not taken yet, and the rooms of its widest round."""
+        rooms = [sum(self._bound(lane, each.move.wires) for each in step.receivings) for step in self.steps]
+        return max(rooms) + sum(frame.SIZE + piece.bound for piece in self.pieces[lane])
 
     def begin(self, source, target, owed, owing, key64: int, step: int, signature: int) -> None:
         """Start a call: Buffers, residuals (None without feedback), and what tells its frames from others'."""
@@ -202,7 +198,6 @@ class Worker:
     # --- sending and receiving ---
 
     def _bound(self, lane: int, wires) -> int:
-        """Most bytes of a message of wires (or encodings: whatever has a chunk)."""
         return sum(frame.SIZE + self.pieces[lane][wire.chunk].bound for wire in wires)
 
     def _pack(self, lane: int, move) -> Parcel:

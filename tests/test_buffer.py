@@ -126,8 +126,6 @@ class Managed(ctypes.Structure):
 class Tensor:
     """Something with DLPack: a capsule of a struct, as other libraries make it."""
 
-    CODES = {"f": 2, "V": 4, "i": 0, "E": 4}
-
     def __init__(self, values, code=2, bits=None, device=1, lanes=1, strides=True, offset=0):
         self.values, self.device = values, device
         self.shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
@@ -197,8 +195,8 @@ def test_a_torch_tensor_shares_its_memory():
 @pytest.mark.parametrize(
     "value",
     [
-        np.zeros(3, np.int32), np.zeros(3, np.uint16), np.zeros(3, bool), np.zeros(3, np.complex64), np.zeros(3, object),
-        np.zeros(3, ">f4"), np.zeros(3, ">f8"), np.zeros(3, ">f2"), np.zeros(3, np.longdouble), np.zeros(3, "S4"),
+        np.zeros(3, np.int32), np.zeros(3, np.uint16), np.zeros(3, bool), np.zeros(3, np.complex64),
+        np.zeros(3, object), np.zeros(3, ">f4"), np.zeros(3, ">f8"), np.zeros(3, ">f2"), np.zeros(3, np.longdouble), np.zeros(3, "S4"),
         np.zeros(3, "f4,f4"), np.zeros(3, "M8[s]"), np.zeros(3, ml_dtypes.float8_e4m3fn), [1.0, 2.0], (1.0,), 3.0, None,
         "text", b"text", {}, array.array("i", [1]), np.float32(3).item(),
     ],
@@ -236,8 +234,9 @@ def test_other_strides_are_a_value_error(view):
 @pytest.mark.parametrize(
     ("view", "order"),
     [
-        (BASE[0, :, :7], "C"), (BASE[:, :5, :], "C"), (BASE[::2], "C"), (BASE[:, ::2, :5], "C"), (BASE[0, ::3], "C"), (BASE[1:2, :, :7], "C"),
-        (BASE.T[:7, :, 0], "F"), (BASE.T[:, :3, :], "F"), (BASE[:1, :1, :7], "C"), (BASE[0, 1:2, :4].T, "F"), (BASE[:, :, :1], "C"),
+        (BASE[0, :, :7], "C"), (BASE[:, :5, :], "C"), (BASE[::2], "C"), (BASE[:, ::2, :5], "C"),
+        (BASE[0, ::3], "C"), (BASE[1:2, :, :7], "C"), (BASE[:, :, :1], "C"),
+        (BASE.T[:7, :, 0], "F"), (BASE.T[:, :3, :], "F"), (BASE[:1, :1, :7], "C"), (BASE[0, 1:2, :4].T, "F"),
         (BASE[:, :, :1].T, "F"), (BASE[0, 0:1, ::10], "C"),
     ],
     ids=lambda value: str(getattr(value, "strides", value)),

@@ -55,7 +55,7 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
 @every_schedule
 @every_size
 def test_what_is_kept_is_what_is_needed_later(schedule, size):
-    """A value that is encoded or added to later is a running value; one that is replaced is dropped; else the result."""
+    """What is encoded or added to later is a running value; what is replaced is dropped; the rest is the result."""
     for rank in range(size):
         later = {}
         for step in reversed(program(schedule, rank, size)):

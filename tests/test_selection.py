@@ -15,8 +15,9 @@ largest = PARTICULARS["adaptive"].largest
 drained = PARTICULARS["adaptive"].drained
 
 VALUES = st.lists(
-    st.sampled_from([0.0, -0.0, 1, -1, 1, 2, -2, 1e-45, -1e-45, 3e38, -3e38, 0.1]) | st.floats(-9, 9, width=32), max_size=60
-)  # fmt: skip
+    st.sampled_from([0.0, -0.0, 1, -1, 1, 2, -2, 1e-45, -1e-45, 3e38, -3e38, 0.1]) | st.floats(-9, 9, width=32),
+    max_size=60,
+)
 
 
 def chosen(v, pi, separate, lengths, owed=None, owing=None):

@@ -1,6 +1,7 @@
 // Plain numbers on the wire: float16, bfloat16 (formats 0 and 1 of cast.hpp) or float32 (3), little-endian.
 #pragma once
 #include "gq/cast.hpp"
+#include "gq/sink.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
@@ -30,7 +31,9 @@ static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* 
 }
 
 // y = scale * wire, or y += wire. 1 if a received value is not finite.
-static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add) {
+static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
+                        bool streaming) {
+  Sink values(y, streaming && !add);
   float v[kCastBlock];
   int bad = 0;
   for (std::size_t begin = 0; begin < n; begin += kCastBlock) {
@@ -42,10 +45,11 @@ static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int f
     } else {
       bad |= widen(from, v, count, format);
     }
+    float* const to = values.at(begin, count);
     if (add)
-      for (std::size_t i = 0; i < count; ++i) y[begin + i] += v[i];
+      for (std::size_t i = 0; i < count; ++i) to[i] += v[i];
     else
-      for (std::size_t i = 0; i < count; ++i) y[begin + i] = v[i] * scale;
+      for (std::size_t i = 0; i < count; ++i) to[i] = v[i] * scale;
   }
   return bad;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gq/sink.hpp"
 #include "gq/wire.hpp"
 
 namespace gq {
@@ -89,13 +90,15 @@ static inline const float* formed(const float* x, const float* e, float* r, floa
 // Forms v and appends (first + i, v[i]) for every |v[i]| >= floor_bits >= 1, as long as there is room; returns how many
 // there are.
 static std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
-                           std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity) {
+                           std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity,
+                           bool streaming) {
+  Sink kept(r, streaming && r);
   float spare[kSelectBlock];
   std::uint32_t found[kSelectBlock + kFindSlack];
   std::size_t total = 0;
   for (std::size_t begin = 0; begin < n; begin += kSelectBlock) {
     const std::size_t count = n - begin < kSelectBlock ? n - begin : kSelectBlock;
-    const float* v = formed(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, spare, count);
+    const float* v = formed(x + begin, e ? e + begin : nullptr, r ? kept.at(begin, count) : nullptr, spare, count);
     const std::size_t survivors = find(v, count, floor_bits, 0, found);
     const std::size_t room = total < capacity ? capacity - total : 0, stored = survivors < room ? survivors : room;
     for (std::size_t j = 0; j < stored; ++j) {

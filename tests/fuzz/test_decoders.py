@@ -170,6 +170,15 @@ def test_a_message_with_faults_anywhere(text, data, size):
 
 
 @every_text
+@pytest.mark.parametrize("size", [0, 1, 40, 200_000])
+def test_bytes_after_the_last_value_are_refused_though_the_header_announces_them(text, size):
+    message = bytearray(Scheme.parse(text).encode(np.ones(size, np.float32))) + b"\0\0\0\0"
+    header = frame.read(message)
+    header._replace(word=header.word + 4).write(message)
+    assert decoded(text, bytes(message), size) is None
+
+
+@every_text
 @pytest.mark.parametrize("size", [0, 1, 40, 1000])
 def test_another_size_scheme_or_length_is_refused(text, size):
     message = Scheme.parse(text).encode(vector(Scheme.parse(text).codec, 1, size))

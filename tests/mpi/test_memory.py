@@ -1,0 +1,121 @@
+"""What an allreduce takes of memory: bounded by the buffer, nothing per call, nothing left over."""
+
+import gc
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, inputs
+
+import gqallreduce as gq
+from gqallreduce import model
+from gqallreduce.link import abandoned
+from gqallreduce.registry import CODECS, SCHEDULES
+
+pytestmark = pytest.mark.mpi
+MIB = 1 << 20
+
+
+@pytest.fixture
+def traced():
+    """Return a function that runs a call and says (bytes more than before at most, bytes more afterwards)."""
+
+    def run(call):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            kept = call()
+            gc.collect()
+            after, peak = tracemalloc.get_traced_memory()
+            del kept
+            return peak - before, after - before
+        finally:
+            tracemalloc.stop()
+
+    return run
+
+
+@pytest.mark.parametrize("feedback", ["", "/ef"])
+@pytest.mark.parametrize("codec", sorted(CODECS))
+@pytest.mark.parametrize("schedule", ["direct", "ring"])
+def test_memory_beyond_the_buffer(comm, traced, schedule, codec, feedback):
+    """At most 3.0 times its size with /ef (two residuals and workspace), 1.2 times without."""
+    array = inputs(1, (MIB,))[0]
+
+    def calls():
+        allreduce = gq.Allreduce(f"{schedule}/{codec}{feedback}", comm=comm, timeout=TIMEOUT)
+        for _ in range(3):
+            allreduce(array, key="w")
+        return allreduce
+
+    gq.Allreduce(f"{schedule}/{codec}{feedback}", comm=comm)(np.ones(10, np.float32), key="w")
+    peak, _ = traced(calls)
+    assert peak <= (3.0 if feedback else 1.2) * array.nbytes, f"{peak / array.nbytes:.2f} times the buffer"
+
+
+@pytest.mark.parametrize("elements", [1000, MIB])
+@pytest.mark.parametrize("scheme", [f"{schedule}/raw" for schedule in sorted(SCHEDULES)] + ["direct/onebit/ef"])
+def test_a_call_allocates_next_to_nothing(comm, traced, scheme, elements):
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    array = inputs(1, (elements,))[0] * 1e-3
+    for _ in range(5):
+        allreduce(array, key="w")
+    # Timing decides how many messages are under way at once: a call may need one buffer more than any before it.
+    peaks = [traced(lambda: allreduce(array, key="w"))[0] for _ in range(7)]
+    assert sorted(peaks)[3] < 64 << 10
+
+
+def blocks_left_by(call, count):
+    """Objects that `count` calls leave behind (counted without tracing, which is slow)."""
+    for _ in range(20):
+        call()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(count):
+        call()
+    gc.collect()
+    return sys.getallocatedblocks() - before
+
+
+@pytest.mark.parametrize(
+    ("scheme", "count"), [("direct/raw", 2000), ("ring/qsgd/ef", 300), ("recursive_doubling/adaptive(pi=4)/ef", 300)]
+)
+def test_nothing_grows(comm, scheme, count):
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    array = np.zeros(200, np.float32)
+    left_behind = len(abandoned)
+
+    def call():
+        array[:] = comm.rank
+        allreduce(array, key="w")
+
+    assert blocks_left_by(call, count if comm.size < 4 else count // 4) < 100
+    assert len(abandoned) == left_behind
+
+
+def test_nothing_grows_by_errors(comm):
+    """NaN once in a while is a step skipped, not a leak."""
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    array = np.zeros(5000, np.float32)
+
+    def call():
+        array[:] = np.nan
+        with pytest.raises(gq.NonFiniteError):
+            allreduce(array, key="w")
+        array[:] = 1
+        allreduce(array, key="w")
+
+    assert blocks_left_by(call, 100) < 100
+
+
+@pytest.mark.parametrize("elements", [1000, MIB])
+def test_a_dense_call_allocates_next_to_nothing(comm, traced, elements, monkeypatch):
+    monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
+    allreduce = gq.Allreduce("auto/raw", comm=comm, timeout=TIMEOUT)
+    array = np.zeros(elements, np.float32)
+    for _ in range(3):
+        allreduce(array, key="w")
+    peak, _ = traced(lambda: allreduce(array, key="w"))
+    assert peak < (64 << 10) + elements  # one byte per element says what is finite

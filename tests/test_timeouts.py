@@ -1,0 +1,177 @@
+"""Ranks that never come, or come late: an error that names them, then a clean end. Each test has an mpirun of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+SECONDS = 1.0
+HEAD = f"""
+import json, sys, time
+import numpy as np
+from mpi4py import MPI
+import gqallreduce as gq
+
+comm, timeout = MPI.COMM_WORLD, {SECONDS}
+report = dict()
+
+def attempt(name, call, *arguments, **options):
+    began = time.perf_counter()
+    try:
+        call(*arguments, **options)
+        said = None
+    except Exception as error:
+        said = type(error).__name__, list(getattr(error, "ranks", ()))
+    report[name] = said, time.perf_counter() - began
+
+def make(scheme, comm=comm):
+    return gq.Allreduce(scheme, comm=comm, timeout=timeout)
+
+def meet():
+    "All ranks, however late."
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.01)
+"""
+TAIL = """
+with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
+    json.dump(report, file)
+"""
+IN_CALL = """
+silent, late, elements, scheme = {silent}, {late}, {elements}, {scheme!r}
+allreduce = make(scheme)
+bystander = make("raw")
+buf = np.ones(elements, np.float32)
+allreduce(buf, key="w")
+bystander(np.ones(5, np.float32))
+comm.Barrier()
+if comm.rank == silent:
+    time.sleep(2.5 * timeout)
+if comm.rank != silent or late:
+    attempt("call", allreduce, np.ones(elements, np.float32), key="w")
+    attempt("again", allreduce, np.ones(elements, np.float32), key="w")
+    attempt("flush", allreduce.flush, "w")
+meet()
+if late:
+    fresh = make(scheme)
+    fresh(np.ones(elements, np.float32), key="w")
+    bystander(np.ones(5, np.float32))
+    report["fresh"] = "works"
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Return a function that runs a script on some ranks and gives their reports; the end must be clean."""
+
+    def run(script, size):
+        (tmp_path / "script.py").write_text(HEAD + script + TAIL)
+        environment = {**os.environ, "MPIEXEC_TIMEOUT": "60", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [MPIRUN, "-n", str(size), sys.executable, tmp_path / "script.py", tmp_path],
+            env=environment,
+            cwd=Path(__file__).parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        assert "Traceback" not in done.stdout, done.stdout
+        assert "ignal" not in done.stdout, done.stdout
+        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+
+    return run
+
+
+def the_others_name(reports, silent, name="call"):
+    """Every rank but the silent one raised TimeoutError in time, and one of them named it."""
+    others = {rank: report[name] for rank, report in enumerate(reports) if rank != silent}
+    assert {said and said[0] for said, _ in others.values()} == {"TimeoutError"}, others
+    assert all(SECONDS - 0.2 < seconds < SECONDS + 2 for _, seconds in others.values()), others
+    assert silent in {rank for said, _ in others.values() for rank in said[1]}, others
+    assert all(rank not in said[1] for rank, (said, _) in others.items()), others
+
+
+@pytest.mark.parametrize(("elements", "late"), [(40, True), (900_000, True), (900_000, False)])
+@pytest.mark.parametrize("schedule", ["direct", "ring", "recursive_doubling"])
+def test_a_rank_that_does_not_call(ranks, schedule, elements, late):
+    """Late, it raises the same as the others; then a new object works. Never, the job ends cleanly all the same."""
+    script = IN_CALL.format(silent=1, late=late, elements=elements, scheme=f"{schedule}/raw/ef")
+    reports = ranks(script, 3)
+    if late:
+        assert reports[1]["call"][0][0] == "TimeoutError"
+        assert [report["fresh"] for report in reports] == ["works"] * 3
+    the_others_name(reports, 1)
+    for rank, report in enumerate(reports):
+        if rank != 1 or late:
+            assert report["again"][0][0] == report["flush"][0][0] == "Error"
+            assert report["again"][1] < 0.1
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_two_ranks_and_many(ranks, size):
+    reports = ranks(IN_CALL.format(silent=0, late=True, elements=300_000, scheme="qsgd/ef"), size)
+    assert reports[0]["call"][0][0] == "TimeoutError"
+    the_others_name(reports, 0)
+    assert [report["fresh"] for report in reports] == ["works"] * size
+
+
+def test_a_rank_that_does_not_come_to_a_dense_call(ranks):
+    script = "from gqallreduce import model\nmodel.choose = lambda *_: (model.DENSE, 'forced')\n" + IN_CALL.format(
+        silent=2, late=False, elements=1000, scheme="auto/onebit/ef"
+    )
+    reports = ranks(script, 3)
+    the_others_name(reports, 2)
+    assert reports[0]["again"][0][0] == "Error"
+
+
+def test_a_rank_that_does_not_come_to_the_agreement(ranks):
+    script = """
+allreduce = make("ring/raw")
+if comm.rank != 1:
+    attempt("call", allreduce, np.ones(5, np.float32), key="w")
+    attempt("again", allreduce, np.ones(5, np.float32), key="w")
+meet()
+"""
+    reports = ranks(script, 3)
+    the_others_name(reports, 1)
+    assert reports[0]["again"][0][0] == reports[2]["again"][0][0] == "Error"
+
+
+def test_a_rank_that_does_not_come_to_the_construction(ranks):
+    script = """
+other = comm.Dup()
+if comm.rank != 1:
+    attempt("call", make, "ring/raw", other)
+meet()
+"""
+    reports = ranks(script, 3)
+    the_others_name(reports, 1)
+
+
+def test_a_rank_that_leaves_for_good(ranks):
+    """The job ends although large messages to that rank are still under way."""
+    script = """
+allreduce = make("direct/raw")
+allreduce(np.ones(900_000, np.float32))
+if comm.rank != 1:
+    attempt("call", allreduce, np.ones(900_000, np.float32))
+"""
+    reports = ranks(script, 3)
+    the_others_name(reports, 1)
+
+
+def test_a_first_call_against_a_later_one_ends_by_timeout(ranks):
+    """What no frame can tell: one rank agrees, the other believes that all is agreed."""
+    script = """
+allreduce = make("ring/raw")
+for key in ("a", "b"):
+    allreduce(np.ones(5, np.float32), key=key)
+attempt("call", allreduce, np.ones(5, np.float32), key="a" if comm.rank else "new")
+"""
+    reports = ranks(script, 2)
+    assert [report["call"][0][0] for report in reports] == ["TimeoutError"] * 2
