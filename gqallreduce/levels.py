@@ -12,7 +12,10 @@ from gqallreduce.layout import Grid
 
 
 class LevelCodec(FixedSizeCodec):
-    """A subclass has `bits`, `bucket`, `norm` ("max" or "l2") and `levels` (a _kernels.Levels)."""
+    """A subclass has `bits`, `bucket`, `norm` ("max" or "l2") and `levels` (a _kernels.Levels).
+
+    Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
+    """
 
     unbiased = True
 
@@ -23,12 +26,9 @@ class LevelCodec(FixedSizeCodec):
         return _kernels.levels_nbytes(region.start, region.size, self.bucket, self.bits)
 
     def write(self, x, owed, owing, payload, region, stream):
-        flawed = _kernels.levels_encode(
+        return _kernels.levels_encode(
             x, owed, owing, payload, self.levels, self.norm == "l2", region.start, self.bucket, stream
         )
-        if self.bits == 1 and owing is not None:  # the error reaches twice the norm, and so may leave float32
-            flawed = flawed or not _kernels.all_finite(owing)
-        return flawed
 
     def read(self, payload, y, region, scale):
         _kernels.levels_decode(payload, y, self.levels, region.start, self.bucket, scale)

@@ -40,7 +40,7 @@ def test_keys_are_apart_and_sorted():
     for key in ("w", "b", "a"):
         memory.open(key, 2)[1][:] = ord(key)
     memory.commit("b")
-    assert memory.keys() == ["a", "b", "w"]
+    assert list(memory) == ["a", "b", "w"]
     assert memory.owed("b")[0] == ord("b")
     assert not memory.owed("w").any()
 

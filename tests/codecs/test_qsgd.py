@@ -7,6 +7,7 @@ import pytest
 from contract import cuts, decode, encode, region, sampled, vector
 
 from gqallreduce import Scheme, _kernels
+from gqallreduce.codec import NOT_FINITE
 from gqallreduce.layout import Grid, Region
 
 VARIANTS = [
@@ -86,9 +87,19 @@ def test_a_bucket_of_one_value_is_exact(bits, zero, norm):
     found = region(codec, (Grid(33), 3, 200, 300))
     for kind in ("normal", "huge", "wide", "denormal"):
         v = vector(codec, 1, 200, kind)
-        got = decode(codec, encode(codec, v, None, found)[0], found)
+        got = decode(codec, encode(codec, v, None, found, feedback=False)[0], found)
         if norm == "max" or kind in ("normal", "huge"):
             np.testing.assert_array_equal(got, v)
+
+
+@every_width
+def test_a_norm_above_2_to_126_is_refused_where_its_error_must_be_kept(bits, zero):
+    codec = qsgd(bits=bits, bucket=50, zero_level=zero)
+    found = region(codec, (Grid(33), 0, 50, 50))
+    v = np.linspace(-1, 1, 50).astype(np.float32)
+    for norm, refused in ((2.0**126, False), (2.0**126 * 1.001, True), (3.3e38, True)):
+        assert (encode(codec, v * np.float32(norm), None, found)[0] is NOT_FINITE) == refused
+        assert encode(codec, v * np.float32(norm), None, found, feedback=False)[0] is not NOT_FINITE
 
 
 @every_width

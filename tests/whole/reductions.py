@@ -72,7 +72,7 @@ def nothing_lost(local: LocalAllreduce, gradients, before, results, key="w") -> 
     scale = sum(np.abs(flat(each)) for each in gradients) + sum(np.abs(each.astype(float)) for each in before + after)
     form = Buffer(gradients[0])
     grid = local.scheme.codec.bind(form.dtype).grid(columns(form.shape, form.order))
-    unit = np.array([grid.unit(element) for element in range(size)], int)
+    unit = grid.unit(np.arange(size))
     largest = np.zeros(grid.count(0, size))
     np.maximum.at(largest, unit, scale)
     allowed = 1e-6 * max(1, local.size / 8) * largest[unit]
