@@ -197,8 +197,9 @@ def test_a_torch_tensor_shares_its_memory():
     [
         np.zeros(3, np.int32), np.zeros(3, np.uint16), np.zeros(3, bool), np.zeros(3, np.complex64),
         np.zeros(3, object), np.zeros(3, ">f4"), np.zeros(3, ">f8"), np.zeros(3, ">f2"), np.zeros(3, np.longdouble),
-        np.zeros(3, "S4"), np.zeros(3, "f4,f4"), np.zeros(3, "M8[s]"), np.zeros(3, ml_dtypes.float8_e4m3fn), [1.0, 2.0],
-        (1.0,), 3.0, None, "text", b"text", {}, array.array("i", [1]), np.float32(3).item(),
+        np.zeros(3, "S4"),
+        np.zeros(3, "f4,f4"), np.zeros(3, "M8[s]"), np.zeros(3, ml_dtypes.float8_e4m3fn), [1.0, 2.0], (1.0,), 3.0, None,
+        "text", b"text", {}, array.array("i", [1]), np.float32(3).item(),
     ],
     ids=repr,
 )  # fmt: skip

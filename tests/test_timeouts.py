@@ -1,4 +1,4 @@
-"""Ranks that never come, or come late: an error that names them, then a clean end. Each test has an mpirun of its own."""
+"""Ranks that never come, or come late: an error that names them, then a clean end. Each has an mpirun of its own."""
 
 import json
 import os

@@ -61,7 +61,8 @@ class Oracle:
         parts = []
         for memory, spent, result in zip(self.local.memory, self.local.spent, results, strict=True):
             residual = residual_of(memory, key, result).tobytes() if key in memory else None
-            parts.append((bytes_of(result), residual, (spent.bytes_sent, spent.bytes_received, spent.messages, spent.selected)))
+            counted = spent.bytes_sent, spent.bytes_received, spent.messages, spent.selected
+            parts.append((bytes_of(result), residual, counted))
         return parts
 
     def error(self, arrays, key="w"):

@@ -38,7 +38,8 @@ def test_a_field_that_differs_is_named_on_every_rank(comm, field, last, monkeypa
     options, key, array = ODD[field]
     odd = comm.size - 1 if last else 0
     right = make(comm)
-    mine = (make(comm, **options), key, array.copy(order="K")) if comm.rank == odd else (right, "w", np.ones((6, 40), "f4"))
+    usual = right, "w", np.ones((6, 40), "f4")
+    mine = (make(comm, **options), key, array.copy(order="K")) if comm.rank == odd else usual
     with monkeypatch.context() as patch:
         if field == "version" and comm.rank == odd:
             patch.setattr(frame, "VERSION", 2)

@@ -104,7 +104,9 @@ def test_the_key_none_takes_every_shape(comm):
 
 
 @pytest.mark.parametrize(
-    "other", [np.ones((5, 2), "f4"), np.ones((2, 5), "f8"), np.ones((2, 5), "f4", order="F")], ids=["shape", "dtype", "order"]
+    "other",
+    [np.ones((5, 2), "f4"), np.ones((2, 5), "f8"), np.ones((2, 5), "f4", order="F")],
+    ids=["shape", "dtype", "order"],
 )
 def test_a_key_keeps_its_form(comm, other):
     allreduce = gq.Allreduce("qsgd", comm=comm, timeout=TIMEOUT)
