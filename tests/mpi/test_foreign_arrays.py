@@ -12,11 +12,15 @@ from gqallreduce.buffer import Buffer
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("scheme", schemes(True))
-def test_a_view_with_a_leading_dimension_is_as_good_as_a_whole_array(comm, scheme, order, dtype):
+def test_a_view_with_a_leading_dimension_is_as_good_as_a_whole_array(comm, scheme, dtype):
     """Whose leading dimension may differ between ranks; what lies in the gaps stays as it is."""
+    for order in "CF":
+        reduce_view(comm, scheme, order, dtype)
+
+
+def reduce_view(comm, scheme, order, dtype):
     allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
     rows, columns = 37, 41
     gap = comm.rank + 1
