@@ -14,7 +14,7 @@ from typing import NamedTuple
 COLUMN_LEAST = 32
 COLUMN_MOST = 32767
 COLUMN_FLAT = 4096
-BLOCK = 1 << 17
+BLOCK = 1 << 18
 LANE_BYTES = 64 << 10
 LANES_MOST = 8
 
