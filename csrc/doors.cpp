@@ -116,7 +116,7 @@ int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const G
 }
 
 std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
-                    std::uint32_t* index, float* value, std::size_t capacity) {
+                    std::uint32_t* index, float* value, std::size_t capacity, bool streaming) {
   const int count = threads_for(n);
   Slices slices(count);
   for (int thread = 0; thread < count; ++thread) slices.begin[thread] = capacity * thread / count;
@@ -124,9 +124,10 @@ std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std
     on_threads(count, [&](int thread) {
       const Piece piece = piece_of(n, thread, count);
       const std::size_t begin = slices.begin[thread];
-      slices.size[thread] = kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
-                                              piece.size(), floor_bits, static_cast<std::uint32_t>(piece.begin),
-                                              index + begin, value + begin, slices.end(thread, capacity) - begin);
+      slices.size[thread] =
+          kernels().collect(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), piece.size(), floor_bits,
+                            static_cast<std::uint32_t>(piece.begin), index + begin, value + begin,
+                            slices.end(thread, capacity) - begin, streaming);
       return 0;
     });
   };
@@ -192,12 +193,13 @@ std::int64_t adaptive_encode(const std::uint32_t* index, const float* value, std
 }
 
 std::int64_t adaptive_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Grid& grid,
-                             float scale) {
+                             float scale, bool streaming) {
   const std::size_t columns = unit_count(grid, n);
   const std::int64_t used = kernels().adaptive_nbytes(wire, nbytes, columns);
   if (used < 0) return -1;
   const int bad = by_units(grid, n, [&](const UnitPiece& piece) {
-    return kernels().adaptive_decode(wire, columns, piece.first, y + piece.begin, piece.size(), piece.grid, scale);
+    return kernels().adaptive_decode(wire, columns, piece.first, y + piece.begin, piece.size(), piece.grid, scale,
+                                     streaming);
   });
   return bad ? -1 : used;
 }

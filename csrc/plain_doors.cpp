@@ -18,9 +18,9 @@ int plain_encode(const float* x, const float* e, float* r, std::uint8_t* wire, s
   });
 }
 
-int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add) {
+int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add, bool streaming) {
   return by_elements(n, [&](std::size_t begin, std::size_t size) {
-    return kernels().plain_decode(wire + begin * itemsize(format), y + begin, size, format, scale, add);
+    return kernels().plain_decode(wire + begin * itemsize(format), y + begin, size, format, scale, add, streaming);
   });
 }
 

@@ -1,5 +1,8 @@
 # distutils: language = c++
-"""Doors to the C++ kernels: check sizes, drop the GIL, call."""
+"""Doors to the C++ kernels: check sizes, drop the GIL, call.
+
+`streaming`: the array written (r or y) is large and not read again soon; it changes no value.
+"""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -36,7 +39,7 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
 
     size_t c_collect "gq::collect" (
         const float* x, const float* e, float* r, size_t n, uint32_t floor_bits, uint32_t* index, float* value,
-        size_t capacity)
+        size_t capacity, bint streaming)
     void c_histogram "gq::histogram" (const float* x, const float* e, size_t n, int64_t* counts)
     uint32_t c_kth "gq::kth" (const float* value, size_t n, size_t k, int sign, size_t* above)
     size_t c_keep "gq::keep" (
@@ -53,7 +56,7 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
         const uint32_t* index, const float* value, size_t count, float* r, uint8_t* wire, size_t n,
         const Grid& grid)
     int64_t c_adaptive_decode "gq::adaptive_decode" (
-        const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid, float scale)
+        const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid, float scale, bint streaming)
     int64_t c_adaptive_decode_add "gq::adaptive_decode_add" (
         const uint8_t* wire, size_t nbytes, float* y, size_t n, const Grid& grid)
 
@@ -64,7 +67,7 @@ cdef extern from "gq/plain_doors.hpp" namespace "gq" nogil:
     int c_plain_encode "gq::plain_encode" (
         const float* x, const float* e, float* r, uint8_t* wire, size_t n, int format)
     int c_plain_decode "gq::plain_decode" (
-        const uint8_t* wire, float* y, size_t n, int format, float scale, bint add)
+        const uint8_t* wire, float* y, size_t n, int format, float scale, bint add, bint streaming)
 
 cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     cdef struct CStream "gq::Stream":
@@ -273,7 +276,8 @@ def plain_encode(
     return bad
 
 
-def plain_decode(const uint8_t[::1] wire not None, float[::1] y not None, int format, float scale, bint add):
+def plain_decode(const uint8_t[::1] wire not None, float[::1] y not None, int format, float scale, bint add,
+                 bint streaming=False):
     """y = scale * wire, or y += wire; WireError if a received value is not finite."""
     cdef size_t n = y.shape[0]
     require_plain(wire.shape[0], n, format)
@@ -281,7 +285,7 @@ def plain_decode(const uint8_t[::1] wire not None, float[::1] y not None, int fo
     cdef float* y_at = out_of(y)
     cdef int bad
     with nogil:
-        bad = c_plain_decode(wire_at, y_at, n, format, scale, add)
+        bad = c_plain_decode(wire_at, y_at, n, format, scale, add, streaming)
     if bad:
         raise WireError("a value on the wire is not finite")
 
@@ -528,7 +532,7 @@ cdef int require_countable(size_t n) except -1:
 
 
 def collect(const float[::1] x not None, const float[::1] e, float[::1] r, uint32_t floor_bits,
-            uint32_t[::1] index_out not None, float[::1] value_out not None):
+            uint32_t[::1] index_out not None, float[::1] value_out not None, bint streaming=False):
     """Form v = x + e (in r, if given) and list (i, v[i]) for all |v[i]| whose bits are >= floor_bits, i ascending.
 
     Returns how many there are; more than there is room for if they were not all stored.
@@ -547,7 +551,7 @@ def collect(const float[::1] x not None, const float[::1] e, float[::1] r, uint3
     cdef float* value_at = out_of(value_out)
     cdef size_t count
     with nogil:
-        count = c_collect(x_at, e_at, r_at, n, floor_bits, index_at, value_at, capacity)
+        count = c_collect(x_at, e_at, r_at, n, floor_bits, index_at, value_at, capacity, streaming)
     return count
 
 
@@ -676,7 +680,7 @@ def adaptive_encode(const uint32_t[::1] index not None, const float[::1] value n
 
 
 def adaptive_decode(const uint8_t[::1] wire not None, float[::1] y not None,
-                    uint64_t start, uint64_t run, uint64_t parts, float scale=1.0):
+                    uint64_t start, uint64_t run, uint64_t parts, float scale=1.0, bint streaming=False):
     """y = the decoded values * scale; `wire` may go on after the message. Returns the bytes of the message."""
     cdef size_t n = y.shape[0]
     cdef size_t length = wire.shape[0]
@@ -685,7 +689,7 @@ def adaptive_decode(const uint8_t[::1] wire not None, float[::1] y not None,
     cdef float* y_at = out_of(y)
     cdef int64_t nbytes
     with nogil:
-        nbytes = c_adaptive_decode(wire_at, length, y_at, n, grid, scale)
+        nbytes = c_adaptive_decode(wire_at, length, y_at, n, grid, scale, streaming)
     if nbytes < 0:
         raise WireError(f"not an adaptive message of {n} elements in {length} bytes")
     return nbytes

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "gq/grid.hpp"
+#include "gq/sink.hpp"
 #include "gq/sum.hpp"
 #include "gq/wire.hpp"
 
@@ -114,62 +115,82 @@ static inline bool lawful_rows(const std::uint8_t* entries, std::size_t count, s
   return !bad;
 }
 
-// The entries of one column, and where and with which means they go.
+// The entries of one column, and with which means they go where.
 struct Column {
   const std::uint8_t* entries;
   std::size_t count;
-  float* target;
   float mean[2];
+  std::size_t begin, end;
 };
 
-template <bool kAdd>
-static inline void write_column(const Column& column) {
-  for (std::size_t i = 0; i < column.count; ++i) {
-    const std::uint16_t entry = load<std::uint16_t>(column.entries + i * kEntry);
-    float& place = column.target[entry >> 1];
-    place = kAdd ? place + column.mean[entry & 1] : column.mean[entry & 1];
+// The column that unit `number` of the message is, its means times scale, once it has been checked; false if it is
+// malformed.
+static inline bool read_column(const std::uint8_t* wire, std::size_t columns, std::size_t number, const Units& unit,
+                               float scale, Column& column) {
+  const std::size_t first = entry_offset(wire, number), count = entry_offset(wire, number + 1) - first;
+  const std::uint8_t* header = wire + number * kColumnHeader;
+  const float positive = load<float>(header + 4), negative = load<float>(header + 8);
+  column = {wire + headers_nbytes(columns) + first * kEntry,
+            count,
+            {negative * scale, positive * scale},
+            unit.begin,
+            unit.end};
+  return is_finite(positive) && is_finite(negative) && lawful_rows(column.entries, count, unit.height());
+}
+
+// Overwrites the column block by block, zeros first.
+static inline void write_column(const Column& column, Sink& values) {
+  std::size_t i = 0;
+  for (std::size_t begin = column.begin; begin < column.end; begin += Sink::kBlock) {
+    const std::size_t height = column.end - begin < Sink::kBlock ? column.end - begin : Sink::kBlock;
+    const std::size_t first_row = begin - column.begin;
+    float* y = values.at(begin, height);
+    std::memset(y, 0, height * sizeof(float));
+    for (; i < column.count; ++i) {
+      const std::uint16_t entry = load<std::uint16_t>(column.entries + i * kEntry);
+      if ((entry >> 1) - first_row >= height) break;
+      y[(entry >> 1) - first_row] = column.mean[entry & 1];
+    }
   }
 }
 
-static inline void fetch_column(const Column& column) {
+static inline void add_column(const Column& column, float* y) {
+  for (std::size_t i = 0; i < column.count; ++i) {
+    const std::uint16_t entry = load<std::uint16_t>(column.entries + i * kEntry);
+    y[column.begin + (entry >> 1)] += column.mean[entry & 1];
+  }
+}
+
+static inline void fetch_column(const Column& column, float* y) {
   for (std::size_t i = 0; i < column.count; ++i)
-    __builtin_prefetch(column.target + (load<std::uint16_t>(column.entries + i * kEntry) >> 1), 1);
+    __builtin_prefetch(y + column.begin + (load<std::uint16_t>(column.entries + i * kEntry) >> 1), 1);
 }
 
 // Decodes n elements, whole columns from `first_column` of the message on, whose offsets adaptive_nbytes has checked.
-// A column is checked before it is written; returns 1 if it is malformed. Adding touches scattered cache lines, which
-// are fetched one column ahead.
-template <bool kAdd>
-static int adaptive_decode_as(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
-                              std::size_t n, const Grid& grid, float scale) {
-  std::size_t number = first_column;
-  Column before = {};
-  for (Units unit(grid, n); unit.inside(); unit.advance(), ++number) {
-    const std::size_t first = entry_offset(wire, number), count = entry_offset(wire, number + 1) - first;
-    const std::uint8_t* header = wire + number * kColumnHeader;
-    const float positive = load<float>(header + 4), negative = load<float>(header + 8);
-    const Column column = {
-        wire + headers_nbytes(columns) + first * kEntry, count, y + unit.begin, {negative * scale, positive * scale}};
-    if (!is_finite(positive) || !is_finite(negative) || !lawful_rows(column.entries, count, unit.height())) return 1;
-    if (kAdd)
-      fetch_column(column);
-    else
-      std::memset(column.target, 0, unit.height() * sizeof(float));
-    write_column<kAdd>(before);
-    before = column;
+// A column is checked before it is written; returns 1 if it is malformed.
+static int adaptive_decode(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
+                           std::size_t n, const Grid& grid, float scale, bool streaming) {
+  Sink values(y, streaming);
+  Column column;
+  for (Units unit(grid, n); unit.inside(); unit.advance(), ++first_column) {
+    if (!read_column(wire, columns, first_column, unit, scale, column)) return 1;
+    write_column(column, values);
   }
-  write_column<kAdd>(before);
   return 0;
 }
 
-static int adaptive_decode(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
-                           std::size_t n, const Grid& grid, float scale) {
-  return adaptive_decode_as<false>(wire, columns, first_column, y, n, grid, scale);
-}
-
+// As adaptive_decode, but adds. That touches scattered cache lines, which are fetched one column ahead.
 static int adaptive_decode_add(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
                                std::size_t n, const Grid& grid) {
-  return adaptive_decode_as<true>(wire, columns, first_column, y, n, grid, 1.0f);
+  Column before = {}, column;
+  for (Units unit(grid, n); unit.inside(); unit.advance(), ++first_column) {
+    if (!read_column(wire, columns, first_column, unit, 1.0f, column)) return 1;
+    fetch_column(column, y);
+    add_column(before, y);
+    before = column;
+  }
+  add_column(before, y);
+  return 0;
 }
 
 }  // namespace GQ_NAMESPACE

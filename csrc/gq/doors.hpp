@@ -22,7 +22,7 @@ int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const G
 
 // Returns how many there are; more than `capacity` if they were not all stored.
 std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
-                    std::uint32_t* index, float* value, std::size_t capacity);
+                    std::uint32_t* index, float* value, std::size_t capacity, bool streaming);
 void histogram(const float* x, const float* e, std::size_t n, std::int64_t* counts);
 std::uint32_t kth(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above);
 std::size_t keep(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
@@ -37,7 +37,7 @@ std::int64_t adaptive_encode(const std::uint32_t* index, const float* value, std
                              std::uint8_t* wire, std::size_t n, const Grid& grid);
 // Return the bytes of the message at the beginning of `wire`, or -1 if it is malformed.
 std::int64_t adaptive_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Grid& grid,
-                             float scale);
+                             float scale, bool streaming);
 std::int64_t adaptive_decode_add(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n,
                                  const Grid& grid);
 

@@ -35,6 +35,7 @@ struct Levels {
   float gap[256];    // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
 };
 
+// `streaming`: the array written (r or y) is not read again soon, see sink.hpp; it changes no value.
 struct Kernels {
   const char* name;
 
@@ -48,7 +49,8 @@ struct Kernels {
 
   // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.
   int (*plain_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format);
-  int (*plain_decode)(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add);
+  int (*plain_decode)(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
+                      bool streaming);
 
   // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
   std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
@@ -58,7 +60,7 @@ struct Kernels {
 
   // select.hpp
   std::size_t (*collect)(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
-                         std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity);
+                         std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity, bool streaming);
   void (*histogram)(const float* x, const float* e, std::size_t n, std::int64_t* counts);
   std::uint32_t (*kth)(const float* value, std::size_t n, std::size_t k, int sign, std::size_t* above);
   std::size_t (*keep)(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
@@ -76,7 +78,7 @@ struct Kernels {
                                   std::uint8_t* wire, std::size_t n, const Grid& grid);
   std::int64_t (*adaptive_nbytes)(const std::uint8_t* wire, std::size_t nbytes, std::size_t columns);
   int (*adaptive_decode)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
-                         std::size_t n, const Grid& grid, float scale);
+                         std::size_t n, const Grid& grid, float scale, bool streaming);
   int (*adaptive_decode_add)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
                              std::size_t n, const Grid& grid);
 

@@ -1,6 +1,7 @@
 // Plain numbers on the wire: float16, bfloat16 (formats 0 and 1 of cast.hpp) or float32 (3), little-endian.
 #pragma once
 #include "gq/cast.hpp"
+#include "gq/sink.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
@@ -30,11 +31,13 @@ static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* 
 }
 
 // y = scale * wire, or y += wire. 1 if a received value is not finite.
-static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add) {
-  float v[kCastBlock];
+static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
+                        bool streaming) {
+  Sink values(y, streaming && !add);
+  float v[Sink::kBlock];
   int bad = 0;
-  for (std::size_t begin = 0; begin < n; begin += kCastBlock) {
-    const std::size_t count = n - begin < kCastBlock ? n - begin : kCastBlock;
+  for (std::size_t begin = 0; begin < n; begin += Sink::kBlock) {
+    const std::size_t count = n - begin < Sink::kBlock ? n - begin : Sink::kBlock;
     const std::uint8_t* from = wire + begin * plain_itemsize(format);
     if (format == kFloat32) {
       std::memcpy(v, from, count * sizeof(float));
@@ -42,10 +45,11 @@ static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int f
     } else {
       bad |= widen(from, v, count, format);
     }
+    float* const to = values.at(begin, count);
     if (add)
-      for (std::size_t i = 0; i < count; ++i) y[begin + i] += v[i];
+      for (std::size_t i = 0; i < count; ++i) to[i] += v[i];
     else
-      for (std::size_t i = 0; i < count; ++i) y[begin + i] = v[i] * scale;
+      for (std::size_t i = 0; i < count; ++i) to[i] = v[i] * scale;
   }
   return bad;
 }
