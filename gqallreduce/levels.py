@@ -30,7 +30,7 @@ class LevelCodec(FixedSizeCodec):
             flawed = flawed or not _kernels.all_finite(owing)
         return flawed
 
-    def read(self, payload, y, region, scale):
+    def read(self, payload, y, region, scale, streaming):
         _kernels.levels_decode(payload, y, self.levels, region.start, self.bucket, scale)
 
     def read_add(self, payload, y, region):
