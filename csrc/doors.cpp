@@ -93,19 +93,18 @@ int all_finite(const float* x, std::size_t n) {
 
 std::size_t onebit_nbytes(const Grid& grid, std::size_t n) { return kernels().onebit_nbytes(grid, n); }
 
-int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid,
-                  bool streaming) {
+int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
     std::uint8_t* target = wire + onebit_nbytes(grid, piece.begin);
     return kernels().onebit_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin), target,
-                                   piece.size(), piece.grid, streaming);
+                                   piece.size(), piece.grid);
   });
 }
 
-int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale, bool streaming) {
+int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
     const std::uint8_t* source = wire + onebit_nbytes(grid, piece.begin);
-    return kernels().onebit_decode(source, y + piece.begin, piece.size(), piece.grid, scale, streaming);
+    return kernels().onebit_decode(source, y + piece.begin, piece.size(), piece.grid, scale);
   });
 }
 

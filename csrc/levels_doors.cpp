@@ -10,11 +10,11 @@ namespace {
 std::size_t bucket_bytes(std::uint64_t height, int bits) { return 4 + (height * bits + 7) / 8; }
 
 int decode_by_units(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                    float scale, bool add, bool streaming) {
+                    float scale, bool add) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
     return kernels().levels_decode(wire + levels_nbytes(piece.begin, levels.bits, grid),
                                    levels_nbytes(piece.size(), levels.bits, piece.grid), y + piece.begin, piece.size(),
-                                   levels, piece.grid, scale, add, streaming);
+                                   levels, piece.grid, scale, add);
   });
 }
 
@@ -82,21 +82,21 @@ std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid) {
 }
 
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,
-                  bool l2, const Grid& grid, const Stream& stream, bool streaming) {
+                  bool l2, const Grid& grid, const Stream& stream) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
     return kernels().levels_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
                                    wire + levels_nbytes(piece.begin, levels.bits, grid), piece.size(), levels, l2,
-                                   piece.grid, stream, streaming);
+                                   piece.grid, stream);
   });
 }
 
 int levels_decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                  float scale, bool streaming) {
-  return decode_by_units(wire, y, n, levels, grid, scale, false, streaming);
+                  float scale) {
+  return decode_by_units(wire, y, n, levels, grid, scale, false);
 }
 
 int levels_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid) {
-  return decode_by_units(wire, y, n, levels, grid, 1.0f, true, false);
+  return decode_by_units(wire, y, n, levels, grid, 1.0f, true);
 }
 
 }  // namespace gq

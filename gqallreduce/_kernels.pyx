@@ -1,7 +1,7 @@
 # distutils: language = c++
 """Doors to the C++ kernels: check sizes, drop the GIL, call.
 
-`streaming`: the array written (r of an encoder, y of a decoder) is not read again soon; it changes no value.
+`streaming`: the array written (r or y) is large and not read again soon; it changes no value.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -33,9 +33,8 @@ cdef extern from "gq/doors.hpp" namespace "gq" nogil:
 
     size_t c_onebit_nbytes "gq::onebit_nbytes" (const Grid& grid, size_t n)
     int c_onebit_encode "gq::onebit_encode" (
-        const float* x, const float* e, float* r, uint8_t* wire, size_t n, const Grid& grid, bint streaming)
-    int c_onebit_decode "gq::onebit_decode" (
-        const uint8_t* wire, float* y, size_t n, const Grid& grid, float scale, bint streaming)
+        const float* x, const float* e, float* r, uint8_t* wire, size_t n, const Grid& grid)
+    int c_onebit_decode "gq::onebit_decode" (const uint8_t* wire, float* y, size_t n, const Grid& grid, float scale)
     int c_onebit_decode_add "gq::onebit_decode_add" (const uint8_t* wire, float* y, size_t n, const Grid& grid)
 
     size_t c_collect "gq::collect" (
@@ -86,9 +85,9 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     size_t c_levels_nbytes "gq::levels_nbytes" (size_t n, int bits, const Grid& grid)
     int c_levels_encode "gq::levels_encode" (
         const float* x, const float* e, float* r, uint8_t* wire, size_t n, const CLevels& levels, bint l2,
-        const Grid& grid, const CStream& stream, bint streaming)
+        const Grid& grid, const CStream& stream)
     int c_levels_decode "gq::levels_decode" (
-        const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid, float scale, bint streaming)
+        const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid, float scale)
     int c_levels_decode_add "gq::levels_decode_add" (
         const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid)
 
@@ -300,7 +299,7 @@ def onebit_nbytes(uint64_t start, size_t n, uint64_t run, uint64_t parts):
 
 
 def onebit_encode(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
-                  uint64_t start, uint64_t run, uint64_t parts, bint streaming=False):
+                  uint64_t start, uint64_t run, uint64_t parts):
     """wire = the one-bit message of x + e, r = the error; 1 if a value is not finite, else 0."""
     cdef size_t n = x.shape[0]
     cdef Grid grid = grid_of(start, run, parts)
@@ -312,7 +311,7 @@ def onebit_encode(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef uint8_t* wire_at = bytes_out(wire)
     cdef int bad
     with nogil:
-        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, n, grid, streaming)
+        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, n, grid)
     return bad
 
 
@@ -325,7 +324,7 @@ cdef Grid onebit_grid(const uint8_t[::1] wire, size_t n, uint64_t start, uint64_
 
 
 def onebit_decode(const uint8_t[::1] wire not None, float[::1] y not None,
-                  uint64_t start, uint64_t run, uint64_t parts, float scale=1.0, bint streaming=False):
+                  uint64_t start, uint64_t run, uint64_t parts, float scale=1.0):
     """y = the decoded values * scale."""
     cdef size_t n = y.shape[0]
     cdef Grid grid = onebit_grid(wire, n, start, run, parts)
@@ -333,7 +332,7 @@ def onebit_decode(const uint8_t[::1] wire not None, float[::1] y not None,
     cdef float* y_at = out_of(y)
     cdef int bad
     with nogil:
-        bad = c_onebit_decode(wire_at, y_at, n, grid, scale, streaming)
+        bad = c_onebit_decode(wire_at, y_at, n, grid, scale)
     if bad:
         raise WireError("a one-bit message with a mean that is not finite")
 
@@ -465,8 +464,7 @@ def levels_nbytes(uint64_t start, size_t n, uint64_t bucket, int bits):
 
 
 def levels_encode(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
-                  Levels levels not None, bint l2, uint64_t start, uint64_t bucket, Stream stream not None,
-                  bint streaming=False):
+                  Levels levels not None, bint l2, uint64_t start, uint64_t bucket, Stream stream not None):
     """wire = the message of x + e, r = the error; 1 if a value or a bucket's norm is not finite, else 0."""
     cdef size_t n = x.shape[0]
     cdef Grid grid = grid_of(start, bucket, 1)
@@ -478,7 +476,7 @@ def levels_encode(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef uint8_t* wire_at = bytes_out(wire)
     cdef int bad
     with nogil:
-        bad = c_levels_encode(x_at, e_at, r_at, wire_at, n, levels.data, l2, grid, stream.data, streaming)
+        bad = c_levels_encode(x_at, e_at, r_at, wire_at, n, levels.data, l2, grid, stream.data)
     return bad
 
 
@@ -491,7 +489,7 @@ cdef Grid levels_grid(const uint8_t[::1] wire, size_t n, Levels levels, uint64_t
 
 
 def levels_decode(const uint8_t[::1] wire not None, float[::1] y not None, Levels levels not None, uint64_t start,
-                  uint64_t bucket, float scale=1.0, bint streaming=False):
+                  uint64_t bucket, float scale=1.0):
     """y = the decoded values * scale."""
     cdef size_t n = y.shape[0]
     cdef Grid grid = levels_grid(wire, n, levels, start, bucket)
@@ -499,7 +497,7 @@ def levels_decode(const uint8_t[::1] wire not None, float[::1] y not None, Level
     cdef float* y_at = out_of(y)
     cdef int bad
     with nogil:
-        bad = c_levels_decode(wire_at, y_at, n, levels.data, grid, scale, streaming)
+        bad = c_levels_decode(wire_at, y_at, n, levels.data, grid, scale)
     if bad:
         raise WireError("a bucket with a norm that is negative or not finite")
 

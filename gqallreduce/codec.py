@@ -6,8 +6,9 @@ a range of the flattened vector whose units (columns or buckets) lie on a fixed 
 
 encode(x, owed, owing, wire, region, stream, selected) -> bytes written, or NOT_FINITE
     v = x + owed, or x where owed is None. Writes the wire and, where `owing` is given, v minus what `wire` decodes to.
-decode(wire, y, region, scale) -> bytes read
+decode(wire, y, region, scale, streaming) -> bytes read
     overwrites y with scale times what was encoded. The sender decodes its own bytes: what is sent is what is kept.
+    `streaming` is a hint, y is large and not read again soon, that changes no value.
 decode_add(wire, y, region) -> bytes read
     y += what was encoded.
 Both raise WireError for bytes that are no message of this region, and never touch anything outside y.
@@ -59,7 +60,7 @@ class Codec(ABC):
     def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int: ...
 
     @abstractmethod
-    def decode(self, wire, y, region: Region, scale: float = 1.0) -> int: ...
+    def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int: ...
 
     @abstractmethod
     def decode_add(self, wire, y, region: Region) -> int: ...
@@ -110,7 +111,7 @@ class FixedSizeCodec(Codec):
         """Encode into exactly the region's bytes; True if a value is not finite."""
 
     @abstractmethod
-    def read(self, payload, y, region: Region, scale: float) -> None: ...
+    def read(self, payload, y, region: Region, scale: float, streaming: bool) -> None: ...
 
     @abstractmethod
     def read_add(self, payload, y, region: Region) -> None: ...
@@ -122,9 +123,9 @@ class FixedSizeCodec(Codec):
         nbytes = self.nbytes(region)
         return NOT_FINITE if self.write(x, owed, owing, wire[:nbytes], region, stream) else nbytes
 
-    def decode(self, wire, y, region: Region, scale: float = 1.0) -> int:
+    def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
         payload = self._payload(wire, region)
-        self.read(payload, y, region, scale)
+        self.read(payload, y, region, scale, streaming)
         return len(payload)
 
     def decode_add(self, wire, y, region: Region) -> int:

@@ -52,9 +52,19 @@ class Region(NamedTuple):
     grid: Grid
     total: int
 
+    STREAM_LEAST = 1 << 21  # no part of the format
+
     @property
     def units(self) -> int:
         return self.grid.count(self.start, self.size)
+
+    @property
+    def streams(self) -> bool:
+        """Is the vector so long that what is written here has left the caches by the time it is read again?
+
+        At 8 MiB an array and the others of a call, several ranks of a machine together, fill a last-level cache.
+        """
+        return self.total >= self.STREAM_LEAST
 
     @property
     def geometry(self) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ class LevelCodec(FixedSizeCodec):
             x, owed, owing, payload, self.levels, self.norm == "l2", region.start, self.bucket, stream
         )
 
-    def read(self, payload, y, region, scale):
+    def read(self, payload, y, region, scale, streaming):
         _kernels.levels_decode(payload, y, self.levels, region.start, self.bucket, scale)
 
     def read_add(self, payload, y, region):

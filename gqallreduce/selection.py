@@ -61,14 +61,13 @@ class Survivors:
         """
         fits = True
         for part in range(len(self.parts)):
-            _, x, owed, owing = self.parts[part]
+            region, x, owed, owing = self.parts[part]
             if formed and owing is not None:
                 x, owed, owing = owing, None, None
             if fits:
                 room = self.capacity - self.total
-                count = _kernels.collect(
-                    x, owed, owing, self.floor, self.index[self.total :], self.value[self.total :]
-                )
+                index, value = self.index[self.total :], self.value[self.total :]
+                count = _kernels.collect(x, owed, owing, self.floor, index, value, region.streams)
                 fits = count <= room
                 self.spans.append((self.total, min(count, room)))
                 self.total += min(count, room)

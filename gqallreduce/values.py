@@ -121,7 +121,7 @@ class Values:
             began = perf_counter()
             if self.direct:
                 y = of(self.target.flat, region)
-                at += self.codec.decode(payload[at:], y, region, scale)
+                at += self.codec.decode(payload[at:], y, region, scale, region.streams)
             else:
                 y = self.scratch(1, region.size)
                 at += self.codec.decode(payload[at:], y, region)

@@ -16,9 +16,8 @@ void add(const std::uint8_t* wire, float* y, std::size_t n);
 int all_finite(const float* x, std::size_t n);
 
 std::size_t onebit_nbytes(const Grid& grid, std::size_t n);
-int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid,
-                  bool streaming);
-int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale, bool streaming);
+int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
+int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
 int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
 
 // Returns how many there are; more than `capacity` if they were not all stored.

@@ -35,7 +35,7 @@ struct Levels {
   float gap[256];    // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
 };
 
-// `streaming`: the array (r of an encoder, y of a decoder) is not read again soon, see sink.hpp; it changes no value.
+// `streaming`: the array written (r or y) is not read again soon, see sink.hpp; it changes no value.
 struct Kernels {
   const char* name;
 
@@ -54,10 +54,8 @@ struct Kernels {
 
   // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
   std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
-  int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid,
-                       bool streaming);
-  int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale,
-                       bool streaming);
+  int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
+  int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
   int (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
 
   // select.hpp
@@ -92,9 +90,9 @@ struct Kernels {
 
   // levels.hpp. Encoders and decoders return 0 if all is well, 1 if a value or a norm is not finite.
   int (*levels_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                       const Levels& levels, bool l2, const Grid& grid, const Stream& stream, bool streaming);
+                       const Levels& levels, bool l2, const Grid& grid, const Stream& stream);
   int (*levels_decode)(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
-                       const Grid& grid, float scale, bool add, bool streaming);
+                       const Grid& grid, float scale, bool add);
 };
 
 const Kernels& kernels();          // the level in use

@@ -15,7 +15,6 @@
 #include "gq/levels_round.hpp"
 #include "gq/levels_vectors.hpp"
 #include "gq/random.hpp"
-#include "gq/sink.hpp"
 #include "gq/sum.hpp"
 #include "gq/vectors.hpp"
 
@@ -84,24 +83,24 @@ static inline void round_values(const float* x, const float* e, float* r, const 
 
 constexpr std::size_t kTile = 512;  // codes at once between rounding and packing: whole groups
 
-// The codes of the values v = x + e of one bucket, elements begin ... end - 1 of a region that starts at the global
-// index `start`, packed, and the errors r = v - decoded; e and r may be null.
-static inline void encode_bucket(const float* x, const float* e, Sink* r, std::uint8_t* wire, std::size_t begin,
-                                 std::size_t end, std::uint64_t start, const Levels& levels, float norm,
-                                 RandomWindow& random) {
+// The codes of one bucket's values v = x + e, packed, and the errors r = v - decoded; e and r may be null.
+static inline void encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                                 std::uint64_t index, const Levels& levels, float norm, RandomWindow& random) {
   alignas(64) std::uint8_t code[kTile];
-  for (; begin < end; begin += kTile) {
-    const std::size_t height = end - begin < kTile ? end - begin : kTile;
-    round_values(x + begin, e ? e + begin : nullptr, r ? r->at(begin, height) : nullptr,
-                 random.at(start + begin, height), height, levels, norm, code);
+  for (std::size_t height; n > 0; n -= height) {
+    height = n < kTile ? n : kTile;
+    round_values(x, e, r, random.at(index, height), height, levels, norm, code);
     pack(code, height, levels.bits, wire);
+    x += height;
+    e += e ? height : 0;
+    r += r ? height : 0;
     wire += packed_size(height, levels.bits);
+    index += height;
   }
 }
 
 static int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                         const Levels& levels, bool l2, const Grid& grid, const Stream& stream, bool streaming) {
-  Sink errors(r, streaming && r);
+                         const Levels& levels, bool l2, const Grid& grid, const Stream& stream) {
   RandomWindow random(stream, grid.start + n);
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     const float* const unit_x = x + unit.begin;
@@ -109,8 +108,8 @@ static int levels_encode(const float* x, const float* e, float* r, std::uint8_t*
     const float norm = bucket_norm(unit_x, unit_e, unit.height(), l2);
     if (!is_norm(norm) || (r && norm > kLargestOwed)) return 1;
     std::memcpy(wire, &norm, kNormBytes);
-    encode_bucket(x, e, r ? &errors : nullptr, wire + kNormBytes, unit.begin, unit.end, grid.start, levels, norm,
-                  random);
+    encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire + kNormBytes, unit.height(),
+                  grid.start + unit.begin, levels, norm, random);
     wire += bucket_size(unit.height(), levels.bits);
   }
   return 0;
@@ -154,22 +153,9 @@ static inline void decode_codes(const std::uint8_t* code, float* y, std::size_t 
   for (std::size_t i = 0; i < n; ++i) put(y + i, levels.value[code[i]] * norm * scale, add);
 }
 
-// At most kTile values of one bucket.
-static inline void decode_tile(const std::uint8_t* wire, [[maybe_unused]] const std::uint8_t* end, float* y,
-                               std::size_t n, const Levels& levels, float norm, float scale, bool add) {
-  alignas(64) std::uint8_t code[kTile];
-  std::size_t done = 0;
-#if GQ_LEVEL >= 1
-  if (levels.bits <= 4) done = decode_by_table(wire, end, y, n, levels, norm, scale, add);
-#endif
-  if (done == n) return;
-  unpack(wire + packed_size(done, levels.bits), n - done, levels.bits, code);
-  decode_codes(code, y + done, n - done, levels, norm, scale, add);
-}
-
 static int levels_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
-                         const Grid& grid, float scale, bool add, bool streaming) {
-  Sink values(y, streaming && !add);
+                         const Grid& grid, float scale, bool add) {
+  alignas(64) std::uint8_t code[kTile];
   const std::uint8_t* const end = wire + nbytes;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     if (std::size_t(end - wire) < bucket_size(unit.height(), levels.bits)) return 1;
@@ -177,9 +163,17 @@ static int levels_decode(const std::uint8_t* wire, std::size_t nbytes, float* y,
     std::memcpy(&norm, wire, kNormBytes);
     if (!is_norm(norm)) return 1;
     wire += kNormBytes;
-    for (std::size_t begin = unit.begin; begin < unit.end; begin += kTile) {
+    std::size_t begin = unit.begin;
+#if GQ_LEVEL >= 1
+    if (levels.bits <= 4) {
+      begin += decode_by_table(wire, end, y + begin, unit.height(), levels, norm, scale, add);
+      wire += packed_size(begin - unit.begin, levels.bits);
+    }
+#endif
+    for (; begin < unit.end; begin += kTile) {
       const std::size_t height = unit.end - begin < kTile ? unit.end - begin : kTile;
-      decode_tile(wire, end, values.at(begin, height), height, levels, norm, scale, add);
+      unpack(wire, height, levels.bits, code);
+      decode_codes(code, y + begin, height, levels, norm, scale, add);
       wire += packed_size(height, levels.bits);
     }
   }

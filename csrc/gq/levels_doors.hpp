@@ -23,9 +23,9 @@ std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid);
 
 // Return 1 if a value or a norm is not finite, else 0. e and r may be null.
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,
-                  bool l2, const Grid& grid, const Stream& stream, bool streaming);
+                  bool l2, const Grid& grid, const Stream& stream);
 int levels_decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                  float scale, bool streaming);
+                  float scale);
 int levels_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid);
 
 }  // namespace gq

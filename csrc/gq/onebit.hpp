@@ -2,8 +2,8 @@
 // the values < 0. A column on the wire: float32 mean of {v >= 0}, float32 mean of {v < 0}, then one bit per value (1
 // for v >= 0), lowest bit first, the last byte filled up with zeros.
 //
-// The encoder visits a column once for its bits and both sums, and once more, while x and e are in cache, for the error
-// v - decoded.
+// The encoder visits a column once to form v, its bits and both sums, and once more, while v is in cache, to turn the
+// v kept in r into the error v - decoded.
 #pragma once
 #include <immintrin.h>
 
@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "gq/grid.hpp"
-#include "gq/sink.hpp"
 #include "gq/sum.hpp"
 #include "gq/wire.hpp"
 
@@ -44,8 +43,8 @@ static inline SignMeans means_of(const SignSums& sums, std::size_t height) {
           negative_count ? static_cast<float>(sums.negative / static_cast<double>(negative_count)) : 0.0f};
 }
 
-// Level by level: onebit_block(x, e, bits, n, sums) handles n <= 4096 values v = x + e of a column, a block of the sum
-// rule: it writes their sign bits and adds to `sums`. onebit_errors(x, e, r, n, means) writes r = v - decoded.
+// Level by level: onebit_block(x, e, r, bits, n, sums) handles n <= 4096 values of a column, a block of the sum rule.
+// It writes v = x + e to r (if r is given) and the sign bits to `bits`, and adds to `sums`.
 #if GQ_LEVEL == 2
 
 struct SignLanes {
@@ -68,29 +67,32 @@ static inline __mmask16 add_sixteen(SignLanes& lanes, int half, __m512 v, __mmas
 }
 
 // 32 values from i on, or the fewer in `valid`; returns their sign bits.
-template <bool kError>
-static inline std::uint32_t add_thirty_two(SignLanes& lanes, const float* x, const float* e, std::uint32_t valid) {
+template <bool kError, bool kKeep>
+static inline std::uint32_t add_thirty_two(SignLanes& lanes, const float* x, const float* e, float* r,
+                                           std::uint32_t valid) {
   std::uint32_t bits = 0;
   for (int half = 0; half < 2 && valid >> 16 * half; ++half) {
     const __mmask16 here = static_cast<__mmask16>(valid >> 16 * half);
     __m512 v = _mm512_maskz_loadu_ps(here, x + 16 * half);
     if (kError) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(here, e + 16 * half));
+    if (kKeep) _mm512_mask_storeu_ps(r + 16 * half, here, v);
     bits |= static_cast<std::uint32_t>(add_sixteen(lanes, half, v, here)) << 16 * half;
   }
   return bits;
 }
 
-template <bool kError>
-static inline void onebit_block_as(const float* x, const float* e, std::uint8_t* bits, std::size_t n, SignSums& sums) {
+template <bool kError, bool kKeep>
+static inline void onebit_block_as(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n,
+                                   SignSums& sums) {
   SignLanes lanes;
   std::size_t i = 0;
   for (; i + 32 <= n; i += 32) {
-    const std::uint32_t word = add_thirty_two<kError>(lanes, x + i, e + i, ~0u);
+    const std::uint32_t word = add_thirty_two<kError, kKeep>(lanes, x + i, e + i, r + i, ~0u);
     sums.positive_count += _mm_popcnt_u32(word);
     store(bits + i / 8, word);
   }
   if (i < n) {
-    const std::uint32_t word = add_thirty_two<kError>(lanes, x + i, e + i, _bzhi_u32(~0u, n - i));
+    const std::uint32_t word = add_thirty_two<kError, kKeep>(lanes, x + i, e + i, r + i, _bzhi_u32(~0u, n - i));
     sums.positive_count += _mm_popcnt_u32(word);
     std::memcpy(bits + i / 8, &word, (n - i + 7) / 8);
   }
@@ -98,17 +100,19 @@ static inline void onebit_block_as(const float* x, const float* e, std::uint8_t*
   sums.negative += fold(lanes.negative);
 }
 
-static void onebit_block(const float* x, const float* e, std::uint8_t* bits, std::size_t n, SignSums& sums) {
-  if (e) return onebit_block_as<true>(x, e, bits, n, sums);
-  onebit_block_as<false>(x, x, bits, n, sums);  // the unused pointer follows x: e + i stays lawful
+static void onebit_block(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n, SignSums& sums) {
+  // The unused pointer follows x: e + i and r + i stay lawful.
+  if (e && r) return onebit_block_as<true, true>(x, e, r, bits, n, sums);
+  if (e) return onebit_block_as<true, false>(x, e, const_cast<float*>(x), bits, n, sums);
+  if (r) return onebit_block_as<false, true>(x, x, r, bits, n, sums);
+  return onebit_block_as<false, false>(x, x, const_cast<float*>(x), bits, n, sums);
 }
 
-static void onebit_errors(const float* x, const float* e, float* r, std::size_t n, SignMeans means) {
+static void subtract_means(float* r, std::size_t n, SignMeans means) {
   const __m512 up = _mm512_set1_ps(means.positive), down = _mm512_set1_ps(means.negative);
   for (std::size_t i = 0; i < n; i += 16) {
     const __mmask16 here = static_cast<__mmask16>(_bzhi_u32(0xffff, n - i < 16 ? n - i : 16));
-    __m512 v = _mm512_maskz_loadu_ps(here, x + i);
-    if (e) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(here, e + i));
+    const __m512 v = _mm512_maskz_loadu_ps(here, r + i);
     const __mmask16 positive = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ);
     _mm512_mask_storeu_ps(r + i, here, _mm512_sub_ps(v, _mm512_mask_blend_ps(positive, down, up)));
   }
@@ -137,11 +141,14 @@ static inline std::uint8_t sign_byte(const float* v, std::size_t n) {
   return static_cast<std::uint8_t>(byte);
 }
 
-static void onebit_block(const float* x, const float* e, std::uint8_t* bits, std::size_t n, SignSums& sums) {
+static void onebit_block(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n, SignSums& sums) {
   float formed[kSumBlock];
-  if (e)
-    for (std::size_t i = 0; i < n; ++i) formed[i] = x[i] + e[i];
-  const float* v = e ? formed : x;
+  const float* v = x;
+  if (e || r) {
+    float* target = r ? r : formed;
+    for (std::size_t i = 0; i < n; ++i) target[i] = e ? x[i] + e[i] : x[i];
+    v = target;
+  }
   std::size_t i = 0;
 #if GQ_LEVEL == 1
   for (; i + 8 <= n; i += 8) {
@@ -158,33 +165,26 @@ static void onebit_block(const float* x, const float* e, std::uint8_t* bits, std
   sums.negative += block_sum(v, n, Negative());
 }
 
-static void onebit_errors(const float* x, const float* e, float* r, std::size_t n, SignMeans means) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const float v = e ? x[i] + e[i] : x[i];
-    r[i] = v - (v >= 0.0f ? means.positive : means.negative);
-  }
+static void subtract_means(float* r, std::size_t n, SignMeans means) {
+  for (std::size_t i = 0; i < n; ++i) r[i] -= r[i] >= 0.0f ? means.positive : means.negative;
 }
 
 #endif
 
-static int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid,
-                         bool streaming) {
-  Sink errors(r, streaming && r);
+static int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                         const Grid& grid) {
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     SignSums sums;
     for (std::size_t begin = unit.begin; begin < unit.end; begin += kSumBlock) {
       const std::size_t count = unit.end - begin < kSumBlock ? unit.end - begin : kSumBlock;
       std::uint8_t* bits = wire + kOnebitHeader + (begin - unit.begin) / 8;
-      onebit_block(x + begin, e ? e + begin : nullptr, bits, count, sums);
+      onebit_block(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, bits, count, sums);
     }
     const SignMeans means = means_of(sums, unit.height());
     if (!is_finite(means.positive) || !is_finite(means.negative)) return 1;
     store(wire, means.positive);
     store(wire + sizeof(float), means.negative);
-    for (std::size_t begin = unit.begin; r && begin < unit.end; begin += Sink::kBlock) {
-      const std::size_t count = unit.end - begin < Sink::kBlock ? unit.end - begin : Sink::kBlock;
-      onebit_errors(x + begin, e ? e + begin : nullptr, errors.at(begin, count), count, means);
-    }
+    if (r) subtract_means(r + unit.begin, unit.height(), means);
     wire += onebit_column_nbytes(unit.height());
   }
   return 0;
@@ -217,30 +217,23 @@ static inline void spread_means(const std::uint8_t* bits, float* y, std::size_t 
 
 // The wire must hold onebit_nbytes(grid, n) bytes: the door checks it.
 template <bool kAdd>
-static int onebit_decode_as(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale,
-                            bool streaming) {
-  Sink values(y, streaming);
+static int onebit_decode_as(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     SignMeans means = {load<float>(wire), load<float>(wire + sizeof(float))};
     if (!is_finite(means.positive) || !is_finite(means.negative)) return 1;
     means = {means.positive * scale, means.negative * scale};
-    for (std::size_t begin = unit.begin; begin < unit.end; begin += Sink::kBlock) {
-      const std::size_t count = unit.end - begin < Sink::kBlock ? unit.end - begin : Sink::kBlock;
-      const std::uint8_t* bits = wire + kOnebitHeader + (begin - unit.begin) / 8;
-      spread_means<kAdd>(bits, values.at(begin, count), count, means);
-    }
+    spread_means<kAdd>(wire + kOnebitHeader, y + unit.begin, unit.height(), means);
     wire += onebit_column_nbytes(unit.height());
   }
   return 0;
 }
 
-static int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale,
-                         bool streaming) {
-  return onebit_decode_as<false>(wire, y, n, grid, scale, streaming);
+static int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+  return onebit_decode_as<false>(wire, y, n, grid, scale);
 }
 
 static int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid) {
-  return onebit_decode_as<true>(wire, y, n, grid, 1.0f, false);
+  return onebit_decode_as<true>(wire, y, n, grid, 1.0f);
 }
 
 }  // namespace GQ_NAMESPACE

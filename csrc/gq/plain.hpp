@@ -34,10 +34,10 @@ static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* 
 static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
                         bool streaming) {
   Sink values(y, streaming && !add);
-  float v[kCastBlock];
+  float v[Sink::kBlock];
   int bad = 0;
-  for (std::size_t begin = 0; begin < n; begin += kCastBlock) {
-    const std::size_t count = n - begin < kCastBlock ? n - begin : kCastBlock;
+  for (std::size_t begin = 0; begin < n; begin += Sink::kBlock) {
+    const std::size_t count = n - begin < Sink::kBlock ? n - begin : Sink::kBlock;
     const std::uint8_t* from = wire + begin * plain_itemsize(format);
     if (format == kFloat32) {
       std::memcpy(v, from, count * sizeof(float));

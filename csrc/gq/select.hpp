@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "gq/sink.hpp"
+#include "gq/vectors.hpp"
 #include "gq/wire.hpp"
 
 namespace gq {
@@ -87,18 +88,46 @@ static inline const float* formed(const float* x, const float* e, float* r, floa
   return target;
 }
 
+#if GQ_LEVEL >= 1
+
+// As formed, with v in `spare` and also in r, which begins at a cache line. Its lines are streamed one by one between
+// the loads: loads and stores in longer turns wait for each other.
+static inline const float* formed_streaming(const float* x, const float* e, float* r, float* spare, std::size_t n) {
+  std::size_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const Floats v = e ? load<Floats>(x + i) + load<Floats>(e + i) : load<Floats>(x + i);
+    store(spare + i, v);
+    stream(r + i, v);
+  }
+  for (; i < n; ++i) spare[i] = r[i] = e ? x[i] + e[i] : x[i];
+  return spare;
+}
+
+#else
+
+static inline const float* formed_streaming(const float* x, const float* e, float* r, float* spare, std::size_t n) {
+  return formed(x, e, r, spare, n);
+}
+
+#endif
+
 // Forms v and appends (first + i, v[i]) for every |v[i]| >= floor_bits >= 1, as long as there is room; returns how many
 // there are.
 static std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
                            std::uint32_t first, std::uint32_t* index, float* value, std::size_t capacity,
                            bool streaming) {
-  Sink kept(r, streaming && r);
-  float spare[kSelectBlock];
+  alignas(64) float spare[kSelectBlock];
   std::uint32_t found[kSelectBlock + kFindSlack];
   std::size_t total = 0;
-  for (std::size_t begin = 0; begin < n; begin += kSelectBlock) {
-    const std::size_t count = n - begin < kSelectBlock ? n - begin : kSelectBlock;
-    const float* v = formed(x + begin, e ? e + begin : nullptr, r ? kept.at(begin, count) : nullptr, spare, count);
+  streaming = streaming && r && can_stream(r);
+  std::size_t block = streaming ? floats_before_line(r) : 0;  // the first one ends where a line of r begins
+  if (block == 0) block = kSelectBlock;
+  for (std::size_t begin = 0; begin < n; begin += block, block = kSelectBlock) {
+    const std::size_t count = n - begin < block ? n - begin : block;
+    const float* const e_here = e ? e + begin : nullptr;
+    const float* v = streaming && block == kSelectBlock
+                         ? formed_streaming(x + begin, e_here, r + begin, spare, count)
+                         : formed(x + begin, e_here, r ? r + begin : nullptr, spare, count);
     const std::size_t survivors = find(v, count, floor_bits, 0, found);
     const std::size_t room = total < capacity ? capacity - total : 0, stored = survivors < room ? survivors : room;
     for (std::size_t j = 0; j < stored; ++j) {
@@ -107,6 +136,7 @@ static std::size_t collect(const float* x, const float* e, float* r, std::size_t
     }
     total += survivors;
   }
+  if (streaming) finish_streaming();
   return total;
 }
 

@@ -1,8 +1,8 @@
-// Where a kernel writes an array that is not read again soon.
+// Streaming stores, for an array that is large and not read again soon.
 //
-// An ordinary store first reads the cache line that it overwrites, so a written array loads the memory bus twice, which
-// several processes of a machine share. A streaming store does not, but wants whole cache lines. So kernels write block
-// by block into a tile in the first cache, which is then streamed out; the values are the same.
+// An ordinary store first reads the cache line that it overwrites, so that a written array loads the memory bus twice,
+// which the processes of a machine share. A streaming store does not, but wants whole cache lines. What is stored is
+// the same. The scalar level has ordinary stores only.
 #pragma once
 #include <immintrin.h>
 
@@ -10,40 +10,52 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gq/vectors.hpp"
+
 namespace gq {
 namespace GQ_NAMESPACE {
 
-constexpr std::size_t kLine = 64 / sizeof(float);  // floats in a cache line
-
-static inline void stream_line(const float* source, float* target) {
-#if GQ_LEVEL == 2
-  _mm512_stream_ps(target, _mm512_loadu_ps(source));
-#else
-  for (std::size_t i = 0; i < kLine; i += 4) _mm_stream_ps(target + i, _mm_loadu_ps(source + i));
-#endif
+static inline bool can_stream(const float* target) {
+  return GQ_LEVEL > 0 && reinterpret_cast<std::uintptr_t>(target) % sizeof(float) == 0;
 }
 
-// target = source: whole cache lines by streaming stores, what is left at both ends by ordinary ones.
-static inline void stream(const float* source, float* target, std::size_t n) {
-  const std::size_t nbytes_before = -reinterpret_cast<std::uintptr_t>(target) % 64;
-  std::size_t i = nbytes_before / sizeof(float) < n ? nbytes_before / sizeof(float) : n;
-  if (nbytes_before % sizeof(float) != 0) i = n;  // no float begins a line
+// How many floats are left of the line in which `target` is; 0 where it begins.
+static inline std::size_t floats_before_line(const float* target) {
+  return -reinterpret_cast<std::uintptr_t>(target) % 64 / sizeof(float);
+}
+
+#if GQ_LEVEL == 2
+static inline void stream(float* target, Floats v) { _mm512_stream_ps(target, (__m512)v); }
+#elif GQ_LEVEL == 1
+static inline void stream(float* target, Floats v) { _mm256_stream_ps(target, (__m256)v); }
+#endif
+
+// To be called before others are told that the array is written.
+static inline void finish_streaming() { _mm_sfence(); }
+
+// target = source: whole vectors by streaming stores, what is left at both ends by ordinary ones.
+static inline void stream_all(float* target, const float* source, std::size_t n) {
+  const std::size_t before = floats_before_line(target);
+  std::size_t i = before < n ? before : n;
   std::memcpy(target, source, i * sizeof(float));
-  for (; i + kLine <= n; i += kLine) stream_line(source + i, target + i);
+#if GQ_LEVEL >= 1
+  for (; i + kWidth <= n; i += kWidth) stream(target + i, load<Floats>(source + i));
+#endif
   std::memcpy(target + i, source + i, (n - i) * sizeof(float));
 }
 
 // Hands out room for the blocks of an array, which follow each other without gaps: in the array itself or, if it is
-// streamed, in the tile.
+// streamed, in a tile in the first cache.
 class Sink {
  public:
-  static constexpr std::size_t kBlock = 2048;  // most elements at once
+  // Most elements at once. The CPU can store them while the next block is computed; with longer ones it waits.
+  static constexpr std::size_t kBlock = 512;
 
-  Sink(float* array, bool streaming) : array_(array), streaming_(streaming && GQ_LEVEL > 0) {}
+  Sink(float* array, bool streaming) : array_(array), streaming_(streaming && can_stream(array)) {}
   ~Sink() {
     if (!streaming_) return;
     flush();
-    _mm_sfence();  // before the caller tells anybody that the array is written
+    finish_streaming();
   }
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
@@ -58,7 +70,7 @@ class Sink {
 
  private:
   void flush() {
-    stream(tile_, array_ + first_, end_ - first_);
+    stream_all(array_ + first_, tile_, end_ - first_);
     first_ = end_;
   }
 

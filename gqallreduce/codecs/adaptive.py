@@ -74,8 +74,8 @@ class Adaptive(Codec):
         nbytes = _kernels.adaptive_encode(selected.index, selected.value, owing, wire, region.size, *region.geometry)
         return NOT_FINITE if nbytes < 0 else nbytes
 
-    def decode(self, wire, y, region: Region, scale: float = 1.0) -> int:
-        return _kernels.adaptive_decode(wire, y, *region.geometry, scale)
+    def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
+        return _kernels.adaptive_decode(wire, y, *region.geometry, scale, streaming)
 
     def decode_add(self, wire, y, region: Region) -> int:
         return _kernels.adaptive_decode_add(wire, y, *region.geometry)

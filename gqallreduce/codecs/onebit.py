@@ -37,7 +37,7 @@ class OneBit(FixedSizeCodec):
     def write(self, x, owed, owing, payload, region, stream):
         return _kernels.onebit_encode(x, owed, owing, payload, *region.geometry)
 
-    def read(self, payload, y, region, scale):
+    def read(self, payload, y, region, scale, streaming):
         _kernels.onebit_decode(payload, y, *region.geometry, scale)
 
     def read_add(self, payload, y, region):

@@ -47,8 +47,8 @@ class Raw(FixedSizeCodec):
     def write(self, x, owed, owing, payload, region, stream):
         return _kernels.plain_encode(x, owed, owing, payload, self.format)
 
-    def read(self, payload, y, region, scale):
-        _kernels.plain_decode(payload, y, self.format, scale, False)
+    def read(self, payload, y, region, scale, streaming):
+        _kernels.plain_decode(payload, y, self.format, scale, False, streaming)
 
     def read_add(self, payload, y, region):
         _kernels.plain_decode(payload, y, self.format, 1.0, True)
@@ -79,7 +79,7 @@ class _RawFloat64(Raw):
             owing[:] = 0
         return not np.isfinite(sent).all()
 
-    def read(self, payload, y, region, scale):
+    def read(self, payload, y, region, scale, streaming):
         np.multiply(self._finite(payload), scale, out=y)
 
     def read_add(self, payload, y, region):

@@ -54,7 +54,7 @@ class Noisy(Codec):
             np.subtract(v, sent, out=owing)
         return nbytes
 
-    def decode(self, wire, y, region, scale=1.0):
+    def decode(self, wire, y, region, scale=1.0, streaming=False):
         sent, nbytes = self._read(wire, region)
         np.multiply(sent, np.float32(scale), out=y)
         return nbytes
