@@ -3,10 +3,10 @@
 #include "gq/cast.hpp"
 #include "gq/columns.hpp"
 #include "gq/kernels.hpp"
+#include "gq/levels.hpp"
 #include "gq/onebit.hpp"
 #include "gq/plain.hpp"
 #include "gq/select.hpp"
-#include "gq/levels.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
