@@ -7,7 +7,7 @@ import pytest
 from contract import KINDS, cuts, decode, encode, formed, region, vector
 
 from gqallreduce import Scheme, selection
-from gqallreduce.layout import Grid, Region, columns
+from gqallreduce.layout import BLOCK, Grid, Region, columns
 from gqallreduce.selection import Parts, select_largest
 from gqallreduce.workspace import Workspace
 
@@ -130,7 +130,7 @@ def test_a_message_really_has_the_ratio_of_the_table():
     side = 1024
     made = scheme.encode(vector(scheme.codec, 1, side * side))
     columns_of_4096 = 12 * side * side // 4096
-    blocks = 8
+    blocks = side * side // BLOCK
     assert len(made) == 32 + columns_of_4096 + 4 * blocks + 2 * (side * side // 64)
 
 
