@@ -28,8 +28,6 @@ from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.workspace import Workspace
 
-_NORM_BLOCK = 1 << 16
-
 
 @dataclass(slots=True)
 class Key:
@@ -201,7 +199,7 @@ class Allreduce:
         itemsize = 2 if source.dtype in ("float16", "bfloat16") else int(source.dtype[5:]) // 8
         spent.dense_bytes = 2 * (self.size - 1) / self.size * source.size * itemsize
         if self.scheme.feedback:
-            spent.norm = lambda: _norm(self.memory.owed(key))
+            spent.norm = lambda: self.memory.norm(key)
         self.stats.record(spent)
 
     # --- agreement ---
@@ -271,7 +269,7 @@ class Allreduce:
         return total.reshape(shape, order=order)
 
     def _residual_norm(self) -> float:
-        return math.sqrt(sum(_norm(self.memory.owed(key)) ** 2 for key in self.memory))
+        return math.hypot(*map(self.memory.norm, self.memory))
 
     # --- checkpoints ---
 
@@ -290,12 +288,3 @@ class Allreduce:
         self._keys = {key: Key(form_in(entry), entry["step"]) for key, entry in keys.items()}
         for key, residual in residuals.items():
             self.memory.set(key, residual)
-
-
-def _norm(values: np.ndarray) -> float:
-    """Euclidean norm, in float64 by blocks. Not by BLAS: its threads would go on spinning into the next call."""
-    squares = 0.0
-    for start in range(0, values.size, _NORM_BLOCK):
-        block = values[start : start + _NORM_BLOCK].astype(np.float64)
-        squares += float(np.einsum("i,i", block, block))
-    return math.sqrt(squares)

@@ -1,12 +1,16 @@
 """What a rank owes between steps, per key: the part of its gradients that no message has carried yet.
 
-Each key has two arrays: `owed` is what entered the last successful call's future, `owing` is written during a call and
+Each key has two arrays: `owed` is what the next call adds to its gradient, `owing` is written during that call and
 becomes `owed` only when the call has succeeded, so that an error loses nothing.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+
+_NORM_BLOCK = 1 << 16
 
 
 class Memory:
@@ -31,6 +35,14 @@ class Memory:
 
     def owed(self, key: str) -> np.ndarray:
         return self._pairs[key][0]
+
+    def norm(self, key: str) -> float:
+        """Euclidean norm of what is owed, in float64 by blocks. Not by BLAS: its threads spin into the next call."""
+        owed, squares = self.owed(key), 0.0
+        for start in range(0, owed.size, _NORM_BLOCK):
+            block = owed[start : start + _NORM_BLOCK].astype(np.float64)
+            squares += float(np.einsum("i,i", block, block))
+        return math.sqrt(squares)
 
     def commit(self, key: str) -> None:
         """The call has succeeded: what it wrote is what is owed now."""
