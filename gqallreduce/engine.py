@@ -1,8 +1,9 @@
 """Carries a Worker's bytes over mpi4py, point to point: the only file that does.
 
 Rules, each measured (docs/design.md): at most 64 requests outstanding, shared out among the lanes, sends and receives
-apart, so that no lane can starve another; completions in batches; a poll after every 100 us of arithmetic; a wait spins
-for 100 us, then yields the core. Abort frames are looked for where there is nothing else to do.
+apart, so that no lane can starve another; completions in batches; a poll after every 100 us of arithmetic, but not
+before as long as the last one took, since it may have lent the core to another process; a wait spins for 100 us, then
+yields. Abort frames are looked for where there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from gqallreduce.message import Expected, ForeignFrame, Parcel
 
 POLL = 100e-6
 LISTEN = 2e-3
-LAST_LOOKS = 32
+LOOKS = 32
 MESSAGE_MOST = 1 << 30
+EAGER_MOST = 60 << 10
 
 
 def message_most() -> int:
-    """Bytes of the longest MPI message; longer ones are sent in parts. GQALLREDUCE_MAX_MESSAGE lowers it."""
+    """Bytes of the longest MPI message; longer ones are sent in parts. GQALLREDUCE_MAX_MESSAGE lowers it.
+
+    Between hosts it is EAGER_MOST: what MPIs send over TCP without asking first whether the receiver is ready, so that
+    no transfer stands still while a kernel runs.
+    """
     most = int(os.environ.get("GQALLREDUCE_MAX_MESSAGE", MESSAGE_MOST))
     if not frame.SIZE <= most < 2**31:
         raise ValueError(f"GQALLREDUCE_MAX_MESSAGE={most}, expected {frame.SIZE} to 2^31 - 1")
@@ -37,6 +43,7 @@ class Engine:
 
     def __init__(self, link: Link, worker, timeout: float):
         self.link, self.worker, self.timeout = link, worker, timeout
+        self.since = link.began  # nobody can have waited for this call before the last one began here
         self.call = link.next_call()
         self.tag = link.tag(self.call, worker.signature)
         self.most = message_most()
@@ -61,35 +68,44 @@ class Engine:
             self._leave()
 
     def _run(self) -> None:
-        coming, running, spent = deque(self.lanes), [], self.worker.spent
-        heard = busy = polled = listened = time.perf_counter()
+        coming, running = deque(self.lanes), []
+        worker, spent, now = self.worker, self.worker.spent, time.perf_counter
+        heard = busy = polled = listened = now()
+        worker.poll_at = polled + POLL
         while coming or running:
-            while coming and len(running) < self.worker.lanes_at_once:
+            while coming and len(running) < worker.lanes_at_once:
                 running.append(coming.popleft())
             ready = next((lane for lane in running if lane.ready()), None)
             if ready is not None:
                 ready.advance()
-                busy = time.perf_counter()
-                if busy - polled < POLL and any(lane.ready() for lane in running):
-                    continue  # a poll may hand the core to another process: not after every step
+                busy = now()
+                if busy < worker.poll_at and any(lane.ready() for lane in running):
+                    continue
+            before = now()
             completed, received = self._poll()
             if completed or ready is not None:
                 running = [lane for lane in running if not lane.done()]
-            now = time.perf_counter()
+            after = now()
+            worker.poll_at = after + max(POLL, after - before)
             if received or not self.requests:
-                heard = now
+                heard = after
             if ready is None:
                 if not completed:
                     pause(busy)
-                    if now - listened > LISTEN:
+                    if after - listened > LISTEN:
                         self.link.listen(self.call, self.tag, self._due())
-                        listened = now
-                    if now - heard > self.timeout:
+                        listened = after
+                    if after - heard > self.timeout:
                         raise TimeoutError(self.timeout, self._silent())
-                spent.wait += now - polled
-            polled = now
-        for _ in range(min(4 + 2 * self.link.size, LAST_LOOKS)):  # MPIs may take one peer's messages in at a time
-            self.link.listen(self.call, self.tag, ())  # who comes late may have all it needs, but its peers gave up
+                spent.wait += after - polled
+            polled = after
+        if polled - self.since > self.timeout:
+            self._look_for_aborts()
+
+    def _look_for_aborts(self) -> None:
+        """Who comes late may have all it needs, but its peers gave up; MPI may take in one at a time."""
+        for _ in range(min(4 + 2 * self.link.size, LOOKS)):
+            self.link.listen(self.call, self.tag, ())
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
@@ -104,6 +120,9 @@ class Engine:
         received = False
         for position, index in enumerate(done):
             received |= self.owners[index].complete(self.link.statuses[position])
+        if len(done) == len(self.requests):
+            self.requests, self.owners = [], []
+            return True, received
         keep = set(range(len(self.requests))).difference(done)
         self.requests = [self.requests[index] for index in sorted(keep)]
         self.owners = [self.owners[index] for index in sorted(keep)]
@@ -218,14 +237,14 @@ class _Lane:
             if event is None:
                 return
             if isinstance(event, Expected):
-                parts = self._parts(event.room, event.bound, event)
+                parts = self._parts(event.room, event.bound, event, event.source)
                 self.to_receive.extend((part, _Receiving(self, event)) for part in parts)
                 self.post_receives()
             elif isinstance(event, Parcel):
                 spent = self.engine.worker.spent
                 spent.messages += 1
                 spent.bytes_sent += len(event.data)
-                parts = self._parts(event.data, len(event.data), event)
+                parts = self._parts(event.data, len(event.data), event, event.to)
                 self.to_send.extend((part, _Sending(self, event)) for part in parts)
                 self.post_sends()
             else:
@@ -233,9 +252,10 @@ class _Lane:
                 return
         self.finished = True
 
-    def _parts(self, data, nbytes: int, message: Parcel | Expected) -> list:
-        """A message cut into MPI messages of at most `most` bytes: as many as its bound needs, which both ends know."""
-        most = self.engine.most
+    def _parts(self, data, nbytes: int, message: Parcel | Expected, peer: int) -> list:
+        """A message cut into MPI messages that are not too long: as many as its bound needs, which both ends know."""
+        engine = self.engine
+        most = engine.most if peer in engine.link.near else min(engine.most, EAGER_MOST)
         message.parts_left = max(1, -(-message.bound // most))
         if message.parts_left == 1:
             return [data[:nbytes]]

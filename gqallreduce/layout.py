@@ -15,7 +15,7 @@ COLUMN_LEAST = 32
 COLUMN_MOST = 32767
 COLUMN_FLAT = 4096
 BLOCK = 1 << 18
-LANE_BYTES = 64 << 10
+LANE_BYTES = 128 << 10
 LANES_MOST = 8
 
 
@@ -130,7 +130,7 @@ class Piece:
 
 
 def lane_count(size: int, chunks: int, grid: Grid, nbytes_bound) -> int:
-    """How many lanes: a message stays at least 64 KiB, and pieces are not cut inside units for their sake."""
+    """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake."""
     largest = -(-size // chunks)
     wanted = nbytes_bound([Region(0, largest, grid, size)]) // LANE_BYTES
     fitting = max(grid.count(0, size), chunks) // chunks

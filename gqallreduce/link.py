@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 
+import numpy as np
 from mpi4py import MPI
 
 from gqallreduce import frame
 from gqallreduce.errors import TimeoutError
+from gqallreduce.hashing import hash64
 from gqallreduce.message import ForeignFrame
 
 REQUESTS = 64
@@ -25,21 +27,37 @@ abandoned: list = []  # requests and buffers of broken calls: MPI may still look
 
 
 class Link:
-    """A duplicate of a communicator that only this package talks on. `broken`: a call on it was given up half-way."""
+    """A duplicate of a communicator that only this package talks on.
+
+    broken
+        a call on it was given up half-way.
+    near
+        the ranks on this rank's host.
+    began
+        when (by time.perf_counter) the last call on it began.
+    """
 
     def __init__(self, comm, timeout: float):
         self.rank, self.size = comm.rank, comm.size
-        self.calls = 0
+        self.calls, self.began = 0, time.perf_counter()
         self.broken = False
         self.statuses = [MPI.Status() for _ in range(REQUESTS)]
         self.comm, request = comm.Idup()
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
         wait(request, timeout, self)
+        self.near = self._same_host(timeout)
+
+    def _same_host(self, timeout: float) -> frozenset[int]:
+        """The ranks on this rank's host."""
+        mine = np.array([hash64(MPI.Get_processor_name())], np.uint64)
+        everyone = np.empty(self.size, np.uint64)
+        wait(self.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, self)
+        return frozenset(np.flatnonzero(everyone == mine).tolist())
 
     def next_call(self) -> int:
-        """The lowest tag of the next call."""
+        """The lowest tag of the next call, which begins."""
         call = self.calls % _CALLS * _LANES
-        self.calls += 1
+        self.calls, self.began = self.calls + 1, time.perf_counter()
         return call
 
     def tag(self, call: int, signature: int) -> int:

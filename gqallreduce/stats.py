@@ -52,8 +52,9 @@ class Spent:
         return self.norm()
 
     def add(self, other: Spent) -> None:
+        mine, others = self.__dict__, other.__dict__
         for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            mine[name] += others[name]
 
 
 _SUMMED = tuple(each.name for each in fields(Spent) if each.name not in ("scheme", "reason", "dense", "norm"))

@@ -20,7 +20,7 @@ _OVERFLOWING = np.float32(2.0**103)  # a smaller addend cannot carry a finite fl
 
 
 class Values:
-    """A place is a (lane, chunk). Generators yield between kernel calls.
+    """A place is a (lane, chunk). Generators yield before a kernel call when the carrier wants to poll.
 
     source, target
         Buffers: where the rank's values are, where the result goes; the same memory in an in-place call.
@@ -92,23 +92,25 @@ class Values:
         """Begin a running value: own values + owed, exactly."""
         value = self.new(place, piece)
         for region in piece.regions:
+            if self.shared.poll_is_due():
+                yield
             began = perf_counter()
             x, owed = self.own(region)
             y = part(value, piece, region)
             if _add_finite(x, owed, y):
                 self.blame(place, region, y, owed, own=True, formed=True)
             self.spent.encode += perf_counter() - began
-            yield
 
     def decode(self, piece: Piece, payload, value, add: bool):
         """Decode a wire into a running value, or add it."""
         decode = self.codec.decode_add if add else self.codec.decode
         at = 0
         for region in piece.regions:
+            if self.shared.poll_is_due():
+                yield
             began = perf_counter()
             at += decode(payload[at:], part(value, piece, region), region)
             self.spent.decode += perf_counter() - began
-            yield
         _require_end(payload, at)
 
     # --- the result ---
@@ -118,6 +120,8 @@ class Values:
         self.drop(place)
         at, scale = 0, self.shared.scale
         for region in piece.regions:
+            if self.shared.poll_is_due():
+                yield
             began = perf_counter()
             if self.direct:
                 y = of(self.target.flat, region)
@@ -127,7 +131,6 @@ class Values:
                 at += self.codec.decode(payload[at:], y, region)
                 self._round(place, piece, region, y)
             self.spent.decode += perf_counter() - began
-            yield
         _require_end(payload, at)
 
     def finish(self, lane: int):
@@ -135,6 +138,8 @@ class Values:
         for place in [place for place in self.running if place[0] == lane and place not in self.flaws]:
             piece = self.shared.pieces[lane][place[1]]
             for region in piece.regions:
+                if self.shared.poll_is_due():
+                    yield
                 began = perf_counter()
                 y = part(self.running[place], piece, region)
                 if not self.direct:
@@ -142,7 +147,6 @@ class Values:
                 elif _scale(y, self.shared.scale):
                     self._overflow(place, region, y)
                 self.spent.decode += perf_counter() - began
-                yield
 
     def _round(self, place, piece: Piece, region, y) -> None:
         """Store a region of a finished sum, and owe what a 16-bit buffer loses: that is one more encoding."""

@@ -1,7 +1,8 @@
 """One rank's arithmetic in one allreduce, without a network: what to send, where to receive, what to do with it.
 
-A lane is a generator. It yields None between kernel calls, an Expected to be received into, a Parcel to be sent, or a
-list of Expected of which one must have arrived before it goes on. Whoever carries the bytes (engine, local) drives it.
+A lane is a generator. It yields None before a kernel call when the carrier wants to poll, an Expected to be received
+into, a Parcel to be sent, or a list of Expected of which one must have arrived before it goes on. Whoever carries the
+bytes (engine, local) drives it.
 
 The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here as
 at everyone else's, and the difference is owed: all of it by a single holder, a slice of it by each of several.
@@ -32,6 +33,8 @@ class Worker:
 
     lanes_at_once
         how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 256 KiB).
+    poll_at
+        when (by time.perf_counter) the carrier wants control back, set by it; never, at first.
     """
 
     def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, workspace, spent):
@@ -45,6 +48,7 @@ class Worker:
         self.short = dtype in ("float16", "bfloat16")
         self.scale = 1.0 / size if average else 1.0
         self.workspace, self.spent = workspace, spent
+        self.poll_at = math.inf
         room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * math.prod(shape))
         self.lanes_at_once = max(1, int(room // max([1, *map(self._most_live, range(self.lanes))])))
 
@@ -56,6 +60,9 @@ class Worker:
         """Bytes of a lane's messages: all chunks made and not taken yet, and the rooms of its widest round."""
         rooms = [sum(self._bound(lane, each.move.wires) for each in step.receivings) for step in self.steps]
         return max(rooms) + sum(frame.SIZE + piece.bound for piece in self.pieces[lane])
+
+    def poll_is_due(self) -> bool:
+        return perf_counter() >= self.poll_at
 
     def begin(self, source, target, owed, owing, key64: int, step: int, signature: int) -> None:
         """Start a call: Buffers, residuals (None without feedback), and what tells its frames from others'."""
@@ -87,6 +94,9 @@ class Worker:
                     yield from self._encode(lane, move)
                 else:
                     yield self._pack(lane, move)
+            for move in step.outgoing:
+                if isinstance(move, Encoding):
+                    yield from self._keep(lane, move)
             due = {item.source: item for item in expected if item.receiving.move.reduce}
             for source in sorted(due):  # ascending, whatever the order of arrival
                 yield [due[source]]
@@ -104,21 +114,18 @@ class Worker:
     def _encode(self, lane: int, encoding: Encoding):
         move, place = encoding.move, (lane, encoding.move.chunk)
         piece = self.pieces[lane][move.chunk]
-        made = Frame(self.workspace.take(frame.SIZE + piece.bound), frame.SIZE, encoding.sends)
+        made = Frame(self.workspace.take(frame.SIZE + piece.bound), frame.SIZE, encoding.sends + 1)
         if place not in self.values.flaws:
-            nbytes = yield from self._encode_regions(place, piece, move, made.buffer)
+            made.nbytes += yield from self._encode_regions(place, piece, move, made.buffer)
         if place in self.values.flaws:
+            made.nbytes = frame.SIZE
             rank, index = self.values.flaws[place]
             header = frame.Header(frame.NOT_FINITE, self.step, self.signature, index, rank, move.hop, lane)
         else:
+            nbytes = made.nbytes - frame.SIZE
             header = frame.Header(frame.DATA, self.step, self.signature, nbytes, move.holders[0], move.hop, lane)
-            made.nbytes += nbytes
-            yield from self._keep(place, piece, encoding, made.buffer[frame.SIZE : made.nbytes])
         header.write(made.buffer)
-        if encoding.sends:
-            self.wires[lane, move.chunk, move.holders[0]] = made
-        else:
-            self.workspace.give(made.buffer)
+        self.wires[lane, move.chunk, move.holders[0]] = made
 
     def _encode_regions(self, place, piece: Piece, move, buffer):
         """Encode region after region behind the header; returns bytes written.
@@ -134,6 +141,8 @@ class Worker:
         stream = _kernels.Stream(self.key64, move.hop, move.holders[0], self.step)
         at, end = frame.SIZE, frame.SIZE + piece.bound
         for number, region in enumerate(piece.regions):
+            if self.poll_is_due():
+                yield
             began = perf_counter()
             x, owed = values.own(region) if running is None else (part(running, piece, region), None)
             kept = None if selected is None else selected[number]
@@ -144,7 +153,6 @@ class Worker:
                 at += nbytes
                 self.spent.selected += 0 if kept is None else len(kept.index)
             self.spent.encode += perf_counter() - began
-            yield
         if selected is not None and running is not None:
             selected.release()
         return at - frame.SIZE
@@ -172,14 +180,25 @@ class Worker:
                 return done.value
             finally:
                 self.spent.encode += perf_counter() - began
-            yield
+            if self.poll_is_due():
+                yield
 
-    def _keep(self, place, piece: Piece, encoding: Encoding, payload):
-        """What you send is what you keep: decode the own bytes if the value is needed again, and share the error."""
-        values, holders = self.values, encoding.move.holders
+    def _keep(self, lane: int, encoding: Encoding):
+        """What you send is what you keep: decode the own bytes if the value is needed again, and share the error.
+
+        After they are sent: others wait for them.
+        """
+        move, place = encoding.move, (lane, encoding.move.chunk)
+        made = self.wires[lane, move.chunk, move.holders[0]]
         if encoding.kept == DROPPED:
-            values.drop(place)
-            return
+            self.values.drop(place)
+        elif place not in self.values.flaws:
+            yield from self._keep_decoded(place, encoding, made.buffer[frame.SIZE : made.nbytes])
+        self._used(made)
+
+    def _keep_decoded(self, place, encoding: Encoding, payload):
+        values, holders = self.values, encoding.move.holders
+        piece = self.pieces[place[0]][place[1]]
         if encoding.kept == RESULT and len(holders) == 1:
             yield from values.decode_result(place, piece, payload)
             return
