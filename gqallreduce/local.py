@@ -70,9 +70,7 @@ class LocalAllreduce:
 def _carry(workers: list[Worker], order) -> None:
     """Run every lane of every rank as far as it goes, in turn, until all are done."""
     mail: dict[tuple, deque] = {}
-    lanes = [
-        _Lane(worker, lane, mail) for worker in workers for lane in range(worker.lanes)
-    ]
+    lanes = [_Lane(worker, lane, mail) for worker in workers for lane in range(worker.lanes)]
     while lanes:
         before = len(lanes), sum(lane.moves for lane in lanes)
         for lane in order(list(lanes)):

@@ -28,7 +28,6 @@ class Workspace:
         self._free.setdefault(len(array), []).append(array)
 
 
-
 def _size_class(nbytes: int) -> int:
     if nbytes <= 1024:
         return 1024

@@ -87,7 +87,5 @@ class Adaptive(Codec):
         capacity = min(region.size, region.units * self._column_share(region))
         index, value = np.empty(capacity, np.uint32), np.empty(capacity, np.float32)
         separate = self.signs == "separate"
-        count = _kernels.adaptive_select_columns(
-            x, owed, owing, index, value, *region.geometry, self.pi, separate
-        )
+        count = _kernels.adaptive_select_columns(x, owed, owing, index, value, *region.geometry, self.pi, separate)
         return None if count < 0 else Kept(index[:count], value[:count])
