@@ -160,9 +160,9 @@ def test_a_sum_that_leaves_only_the_buffers_format_is_nobodys_fault(text, schedu
     """16 bits: the range is tested after `average`."""
     if "pi=64" in text:
         pytest.skip("one value of 50 travels: too few to meet")
-    for ranks, value in ((2, 40000.0), (4, 30000.0)):
+    for ranks in (2, 4):  # two values that meet are enough: not all ranks need to choose the same
         total, mean = (warm(text, schedule, ranks, (50,), "float16", average=average) for average in (False, True))
-        values = [placed(np.full(50, value), "float16") for _ in range(ranks)]
+        values = [placed(np.full(50, 40000.0), "float16") for _ in range(ranks)]
         assert refused(total, copies(values)).rank is None
         if text != "noisy":
             same_everywhere(mean(values, key="w"))
