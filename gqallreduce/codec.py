@@ -65,6 +65,10 @@ class Codec(ABC):
     @abstractmethod
     def decode_add(self, wire, y, region: Region) -> int: ...
 
+    def carries(self, v) -> np.ndarray:
+        """Which values it can send, each by itself (bool): by default the finite ones."""
+        return np.isfinite(v)
+
     def bind(self, dtype: str) -> Codec:
         """The codec for buffers of this dtype; most do not care."""
         return self

@@ -13,7 +13,8 @@ class NonFiniteError(Error, ValueError):
     """A NaN or Inf entered the sum, or the sum left its format.  Raised alike on every rank.
 
     rank
-        the lowest rank whose own contribution was not finite; None if finite contributions overflowed.
+        the lowest rank whose own contribution was not finite; None if finite contributions overflowed, by themselves
+        (float16 and the like) or in a sum.
     key
         the key of the call, or None.
     index
@@ -22,7 +23,7 @@ class NonFiniteError(Error, ValueError):
 
     def __init__(self, rank: int | None, key: str | None, index: int):
         self.rank, self.key, self.index = rank, key, index
-        who = "the sum leaves the range of its format" if rank is None else f"rank {rank} contributed NaN or Inf"
+        who = "a sum or value leaves the range of its format" if rank is None else f"rank {rank} contributed NaN or Inf"
         super().__init__(f"{who}: key {key!r}, C-order index {index}; residuals and counters are as before the call")
 
 

@@ -62,6 +62,8 @@ class Profile:
     rates: dict = field(
         default_factory=lambda: {
             "raw": (1.0, 1.0),
+            "float16": (1.2, 0.6),
+            "bfloat16": (1.2, 0.6),
             "onebit": (2.0, 0.8),
             "qsgd": (1.6, 0.9),
             "adaptive": (3.0, 0.3),

@@ -3,8 +3,9 @@
 The vector is cut into `chunks` pieces. A rank's part of an allreduce is a tuple of rounds; a round is a tuple of
 moves that may all be in flight together. A *wire* is the encoded form of one chunk by one author; several wires end to
 end are one message. In a round, encodings and sends happen first, in their order, on the values from before the
-round; then what arrived is applied. Additions to one chunk are made in ascending order of source, whatever the order
-of arrival, so that a sum is the same in every run.
+round; then what arrived is applied. What a rank encoded takes its own value's place, as if it had come from the rank
+itself. Additions to one chunk are made in ascending order of source, whatever the order of arrival, so that a sum is
+the same in every run; a value that was not encoded in the round comes first.
 
 Source of the form: MSCCL's chunk language and LibNBC's rounds; differs in the explicit author, holders and debtors
 that an encoding with error needs.
@@ -89,3 +90,8 @@ def register(name: str, *, chunks, debtors, cost: str, source: str):
 def alone(rank: int) -> range:
     """The holders of a value that only `rank` has."""
     return range(rank, rank + 1)
+
+
+def power_of_two(size: int) -> int:
+    """The largest power of two <= size: the ranks that take part when the others have folded their values in."""
+    return 1 << (size.bit_length() - 1)

@@ -54,7 +54,7 @@ class Scheme:
     def encode(self, values, *, seed: int = 0, step: int = 0) -> bytes:
         """One message: header and wire of `values`, taken as one vector in memory order, without MPI.
 
-        Raises NonFiniteError if a value is NaN or Inf.
+        Raises NonFiniteError if a value is NaN or Inf, or (rank None) beyond what the codec can send.
         """
         x = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         regions = _regions(self.codec, x.size)
@@ -67,7 +67,8 @@ class Scheme:
             kept = None if selected is None else selected[number]
             nbytes = self.codec.encode(part, None, None, wire[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
-                raise NonFiniteError(0, None, region.start + _first_flaw(part))
+                index = _first_flaw(self.codec, part)
+                raise NonFiniteError(None if np.isfinite(part[index]) else 0, None, region.start + index)
             at += nbytes
         header = bytearray(frame.SIZE)
         frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
@@ -104,9 +105,9 @@ class Scheme:
                 return done.value
 
 
-def _first_flaw(x) -> int:
-    """The first value that is not finite; of finite ones that cannot be encoded, the largest."""
-    bad = ~np.isfinite(x)
+def _first_flaw(codec: Codec, x) -> int:
+    """The first value that the codec cannot send; if there is none by itself, the largest."""
+    bad = ~codec.carries(x)
     return int(np.argmax(bad if bad.any() else np.abs(x)))
 
 

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.schedule import Encode, Recv, Schedule, Send
+from gqallreduce.schedule import Encode, Recv, Schedule, Send, Wire
 
 
 class Symbols:
@@ -105,6 +105,7 @@ class _Rank:
         self.outcome, self.mail = outcome, mail
         self.value = [outcome.symbols.own(rank)] * schedule.chunks(size)
         self.wires: dict = {}
+        self.standing = set(range(len(self.value)))  # chunks whose value what arrives is added to
 
     def run(self):
         rounds = self.schedule.rounds(self.rank, self.size)
@@ -115,15 +116,21 @@ class _Rank:
                     self._encode(move)
                 elif isinstance(move, Send):
                     self._send(move)
-            receives = [move for move in moves if isinstance(move, Recv)]
-            for move in sorted(receives, key=lambda move: move.source):
-                yield from self._receive(move)
+            for move in sorted((move for move in moves if not isinstance(move, Send)), key=self._source):
+                if isinstance(move, Encode):
+                    self._apply(Wire(move.chunk, move.holders[0]))
+                else:
+                    yield from self._receive(move)
         self.outcome.values[self.rank] = self.value
+
+    def _source(self, move: Encode | Recv) -> int:
+        return self.rank if isinstance(move, Encode) else move.source
 
     def _encode(self, move: Encode) -> None:
         author = move.holders[0]
         coded = self.outcome.symbols.coded(self.value[move.chunk], author, move.hop)
-        self.wires[move.chunk, author] = self.value[move.chunk] = coded
+        self.wires[move.chunk, author] = coded
+        self.standing.discard(move.chunk)
         share = (self.rank, move.holders.index(self.rank), len(move.holders))
         self.outcome.debts.setdefault((coded, move.chunk), Counter())[share] += 1
 
@@ -139,12 +146,16 @@ class _Rank:
         message = box.popleft()
         if tuple(wire for wire, _ in message) != move.wires:
             raise AssertionError(f"rank {self.rank} expected {move.wires} from {move.source}, got {message}")
-        touched = set()
+        if not move.reduce:
+            self.standing.difference_update(wire.chunk for wire in move.wires)
         for wire, coded in message:
             self.wires[wire] = coded
-            adds = move.reduce or wire.chunk in touched
-            self.value[wire.chunk] = self.outcome.symbols.add(self.value[wire.chunk], coded) if adds else coded
-            touched.add(wire.chunk)
+            self._apply(wire)
+
+    def _apply(self, wire: Wire) -> None:
+        chunk, coded = wire.chunk, self.wires[wire]
+        self.value[chunk] = self.outcome.symbols.add(self.value[chunk], coded) if chunk in self.standing else coded
+        self.standing.add(chunk)
 
 
 def simulate(schedule: Schedule, size: int) -> Outcome:

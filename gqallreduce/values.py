@@ -10,7 +10,6 @@ from time import perf_counter
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.buffer import FORMATS
 from gqallreduce.errors import WireError
 from gqallreduce.frame import NO_RANK
 from gqallreduce.layout import Piece
@@ -177,7 +176,7 @@ class Values:
         self.flaws[place] = min(flaw, self.flaws.get(place, flaw))
 
     def blame(self, place, region, x, owed, own: bool, formed: bool = False) -> None:
-        """Note who made a region not finite: this rank, if its own values are not; else the sum overflowed.
+        """Note who made a region that cannot be sent: this rank, if its own values are not finite; else an overflow.
 
         formed
             x is own values + owed already.
@@ -188,21 +187,11 @@ class Values:
             guilty = bad.copy() if own else np.zeros_like(bad)
             if owed is not None:  # an infinity may also be the sum of two finite values
                 guilty &= np.isnan(v) | (np.abs(owed) < _OVERFLOWING)
-        where = np.flatnonzero(guilty if guilty.any() else bad)
-        if not len(where):
-            where = self._too_large(v)
+        where = np.flatnonzero(guilty if guilty.any() else ~self.codec.carries(v))
+        if not len(where):  # none is too large by itself: the largest, for their norm
+            where = np.argmax(np.abs(v), keepdims=True)
         rank = self.shared.rank if guilty.any() else NO_RANK
         self.flawed(place, (rank, self.source.c_index(region.start + where)))
-
-    def _too_large(self, v) -> np.ndarray:
-        """Of finite values: those whose rounding to the buffer's 16 bits is not; if none, the largest, for its norm."""
-        where = np.zeros(0, np.intp)
-        if self.shared.short:
-            rounded, back = np.empty(2 * v.size, np.uint8), np.empty_like(v)
-            _kernels.narrow(v, rounded, FORMATS[self.source.dtype])
-            _kernels.widen(rounded, back, FORMATS[self.source.dtype])
-            where = np.flatnonzero(~np.isfinite(back))
-        return where if len(where) else np.argmax(np.abs(v), keepdims=True)
 
     def _overflow(self, place, region, y) -> None:
         where = region.start + np.flatnonzero(~np.isfinite(y))

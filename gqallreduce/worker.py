@@ -20,8 +20,9 @@ from gqallreduce.codec import NOT_FINITE
 from gqallreduce.errors import WireError
 from gqallreduce.layout import Piece, columns, pieces
 from gqallreduce.message import Expected, ForeignFrame, Frame, Parcel
-from gqallreduce.program import DROPPED, RESULT, Encoding, Receiving, program
+from gqallreduce.program import DROPPED, RESULT, Arrival, Encoding, Receiving, program
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.schedule import Send
 from gqallreduce.values import Values, of, part
 
 LIVE_LEAST = 1 << 18
@@ -57,9 +58,13 @@ class Worker:
         return len(self.pieces)
 
     def _most_live(self, lane: int) -> int:
-        """Bytes of a lane's messages: all chunks made and not taken yet, and the rooms of its widest round."""
-        rooms = [sum(self._bound(lane, each.move.wires) for each in step.receivings) for step in self.steps]
-        return max(rooms) + sum(frame.SIZE + piece.bound for piece in self.pieces[lane])
+        """Bytes of a lane's messages: all chunks not taken yet, and its widest round's rooms and joined sends."""
+        widest = 0
+        for step in self.steps:
+            sends = [move for move in step.outgoing if isinstance(move, Send) and len(move.wires) > 1]
+            moves = [*sends, *(each.move for each in step.receivings)]
+            widest = max(widest, sum(self._bound(lane, move.wires) for move in moves))
+        return widest + sum(frame.SIZE + piece.bound for piece in self.pieces[lane])
 
     def poll_is_due(self) -> bool:
         return perf_counter() >= self.poll_at
@@ -98,9 +103,12 @@ class Worker:
                 if isinstance(move, Encoding):
                     yield from self._keep(lane, move)
             due = {item.source: item for item in expected if item.receiving.move.reduce}
-            for source in sorted(due):  # ascending, whatever the order of arrival
-                yield [due[source]]
-                yield from self._unpack(lane, due[source])
+            for term in step.terms:  # ascending, whatever the order of arrival
+                if term.move.source == self.rank:
+                    yield from self._apply_own(lane, term.arrivals[0])
+                else:
+                    yield [due[term.move.source]]
+                    yield from self._unpack(lane, due[term.move.source])
             waiting = [item for item in expected if not item.receiving.move.reduce]
             while waiting:
                 yield waiting
@@ -246,19 +254,23 @@ class Worker:
 
     def _unpack(self, lane: int, arrived: Expected):
         """Check and apply a message's frames; keep those that will be passed on."""
-        receiving, at = arrived.receiving, 0
-        wires, alone = receiving.move.wires, len(receiving.move.wires) == 1
-        for number, wire in enumerate(wires):
-            header = self._accept(arrived, at, lane, wire)
+        arrivals, at = arrived.receiving.arrivals, 0
+        alone = len(arrivals) == 1
+        for arrival in arrivals:
+            header = self._accept(arrived, at, lane, arrival.wire)
             nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
-            if receiving.sends[number]:
-                self.wires[(lane, *wire)] = self._forwarded(arrived.room, at, nbytes, receiving.sends[number], alone)
-            adds = receiving.move.reduce or number > 0
-            payload = arrived.room[at + frame.SIZE : at + nbytes]
-            yield from self._apply((lane, wire.chunk), header, payload, adds, receiving.kept)
+            if arrival.sends:
+                self.wires[(lane, *arrival.wire)] = self._forwarded(arrived.room, at, nbytes, arrival.sends, alone)
+            yield from self._apply(lane, arrival, header, arrived.room[at + frame.SIZE : at + nbytes])
             at += nbytes
-        if not (alone and receiving.sends[0]):
+        if not (alone and arrivals[0].sends):
             self.workspace.give(arrived.room)
+
+    def _apply_own(self, lane: int, arrival: Arrival):
+        """Add what this rank's own bytes decode to, in their turn."""
+        own = self.wires[(lane, *arrival.wire)]
+        yield from self._apply(lane, arrival, frame.read(own.buffer), own.buffer[frame.SIZE : own.nbytes])
+        self._used(own)
 
     def _forwarded(self, room, at: int, nbytes: int, sends: int, alone: bool) -> Frame:
         """The frame to be passed on unchanged: the room itself if nothing else is in it."""
@@ -281,16 +293,17 @@ class Worker:
             raise ForeignFrame(arrived.source)
         return header
 
-    def _apply(self, place, header, payload, adds: bool, kept: str):
-        values, piece = self.values, self.pieces[place[0]][place[1]]
+    def _apply(self, lane: int, arrival: Arrival, header, payload):
+        place = lane, arrival.wire.chunk
+        values, piece = self.values, self.pieces[lane][arrival.wire.chunk]
         if header.kind == frame.NOT_FINITE:
             values.flawed(place, (header.rank, header.word))
-        if adds and place not in values.running:
+        if arrival.adds and place not in values.running:
             yield from values.form(place, piece)
         if place in values.flaws:
             return
-        if kept == RESULT:
+        if arrival.kept == RESULT:
             yield from values.decode_result(place, piece, payload)
         else:
             running = values.running[place] if place in values.running else values.new(place, piece)
-            yield from values.decode(piece, payload, running, adds)
+            yield from values.decode(piece, payload, running, arrival.adds)

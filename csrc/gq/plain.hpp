@@ -10,24 +10,76 @@ constexpr int kFloat32 = 3;
 
 static std::size_t plain_itemsize(int format) { return format == kFloat32 ? 4 : 2; }
 
+#if GQ_LEVEL >= 1
+// What v is rounded to; the same numbers as Float16 and Bfloat16 of cast.hpp. A NaN need not stay one.
+template <class Format>
+static inline Floats rounded(Floats v, std::uint8_t* wire);
+
+template <>
+inline Floats rounded<Float16>(Floats v, std::uint8_t* wire) {
+#if GQ_LEVEL == 2
+  const __m256i halves = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  store(wire, halves);
+  return (Floats)_mm512_cvtph_ps(halves);
+#else
+  const __m128i halves = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  store(wire, halves);
+  return (Floats)_mm256_cvtph_ps(halves);
+#endif
+}
+
+template <>
+inline Floats rounded<Bfloat16>(Floats v, std::uint8_t* wire) {
+  typedef std::uint32_t Words __attribute__((vector_size(4 * kWidth)));
+  typedef std::uint16_t Halves __attribute__((vector_size(2 * kWidth)));
+  const Words bits = (Words)v, nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  store(wire, __builtin_convertvector(nearest, Halves));
+  return (Floats)(nearest << 16);
+}
+
+// Whole vectors of narrow_encode; sets `bad` if a value cannot be sent. Returns the elements done.
+template <class Format>
+static std::size_t narrow_vectors(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                                  int& bad) {
+  Ints largest = {};
+  std::size_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const Floats given = load<Floats>(x + i), v = e ? given + load<Floats>(e + i) : given;
+    const Floats sent = rounded<Format>(v, wire + 2 * i);
+    if (r) store(r + i, v - sent);
+    const Ints magnitudes[] = {(Ints)v & 0x7fffffff, (Ints)sent & 0x7fffffff};
+    for (const Ints magnitude : magnitudes) largest = magnitude > largest ? magnitude : largest;
+  }
+  for (std::size_t lane = 0; lane < kWidth; ++lane) bad |= largest[lane] >= std::int32_t(kInfinity);
+  return i;
+}
+#else
+template <class Format>
+static std::size_t narrow_vectors(const float*, const float*, float*, std::uint8_t*, std::size_t, int&) {
+  return 0;
+}
+#endif
+
+template <class Format>
+static int narrow_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n) {
+  int bad = 0;
+  for (std::size_t i = narrow_vectors<Format>(x, e, r, wire, n, bad); i < n; ++i) {
+    const float v = e ? x[i] + e[i] : x[i];
+    const typename Format::Number sent = Format::narrow(v);
+    store(wire + 2 * i, sent);
+    if (r) r[i] = v - Format::widen(sent);
+    bad |= !Format::finite(sent);
+  }
+  return bad;
+}
+
 // wire = x + e rounded to the format; r, if given, what the rounding lost. 1 if a sent value is not finite.
 static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format) {
   if (format == kFloat32) {
     if (r) std::memset(r, 0, n * sizeof(float));
     return add_finite(x, e, wire, n);
   }
-  float v[kCastBlock];
-  int bad = 0;
-  for (std::size_t begin = 0; begin < n; begin += kCastBlock) {
-    const std::size_t count = n - begin < kCastBlock ? n - begin : kCastBlock;
-    std::uint8_t* to = wire + begin * plain_itemsize(format);
-    for (std::size_t i = 0; i < count; ++i) v[i] = e ? x[begin + i] + e[begin + i] : x[begin + i];
-    bad |= narrow(v, to, count, format);
-    if (!r) continue;
-    widen(to, r + begin, count, format);
-    for (std::size_t i = 0; i < count; ++i) r[begin + i] = v[i] - r[begin + i];
-  }
-  return bad;
+  return format == 0 ? narrow_encode<Float16>(x, e, r, wire, n) : narrow_encode<Bfloat16>(x, e, r, wire, n);
 }
 
 // y = scale * wire, or y += wire. 1 if a received value is not finite.

@@ -8,23 +8,19 @@ Cost: (log2 p2 + 2) alpha + n (log2 p2 + 2) beta + n (log2 p2 + 1) gamma.  Encod
 and one more if folded.
 """
 
-from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size.bit_length() - 1)
+from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
 
 
 @register(
     "recursive_doubling",
     chunks=lambda size: 1,
-    debtors=lambda chunk, size: range(_power_of_two(size)),
+    debtors=lambda chunk, size: range(power_of_two(size)),
     cost="(log2 P + 2) alpha + n(log2 P + 2) beta + n(log2 P + 1) gamma",
     source="Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: equal partial sums are one encoder's",
 )
 def recursive_doubling(rank: int, size: int):
     """Fold to a power of two, double, unfold."""
-    p2 = _power_of_two(size)
+    p2 = power_of_two(size)
     rest = size - p2
     if rank >= p2:
         mate = rank - p2

@@ -85,6 +85,28 @@ def added_twice(rank, size, rounds):
     return (rounds[0], *rounds)
 
 
+def own_value_first(rank, size, rounds):
+    """An allgather in which everyone begins with his own vector."""
+    ((encode, *rest),) = rounds
+    return (encode,), tuple(rest)
+
+
+@each_move
+def halved_alike(rank, size, move):
+    """Halving in which both of a pair keep the same half."""
+    if rank == 1 and isinstance(move, Recv) and move.reduce:
+        return dataclasses.replace(move, wires=tuple(Wire(wire.chunk ^ 1, wire.author) for wire in move.wires))
+    return move
+
+
+@each_move
+def finished_chunks_encoded_again(rank, size, move):
+    """Doubling in which rank 1 names itself as the author of all that it passes on."""
+    if rank == 1 and isinstance(move, Send):
+        return dataclasses.replace(move, wires=tuple(Wire(wire.chunk, 1) for wire in move.wires))
+    return move
+
+
 FAULTS = {
     "one too far": ("ring", one_too_far),
     "rank-local authors": ("recursive_doubling", rank_local_author),
@@ -96,6 +118,11 @@ FAULTS = {
     "replaced": ("ring", replaced_instead_of_added),
     "replaced in direct": ("direct", replaced_instead_of_added),
     "added twice": ("direct", added_twice),
+    "own value first": ("allgather", own_value_first),
+    "replaced in allgather": ("allgather", replaced_instead_of_added),
+    "halved alike": ("halving_doubling", halved_alike),
+    "finished chunks encoded again": ("halving_doubling", finished_chunks_encoded_again),
+    "replaced in halving": ("halving_doubling", replaced_instead_of_added),
 }
 
 
@@ -112,6 +139,7 @@ def test_a_planted_fault_is_found(fault, size):
     ("never received", "messages that nobody receives"),
     ("rank-local authors", "different sums"),
     ("encoded again", "different sums"),
+    ("own value first", "different sums"),
 ])  # fmt: skip
 def test_a_fault_is_called_by_its_name(fault, message):
     with pytest.raises(AssertionError, match=message):

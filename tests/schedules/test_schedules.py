@@ -32,7 +32,14 @@ def folded(size: int) -> bool:
 
 # schedule -> P -> the most of any rank: messages, vector lengths sent, encodings of a contribution, rounds
 CLOSED_FORMS = {
+    "allgather": lambda p: (p - 1, p - 1, 1, 1),
     "direct": lambda p: (2 * (p - 1), 2 * (p - 1) / p, min(p, 2), 2),
+    "halving_doubling": lambda p: (
+        2 * log2(p) + folded(p),
+        2 * (1 - 2 ** -log2(p)) + folded(p),
+        log2(p) + 1 + folded(p),
+        2 * (log2(p) + folded(p)) + (p == 1),
+    ),
     "ring": lambda p: (2 * (p - 1), 2 * (p - 1) / p, p, max(1, 2 * (p - 1))),
     "recursive_doubling": lambda p: (
         log2(p) + folded(p),
@@ -132,17 +139,21 @@ def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, si
 
 @every_schedule
 @every_size
-def test_debtors_share_the_error_of_the_last_encoding(schedule, size):
-    """Those who owe the last rounding hold the finished sum, and are as many as owe its encoding."""
+def test_debtors_share_the_error_of_the_last_encodings(schedule, size):
+    """Those who owe the last rounding hold the finished sum, and are those who owe the encodings that it adds up."""
     outcome = outcome_of(schedule.name, size)
     for chunk in range(schedule.chunks(size)):
         debtors = schedule.debtors(chunk, size)
         assert len(set(debtors)) == len(debtors) > 0
         final = outcome.values[0][chunk]
-        kind, *parts = outcome.symbols._term[final]
-        last = [final] if kind == "coded" else parts
-        owing = {share[0] for coded in last for share in outcome.debts[coded, chunk]}
+        owing = {share[0] for coded in last_encodings(outcome, final) for share in outcome.debts[coded, chunk]}
         assert owing == set(debtors)
+
+
+def last_encodings(outcome: Outcome, value: int) -> list[int]:
+    """The encodings whose decoded values were added up to a value."""
+    kind, *parts = outcome.symbols._term[value]
+    return [value] if kind == "coded" else [coded for part in parts for coded in last_encodings(outcome, part)]
 
 
 def tree(order: str):
@@ -161,7 +172,33 @@ def test_the_order_of_additions_is_printed():
     assert orders == [tree("((0 + 1) + 2)"), tree("((1 + 0) + 2)"), tree("((2 + 0) + 1)")]
 
 
+@every_size
+def test_allgather_adds_in_ascending_order_on_every_rank(size):
+    """Its own vector included, and encoded like the others'."""
+    outcome = outcome_of("allgather", size)
+    ascending = outcome.symbols.coded(outcome.symbols.own(0), 0, 0)
+    for rank in range(1, size):
+        ascending = outcome.symbols.add(ascending, outcome.symbols.coded(outcome.symbols.own(rank), rank, 0))
+    assert outcome.values == [[ascending]] * size
+
+
+@every_size
+def test_halving_doubling_adds_every_chunk_in_the_same_order(size):
+    outcome = outcome_of("halving_doubling", size)
+    assert len({tree(outcome.symbols.order(value)) for value in outcome.values[0]}) == 1
+
+
+def test_halving_doubling_adds_the_far_half_first_and_what_is_folded_in_before():
+    orders = [simulate(SCHEDULES["halving_doubling"], size) for size in (4, 6)]
+    assert [tree(each.symbols.order(each.values[0][0])) for each in orders] == [
+        tree("((0 + 2) + (1 + 3))"),
+        tree("(((0 + 4) + 2) + ((1 + 5) + 3))"),
+    ]
+
+
 def test_the_table_has_a_row_for_every_schedule():
     rows = table(8).splitlines()[2:]
     assert [row.split("`")[1] for row in rows] == sorted(SCHEDULES)
     assert "| 14 | 14 | 1.75 | 8 |" in table(8)
+    assert "| `halving_doubling` | 6 | 6 | 1.75 | 4 |" in table(8)
+    assert "| `allgather` | 1 | 7 | 7 | 1 |" in table(8)

@@ -1,0 +1,28 @@
+"""Everyone's bytes to everyone: one round, one encoding, and every rank adds up the same P decoded vectors.
+
+All add in ascending order of rank, their own decoded vector in its place among the others, so that all have the same
+sum. Destinations are staggered (rank + 1, rank + 2, ...), so that no two ranks send to the same one at a time.
+For few ranks or few bytes; a rank has room for the messages of all others, one lane at a time.
+
+Cost: (P-1) alpha + n (P-1) beta + n P gamma.  Encodings per contribution: 1.
+"""
+
+from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
+
+
+@register(
+    "allgather",
+    chunks=lambda size: 1,
+    debtors=lambda chunk, size: range(size),
+    cost="(P-1) alpha + n(P-1) beta + nP gamma",
+    source="Alistarh et al., QSGD, NeurIPS 2017 (algorithm 1: broadcast and decode all); differs: one fixed order of "
+    "additions",
+)
+def allgather(rank: int, size: int):
+    """One exchange of all encoded vectors."""
+    moves = [Encode(0, 0, alone(rank))]
+    for shift in range(1, size):
+        moves.append(Send((rank + shift) % size, (Wire(0, rank),)))
+        source = (rank - shift) % size
+        moves.append(Recv(source, (Wire(0, source),), reduce=True))
+    return (tuple(moves),)

@@ -1,0 +1,74 @@
+"""Rabenseifner's algorithm for any P: a reduce-scatter by recursive halving, an allgather by recursive doubling.
+
+With p2 the largest power of two <= P, the P - p2 ranks above fold their vector into a rank below first, and are sent
+the finished bytes at the end. In the scatter half, pairs at distance p2/2, p2/4, ... 1 each send the half of their
+chunks that the other goes on with; who sends is the only one to hold that partial sum, encodes it and owes. Rank r
+ends with chunk r, encodes it once and owes; from then on these bytes travel unchanged.
+
+Cost: (2 log2 p2 + 2) alpha + n (2 (p2-1)/p2 + 2) beta + 2 n gamma.  Encodings per contribution: log2 p2 + 1,
+and one more if folded.
+"""
+
+from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
+
+
+@register(
+    "halving_doubling",
+    chunks=power_of_two,
+    debtors=lambda chunk, size: alone(chunk),
+    cost="(2 log2 P + 2) alpha + n(2(P-1)/P + 2) beta + 2n gamma",
+    source="Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: partial sums are "
+    "encoded when sent, finished chunks once",
+)
+def halving_doubling(rank: int, size: int):
+    """Fold to a power of two, halve, double, unfold."""
+    p2 = power_of_two(size)
+    if rank >= p2:
+        mate, fold = rank - p2, [Encode(chunk, 0, alone(rank)) for chunk in range(p2)]
+        return (*fold, Send(mate, _by(rank, range(p2)))), (Recv(mate, _finished(range(p2)), reduce=False),)
+    folded = p2 + rank
+    rounds = [*_halving(rank, p2), *_doubling(rank, p2)]
+    if folded < size:
+        rounds.insert(0, (Recv(folded, _by(folded, range(p2)), reduce=True),))
+        rounds.append((Send(folded, _finished(range(p2))),))
+    return tuple(rounds)
+
+
+def _halving(rank: int, p2: int):
+    """Rounds at distance p2/2, ... 1: keep the block of chunks that holds one's own, send the mate's."""
+    for hop in range(1, p2.bit_length()):
+        distance = p2 >> hop
+        mate = rank ^ distance
+        given = _block(mate, distance)
+        yield (
+            *(Encode(chunk, hop, alone(rank)) for chunk in given),
+            Send(mate, _by(rank, given)),
+            Recv(mate, _by(mate, _block(rank, distance)), reduce=True),
+        )
+
+
+def _doubling(rank: int, p2: int):
+    """Rounds at distance 1, ... p2/2: exchange blocks of finished chunks; the first begins with one's own."""
+    encode = (Encode(rank, p2.bit_length(), alone(rank)),)
+    if p2 == 1:
+        yield encode
+    for shift in range(p2.bit_length() - 1):
+        distance = 1 << shift
+        mate = rank ^ distance
+        send = Send(mate, _finished(_block(rank, distance)))
+        yield *encode, send, Recv(mate, _finished(_block(mate, distance)), reduce=False)
+        encode = ()
+
+
+def _block(rank: int, length: int) -> range:
+    """The chunks of the aligned block of this length in which a rank's own lies."""
+    first = rank // length * length
+    return range(first, first + length)
+
+
+def _by(author: int, chunks: range) -> tuple[Wire, ...]:
+    return tuple(Wire(chunk, author) for chunk in chunks)
+
+
+def _finished(chunks: range) -> tuple[Wire, ...]:
+    return tuple(Wire(chunk, chunk) for chunk in chunks)
