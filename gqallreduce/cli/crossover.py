@@ -65,8 +65,8 @@ def run(arguments, bed):
     for nbytes in sorted({row["bytes"] for row in rows}):
         chosen = [row for row in rows if row["bytes"] == nbytes]
         report.table(crossover_table(chosen))
-        for scheme, points in curves(chosen).items():
-            report.write("crossover", {"bytes": nbytes, "scheme": scheme, "wins": wins_text(points)})
+        for scheme, text in wins(chosen).items():
+            report.write("crossover", {"bytes": nbytes, "scheme": scheme, "wins": text})
     report.say(f"* bound by the processors: rate x hosts is over {LINK_BOUND / 1e9:g} Gbit/s per core")
     from gqallreduce.cli import plots
 
@@ -137,12 +137,20 @@ def crossover(points):
     return math.inf
 
 
-def wins_text(points):
-    """For which rates a scheme wins, in words."""
+def wins_text(points, bound):
+    """For which rates a scheme wins, in words; with a * if that is over `bound`, where the processors decide."""
     rate = crossover(points)
     if rate == 0:
         return "at no rate measured"
-    return f"up to {link_rate_text(rate)}" if rate < math.inf else f"at all up to {link_rate_text(points[-1][0])}"
+    if rate == math.inf:
+        return f"at all up to {link_rate_text(points[-1][0])}"
+    return f"up to {link_rate_text(rate)}{'*' if rate > bound else ''}"
+
+
+def wins(rows):
+    """scheme -> for which rates it wins, in words, of rows of one size."""
+    bound = max((row["rate"] for row in rows if row["link_bound"]), default=0.0)
+    return {scheme: wins_text(points, bound) for scheme, points in curves(rows).items()}
 
 
 def link_used(rows):
@@ -167,9 +175,9 @@ def crossover_table(rows):
         mark = "" if group[0]["link_bound"] else "*"
         table.add_column(link_rate_text(group[0]["rate"]) + mark, justify="right", no_wrap=True)
     table.add_column("wins", no_wrap=True)
-    for scheme, points in curves(rows).items():
+    for scheme, text in wins(rows).items():
         speedups = [{row["scheme"]: row["speedup"] for row in group}.get(scheme) for group in by_rate]
-        table.add_row(scheme, *("-" if value is None else f"{value:.2f}x" for value in speedups), wins_text(points))
+        table.add_row(scheme, *("-" if value is None else f"{value:.2f}x" for value in speedups), text)
     shares = map(link_used, by_rate)
     table.add_row("share of the link that dense uses", *("-" if share is None else f"{share:.0%}" for share in shares))
     return table

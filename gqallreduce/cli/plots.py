@@ -124,6 +124,7 @@ def draw_crossover(machine, rows, name):
             panel.plot(*zip(*points, strict=True), label=scheme, **look)
         panel.axhline(1.0, color="#000000", linewidth=1.2, zorder=1)
         panel.set(title=size_text(nbytes), ylabel="times as fast", xscale="log", yscale="log")
+        panel.set_xlabel("rate of every link")
         panel.set_xticks(list(places.values()), [link_rate_text(rate) for rate in places], rotation=45, ha="right")
         panel.minorticks_off()
         _ticks(panel.yaxis, "x")
