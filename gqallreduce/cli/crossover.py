@@ -142,9 +142,8 @@ def wins_text(points, bound):
     rate = crossover(points)
     if rate == 0:
         return "at no rate measured"
-    if rate == math.inf:
-        return f"at all up to {link_rate_text(points[-1][0])}"
-    return f"up to {link_rate_text(rate)}{'*' if rate > bound else ''}"
+    last = min(rate, points[-1][0])
+    return f"{'at all ' if rate > last else ''}up to {link_rate_text(last)}{'*' if last > bound else ''}"
 
 
 def wins(rows):

@@ -86,7 +86,7 @@ def test_a_paced_link_lets_a_whole_segment_pass_and_buffers_what_it_is_told(bits
     kind, *words = netbed.pacing(bits, queue=0.02)
     values = dict(zip(words[::2], words[1::2], strict=True))
     assert (kind, values["rate"]) == ("tbf", f"{bits}bit")
-    assert int(values["burst"]) >= netbed.SEGMENT
+    assert netbed.segment(bits) < int(values["burst"]) <= max(2 * netbed.FRAME, netbed.BURST * bits / 8)
     assert int(values["limit"]) >= max(0.02 * bits / 8, int(values["burst"]))
 
 
