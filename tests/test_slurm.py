@@ -34,7 +34,7 @@ def test_a_batch_file_is_thin_and_one_command_under_srun(path):
 @every_file
 def test_a_batch_file_holds_no_path_of_a_machine(path):
     text = path.read_text().removeprefix("#!/bin/bash\n")
-    assert re.findall(r"(?<![\w.$}\"])/[\w.]+", text) == []
+    assert re.findall(r"(?<![\w.$})\"])/[\w.]+", text) == []
 
 
 @every_file

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from gqallreduce.cli import machine
-from gqallreduce.cli.measure import median
+from gqallreduce.cli.measure import ENOUGH, median
 from gqallreduce.cli.quantities import link_rate, link_rate_text
 from gqallreduce.cli.report import Report, read, size_text
 
@@ -68,6 +68,10 @@ def run(arguments, bed):
         for scheme, text in wins(chosen).items():
             report.write("crossover", {"bytes": nbytes, "scheme": scheme, "wins": text})
     report.say(f"* bound by the processors: rate x hosts is over {LINK_BOUND / 1e9:g} Gbit/s per core")
+    few = sorted({row["rate"] or math.inf for row in rows if len(row["seconds"]) < ENOUGH})
+    if few:
+        rates = ", ".join(link_rate_text(rate if rate < math.inf else None) for rate in few)
+        report.say(f"fewer than {ENOUGH} repetitions at {rates}: give more --seconds before quoting these")
     from gqallreduce.cli import plots
 
     written = [f"{arguments.output}.jsonl", *plots.draw_crossover(description, rows, arguments.output)]

@@ -18,16 +18,18 @@ KINDS = ("Open MPI 4", "Open MPI 5", "MPICH")
 
 
 def loaded():
-    """The script as a module."""
+    """The script as a module; like Python, it finds what lies beside the script."""
     loader = importlib.machinery.SourceFileLoader("netbed", str(NETBED))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("netbed", loader))
-    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    loader.exec_module(module)
-    sys.dont_write_bytecode = written
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        patch.syspath_prepend(NETBED.parent)
+        loader.exec_module(module)
     return module
 
 
 netbed = loaded()
+mpi = netbed.netbed_mpi
 
 
 def in_bed(*words, **variables):
@@ -107,18 +109,18 @@ def test_a_delay_is_netem_with_room_for_what_is_under_way():
     ],
 )
 def test_the_mpi_is_known_by_its_version(version, kind):
-    assert netbed.mpi_kind(version) == kind
+    assert mpi.kind_of(version) == kind
 
 
 def test_another_mpi_is_refused_by_name():
-    with pytest.raises(netbed.Impossible, match="Intel"):
-        netbed.mpi_kind("Intel(R) MPI Library for Linux")
+    with pytest.raises(mpi.NotKnown, match="Intel"):
+        mpi.kind_of("Intel(R) MPI Library for Linux")
 
 
 @pytest.mark.parametrize("ranks_per_host", [1, 16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mpi_is_told_its_hosts_its_interface_and_how_to_reach_them(kind, ranks_per_host):
-    words = netbed.mpirun_words(kind, "/somewhere/mpirun", hosts=3, ranks_per_host=ranks_per_host)
+    words = mpi.words_before(kind, "/somewhere/mpirun", 3, ranks_per_host, netbed.SSH)
     assert words[0] == "/somewhere/mpirun"
     assert words[words.index("-n") + 1] == str(3 * ranks_per_host)
     assert f"h0:{ranks_per_host},h1:{ranks_per_host},h2:{ranks_per_host}" in words
@@ -131,7 +133,7 @@ def test_every_mpi_is_told_its_hosts_its_interface_and_how_to_reach_them(kind, r
     [("Open MPI 4", 1, "tcp,self"), ("Open MPI 4", 2, "tcp,self,vader"), ("Open MPI 5", 2, "tcp,self,sm")],
 )
 def test_open_mpi_has_shared_memory_only_for_ranks_that_share_a_host(kind, ranks_per_host, transports):
-    words = netbed.mpirun_words(kind, "mpirun", 2, ranks_per_host)
+    words = mpi.words_before(kind, "mpirun", 2, ranks_per_host, netbed.SSH)
     assert words[words.index("btl") + 1] == transports
 
 
@@ -142,12 +144,12 @@ def test_mpirun_is_the_one_beside_the_program(tmp_path, monkeypatch):
             (tmp_path / folder / name).touch(mode=0o755)
     (tmp_path / "other" / "lonely").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "other"))
-    assert netbed.find_mpirun(str(tmp_path / "mine" / "python")) == str(tmp_path / "mine" / "mpirun")
-    assert netbed.find_mpirun("python") == str(tmp_path / "other" / "mpirun")
-    assert netbed.find_mpirun("nonsense") == str(tmp_path / "other" / "mpirun")
+    assert mpi.find_mpirun(str(tmp_path / "mine" / "python")) == str(tmp_path / "mine" / "mpirun")
+    assert mpi.find_mpirun("python") == str(tmp_path / "other" / "mpirun")
+    assert mpi.find_mpirun("nonsense") == str(tmp_path / "other" / "mpirun")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(netbed.Impossible, match="no mpirun"):
-        netbed.find_mpirun("nonsense")
+    with pytest.raises(mpi.NotKnown, match="no mpirun"):
+        mpi.find_mpirun("nonsense")
 
 
 def test_a_missing_tool_is_named_with_its_package(tmp_path, monkeypatch):
