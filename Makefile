@@ -68,9 +68,9 @@ endif
 test-alone: build
 	$(PYTEST) -m 'not mpi' --ignore=tests/docs
 
-# The harness and what ends by timeout start their own mpirun, so they are tried on each MPI from outside of one.
+# What starts an mpirun or srun of its own is tried on each MPI from outside of one.
 test-harness: build
-	$(PYTEST) tests/test_mpi_harness.py tests/test_timeouts.py
+	$(PYTEST) tests/test_mpi_harness.py tests/test_timeouts.py tests/test_slurm.py tests/bench/test_netbed.py
 
 test-mpich:
 	$(MAKE) MPI=mpich test-harness test-ranks

@@ -118,11 +118,9 @@ def command(arguments=None):
 
 
 def link(nodes, environ=None):
-    """What joins the ranks: NETBED_DEV says it in the namespace test bed, otherwise it follows from the nodes."""
-    device = (os.environ if environ is None else environ).get("NETBED_DEV")
-    if nodes > 1:
-        return f"paced link {device} between {nodes} hosts" if device else f"network between {nodes} nodes"
-    return "shared memory"
+    """What joins the ranks: a test bed names its links in GQALLREDUCE_LINK, otherwise it follows from the nodes."""
+    said = (os.environ if environ is None else environ).get("GQALLREDUCE_LINK")
+    return said or f"network between {nodes} nodes" if nodes > 1 else "shared memory"
 
 
 def simd_levels():

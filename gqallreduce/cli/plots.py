@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from gqallreduce.cli.quantities import link_rate_text
 from gqallreduce.cli.report import size_text
 
 # Okabe and Ito's colours, told apart with every common colour blindness; markers tell them apart without colour.
@@ -109,6 +110,48 @@ def draw_codecs(machine, rows, name):
     return _save(figure, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
 
 
+def draw_crossover(machine, rows, name):
+    """Draws speed-up against the rate of the links, a panel per size, into name.png and name.svg; returns the paths."""
+    sizes = sorted({row["bytes"] for row in rows})
+    figure, axes = _figure(len(sizes))
+    quantized = [row for row in rows if not row["dense"]]
+    looks = styles(quantized)
+    places = _places({row["rate"] for row in rows})
+    for panel, nbytes in zip(axes, sizes, strict=True):
+        for scheme, look in looks.items():
+            found = [row for row in quantized if row["scheme"] == scheme and row["bytes"] == nbytes]
+            points = sorted((places[row["rate"]], row["speedup"]) for row in found)
+            panel.plot(*zip(*points, strict=True), label=scheme, **look)
+        panel.axhline(1.0, color="#000000", linewidth=1.2, zorder=1)
+        panel.set(title=size_text(nbytes), ylabel="times as fast", xscale="log", yscale="log")
+        panel.set_xlabel("rate of every link")
+        panel.set_xticks(list(places.values()), [link_rate_text(rate) for rate in places], rotation=45, ha="right")
+        panel.minorticks_off()
+        _ticks(panel.yaxis, "x")
+        _mark_processor_bound(panel, rows, places)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return _save(figure, f"Speed-up over the better dense allreduce, {machine['link']}", machine, name)
+
+
+def _places(rates):
+    """rate -> where it stands on the axis, ascending; unlimited stands behind the fastest."""
+    limited = sorted(rate for rate in rates if rate is not None)
+    places = {rate: rate for rate in limited}
+    return places | {None: 2.5 * max(limited, default=1e9)} if None in rates else places
+
+
+def _mark_processor_bound(axes, rows, places):
+    """Shades the rates at which the processors are the bound, from half-way to the last that is bound by the links."""
+    bound = sorted({places[row["rate"]] for row in rows if not row["link_bound"]})
+    if not bound:
+        return
+    before = max((place for place in places.values() if place < bound[0]), default=bound[0] / 2)
+    left, right = (before * bound[0]) ** 0.5, bound[-1] * 1.5
+    axes.axvspan(left, right, color="#EEEEEE", zorder=0)
+    axes.text(left, 0.98, " bound by the processors", transform=axes.get_xaxis_transform(), va="top", fontsize="small")
+    axes.set_xlim(min(places.values()) / 1.5, right)
+
+
 def _line_of(look, label):
     from matplotlib.lines import Line2D
 
@@ -121,7 +164,8 @@ def _figure(panels):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 5.6), layout="constrained")
+    figure, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 5.6), layout="constrained", squeeze=False)
+    axes = axes[0]
     for panel in axes:
         panel.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
         panel.set_axisbelow(True)

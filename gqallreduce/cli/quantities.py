@@ -11,6 +11,7 @@ BYTES = {"": 1} | {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINAR
 RATES = {f"{prefix}bit/s": Fraction(factor, 8) for prefix, factor in _DECIMAL.items()} | {
     f"{prefix}B/s": factor for prefix, factor in (_DECIMAL | _BINARY).items()
 }
+LINK_RATES = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 TIMES = {"s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
 
 
@@ -25,6 +26,16 @@ def nbytes(text):
 def bandwidth(text):
     """Bytes per second, > 0."""
     value = _quantity(text, RATES, "a rate in bits or bytes per second as 100Gbit/s, 950Mbit/s or 12.5GB/s")
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a rate above zero")
+    return float(value)
+
+
+def link_rate(text):
+    """Bits per second, > 0, as bench/netbed and tc take them; None for `unlimited`."""
+    if text == "unlimited":
+        return None
+    value = _quantity(text, LINK_RATES, "a rate as 250mbit or 1gbit, or unlimited")
     if value == 0:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a rate above zero")
     return float(value)
@@ -57,6 +68,13 @@ def bytes_text(value):
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.4g} TB"
+
+
+def link_rate_text(value):
+    """Bits per second with three digits: 1 Gbit/s, 250 Mbit/s; `unlimited` for None."""
+    if value is None:
+        return "unlimited"
+    return f"{value / 1e9:.3g} Gbit/s" if value >= 0.9995e9 else f"{value / 1e6:.3g} Mbit/s"
 
 
 def seconds_text(value):

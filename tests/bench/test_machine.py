@@ -69,7 +69,8 @@ def test_free_memory_is_less_where_a_cgroup_bounds_it(tmp_path):
 def test_the_link_is_named_by_the_test_bed_or_by_the_nodes():
     assert machine.link(1, {}) == "shared memory"
     assert machine.link(4, {}) == "network between 4 nodes"
-    assert "eth0" in machine.link(4, {"NETBED_DEV": "eth0"})
+    assert machine.link(4, {"GQALLREDUCE_LINK": "paced link"}) == "paced link"
+    assert machine.link(1, {"GQALLREDUCE_LINK": "paced link"}) == "shared memory"
 
 
 def test_the_description_names_no_host_and_no_folder():

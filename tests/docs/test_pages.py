@@ -101,6 +101,12 @@ def _known(words):
         return words[1] == "install" and all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in wanted)
     if first in ("mpirun", "srun"):
         return _known(words[words.index("python") :])
+    if first == "sbatch":
+        return (ROOT / words[-1]).exists()
+    if first == "slurm/local":
+        return (ROOT / first).exists() and _known(words[1:])
+    if first == "bench/netbed":
+        return (ROOT / first).exists() and _known(words[words.index("--") + 1 :])
     if words[:3] == ["python", "-m", "gqallreduce"]:
         return (ROOT / "gqallreduce" / "cli" / f"{words[3]}.py").exists()
     if words[:3] == ["python", "-m", "pytest"]:
