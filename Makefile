@@ -58,19 +58,21 @@ $(EXTENSION): $(SOURCES) | $(STAMP)
 	@if [ ! -e $@ ] || [ -n "$$(find $(SOURCES) -newer $@)" ]; then \
 	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
 
+# What starts an mpirun or srun of its own; tried on each MPI from outside of one, and not beside other tests.
+HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_slurm.py tests/bench/test_netbed.py
+
 ifeq ($(MPI),openmpi)
-test: test-alone test-ranks test-mpich
+test: test-alone test-harness test-ranks test-mpich
 else
-test: test-alone test-ranks
+test: test-alone test-harness test-ranks
 endif
 
-# Everything that needs no MPI, in one process; `make docs` has the rest.
+# Everything that needs no MPI, on all cores; `make docs` has the rest.
 test-alone: build
-	$(PYTEST) -m 'not mpi' --ignore=tests/docs
+	$(PYTEST) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
-# What starts an mpirun or srun of its own is tried on each MPI from outside of one.
 test-harness: build
-	$(PYTEST) tests/test_mpi_harness.py tests/test_timeouts.py tests/test_slurm.py tests/bench/test_netbed.py
+	$(PYTEST) $(HARNESS)
 
 test-mpich:
 	$(MAKE) MPI=mpich test-harness test-ranks

@@ -10,15 +10,27 @@ from gqallreduce.registry import CODECS, SCHEDULES
 TIMEOUT = 20  # long enough for a crowded machine
 
 
+def _texts(codec, schedule, feedback):
+    plain = gq.Scheme.parse(CODECS[codec].example).resolved(schedule).removesuffix("/ef")
+    return [plain + "/ef" * each for each in (feedback or (False, True))]
+
+
 def schemes(*feedback):
     """Every codec's example on every schedule, without and with /ef (or only as told)."""
-    found = []
-    for _, codec in sorted(CODECS.items()):
-        text = gq.Scheme.parse(codec.example)
-        for schedule in sorted(SCHEDULES):
-            plain = text.resolved(schedule).removesuffix("/ef")
-            found += [plain + "/ef" * each for each in (feedback or (False, True))]
-    return found
+    return [
+        text for codec in sorted(CODECS) for schedule in sorted(SCHEDULES) for text in _texts(codec, schedule, feedback)
+    ]
+
+
+def pairs(*feedback):
+    """Every codec and every schedule, but not each with each: enough for what concerns the carrying alone."""
+    codecs, schedules = sorted(CODECS), sorted(SCHEDULES)
+    count = max(len(codecs), len(schedules))
+    return [
+        text
+        for number in range(count)
+        for text in _texts(codecs[number % len(codecs)], schedules[number % len(schedules)], feedback)
+    ]
 
 
 def inputs(size, shape, dtype="float32", order="C", step=0):

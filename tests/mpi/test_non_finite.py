@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, Oracle, bytes_of, errors, everywhere, inputs, schemes, seen
+from ranks import TIMEOUT, Oracle, bytes_of, errors, everywhere, inputs, pairs, seen
 
 import gqallreduce as gq
 from gqallreduce import layout, model
@@ -62,7 +62,7 @@ def fails_then_works(comm, scheme, arrays):
     return expected
 
 
-@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("scheme", pairs(True))
 def test_what_is_not_finite_is_named_alike(comm, scheme):
     for case, arrays in CASES.items():
         rank, index = NAMED[case]
@@ -70,12 +70,12 @@ def test_what_is_not_finite_is_named_alike(comm, scheme):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("scheme", schemes())
+@pytest.mark.parametrize("scheme", pairs())
 def test_a_sum_that_overflows_has_no_rank(comm, scheme):
     assert fails_then_works(comm, scheme, overflowing(comm.size))[0] is None
 
 
-@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("scheme", pairs(True))
 def test_many_lanes_of_which_one_is_not_finite(comm, scheme, monkeypatch):
     monkeypatch.setattr(layout, "LANE_BYTES", 32)
     monkeypatch.setattr(layout, "BLOCK", 64)
@@ -84,7 +84,7 @@ def test_many_lanes_of_which_one_is_not_finite(comm, scheme, monkeypatch):
     assert fails_then_works(comm, scheme, arrays) == (comm.size // 2, "w", 305)
 
 
-@pytest.mark.parametrize("scheme", schemes())
+@pytest.mark.parametrize("scheme", pairs())
 def test_the_first_call_for_a_key_may_fail(comm, scheme):
     allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
     arrays = spoil(inputs(comm.size, SHAPE), [0], np.nan)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, inputs, residual_of, schemes
+from ranks import TIMEOUT, bytes_of, errors, inputs, pairs, residual_of
 
 import gqallreduce as gq
 
@@ -23,7 +23,7 @@ def make(comm, scheme, **options):
     return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
 
 
-@pytest.mark.parametrize("scheme", schemes(True))
+@pytest.mark.parametrize("scheme", pairs(True))
 def test_flush_pays_the_exact_sum(comm, scheme):
     flush_pays(comm, make(comm, scheme))
     flush_pays(comm, make(comm, scheme, average=True))
@@ -85,7 +85,7 @@ def test_nothing_is_owed_for_what_is_unknown(comm):
             each.flush(key)
 
 
-@pytest.mark.parametrize("scheme", schemes())
+@pytest.mark.parametrize("scheme", pairs())
 def test_a_checkpoint_continues_bit_exactly(comm, scheme):
     for dtype in ("float32", "float16"):
         continues(comm, scheme, dtype)
