@@ -22,10 +22,11 @@ def test_the_steps_are_the_rounds(schedule, size):
             outgoing = [move.move if isinstance(move, Encoding) else move for move in step.outgoing]
             assert outgoing == [move for move in moves if not isinstance(move, Recv)]
             assert [each.move for each in step.receivings] == [move for move in moves if isinstance(move, Recv)]
-            assert sorted(map(id, step.reduces + step.replaces)) == sorted(map(id, step.receivings))
-            sources = [each.move.source for each in step.reduces]
+            received = [each for each in step.terms + step.replaces if each.move.source != rank]
+            assert sorted(map(id, received)) == sorted(map(id, step.receivings))
+            sources = [each.move.source for each in step.terms]
             assert sources == sorted(sources)
-            assert all(each.move.reduce for each in step.reduces)
+            assert all(each.move.reduce for each in step.terms)
             assert not any(each.move.reduce for each in step.replaces)
 
 
@@ -43,10 +44,12 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
                     for wire in move.wires:
                         left[tuple(wire)] -= 1
                         wires_sent += 1
-            for receiving in step.receivings:
-                for wire, sends in zip(receiving.move.wires, receiving.sends, strict=True):
-                    if sends:
-                        left[tuple(wire)] = sends
+            for receiving in step.terms + step.replaces:
+                for arrival in receiving.arrivals:
+                    if receiving.move.source == rank:  # own bytes, decoded in their turn
+                        left[tuple(arrival.wire)] -= 1
+                    elif arrival.sends:
+                        left[tuple(arrival.wire)] = arrival.sends
         assert not any(left.values())
         moves = [move for moves in SCHEDULES[schedule].rounds(rank, size) for move in moves]
         assert wires_sent == sum(len(move.wires) for move in moves if isinstance(move, Send))
@@ -59,16 +62,14 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
     for rank in range(size):
         later = {}
         for step in reversed(program(schedule, rank, size)):
-            for receiving in step.replaces + step.reduces:
-                chunks = [wire.chunk for wire in receiving.move.wires]
-                if receiving.move.reduce or len(set(chunks)) < len(chunks):
-                    assert receiving.kept == VALUE
-                else:
-                    assert receiving.kept == later.get(chunks[0], RESULT)
-            for receiving in step.replaces:
-                later.update(dict.fromkeys((wire.chunk for wire in receiving.move.wires), DROPPED))
-            for receiving in step.reduces:
-                later.update(dict.fromkeys((wire.chunk for wire in receiving.move.wires), VALUE))
+            applied = [(each, arrival) for each in step.terms + step.replaces for arrival in each.arrivals]
+            for number, (each, arrival) in reversed(list(enumerate(applied))):
+                chunk = arrival.wire.chunk
+                first = all(before.wire.chunk != chunk for _, before in applied[:number])
+                own = any(term.move.source == rank and term.arrivals[0].wire.chunk == chunk for term in step.terms)
+                assert arrival.adds == (not first or (each.move.reduce and not own))
+                assert arrival.kept == (VALUE if arrival.adds else later.get(chunk, RESULT))
+                later[chunk] = VALUE if arrival.adds else DROPPED
             for move in reversed(step.outgoing):
                 if isinstance(move, Encoding):
                     assert isinstance(move.move, Encode)
