@@ -62,7 +62,7 @@ def _speedups(axes, by_scheme, style):
         axes.plot([row["bytes"] for row in rows], [row["speedup"] for row in rows], **style[scheme])
     axes.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
     axes.set(title="Speed-up over the better dense", ylabel="times as fast", yscale="log")
-    _ticks(axes.yaxis, "x")
+    ticks(axes.yaxis, "x")
     _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
 
 
@@ -82,7 +82,7 @@ def _errors(axes, rows, style):
     axes.set(xlabel="bits sent per value, relative to a dense ring's 32", ylabel="relative L2 error of the sum")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(_plain)
-    _ticks(axes.yaxis)
+    ticks(axes.yaxis)
     if lossy:
         _widen(axes, [32 / row["ratio"] for row in lossy], [row["error"] for row in lossy])
 
@@ -101,7 +101,7 @@ def draw_codecs(machine, rows, name):
                 panel.plot([row["bytes"] for row in found], ratios, **look, linestyle=line)
         panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
         panel.set(title=operation, ylabel="time / time of memcpy", yscale="log")
-        _ticks(panel.yaxis)
+        ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
     entries = [({**look, "linestyle": "none"}, codec) for codec, look in looks.items()]
     entries += [({"color": "#000000", "linestyle": line}, level) for level, line in lines.items()]
@@ -200,7 +200,7 @@ def _widen(axes, horizontal, vertical):
     axes.set_ylim(min(vertical) / 2.5, max(vertical) * 2)
 
 
-def _ticks(axis, unit=""):
+def ticks(axis, unit=""):
     """Ticks at 1, 2, 5 of each decade, as plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 

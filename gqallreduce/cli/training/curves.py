@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gqallreduce.cli.plots import COLOURS, MARKERS, figure, place, save
+from gqallreduce.cli.plots import COLOURS, MARKERS, figure, place, save, ticks
 from gqallreduce.cli.training.rules import DENSE, RING
 from gqallreduce.cli.training.summary import by_way
 
@@ -14,7 +14,7 @@ def draw(machine, evaluations, name):
     drawing, axes = figure(2, 2)
     ways = by_way(evaluations)
     for (way, rows), style in zip(ways.items(), styles(list(ways)).values(), strict=True):
-        for panels, quantity, unit in ((axes[:2], "accuracy", 100), (axes[2:], "training_loss", 1)):
+        for panels, quantity, unit in ((axes[:2], "accuracy", 100), (axes[2:], "test_loss", 1)):
             for panel, horizontal in zip(panels, ("step", "sent"), strict=True):
                 _curve(panel, rows, horizontal, quantity, unit, style, ", ".join(way))
     _frame(axes, evaluations)
@@ -25,7 +25,7 @@ def draw(machine, evaluations, name):
 
 
 def styles(ways):
-    """(scheme, optimizer) -> line: a colour per scheme, black for dense; dotted without feedback; optimizers by marker."""
+    """(scheme, optimizer) -> line: one colour per scheme, dotted without feedback; one marker per optimizer."""
     schemes = dict.fromkeys(scheme.removesuffix("/ef") for scheme, _ in ways if scheme not in (DENSE, RING))
     colours = {scheme: COLOURS[number % len(COLOURS)] for number, scheme in enumerate(schemes)}
     optimizers = list(dict.fromkeys(optimizer for _, optimizer in ways))
@@ -67,4 +67,5 @@ def _frame(axes, rows):
         panel.set(ylabel="test accuracy, %")
         panel.set_ylim(bottom=min(worst, 99))
     for panel in axes[2:]:
-        panel.set(ylabel="training loss since the evaluation before", yscale="log")
+        panel.set(ylabel="test loss", yscale="log")
+        ticks(panel.yaxis)

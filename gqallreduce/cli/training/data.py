@@ -4,7 +4,9 @@ All ranks hold all images and draw the same order; of every mini-batch and of th
 """
 
 import gzip
+import math
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,13 +110,13 @@ def _idx(folder, name, magic):
     except (OSError, EOFError) as problem:
         raise ValueError(f"{path}: {problem}") from None
     axes = magic & 0xFF
-    header = np.frombuffer(content[: 4 * (1 + axes)], ">u4")
-    if len(header) != 1 + axes or header[0] != magic:
+    start = 4 * (1 + axes)
+    if len(content) < start or int.from_bytes(content[:4], "big") != magic:
         raise ValueError(f"{path}: no IDX file of bytes with {axes} axes")
-    shape = tuple(int(length) for length in header[1:])
-    if len(content) != 4 * (1 + axes) + int(np.prod(shape)):
+    shape = struct.unpack(f">{axes}I", content[4:start])
+    if len(content) != start + math.prod(shape):
         raise ValueError(f"{path}: {len(content)} bytes, expected a header and {shape} bytes")
-    return np.frombuffer(content, np.uint8, offset=4 * (1 + axes)).reshape(shape)
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def load_everywhere(comm, folder=None):

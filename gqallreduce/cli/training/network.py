@@ -58,8 +58,7 @@ class Network:
     def __init__(self, widths, most, align=16, dtype=np.float32):
         self.most = most
         self._layers = [
-            Dense(f"fc{number}", *pair, most, align, dtype)
-            for number, pair in enumerate(pairwise(widths), start=1)
+            Dense(f"fc{number}", *pair, most, align, dtype) for number, pair in enumerate(pairwise(widths), start=1)
         ]
         self.weights = [weight for layer in self._layers for weight in (layer.weight, layer.bias)]
         self._positive = [np.empty((width, most), bool, order="F") for width in widths[1:-1]]
