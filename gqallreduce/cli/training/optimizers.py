@@ -14,7 +14,7 @@ BLOCK = 1 << 15  # elements; four arrays of them and the scratch fit a level 2 c
 class Momentum:
     """m := momentum m + g; w := w - rate m. Source: Polyak 1964; the rate outside of m, as trainers have it today."""
 
-    rate = 0.1
+    rate = 0.01
 
     def __init__(self, rate=rate, momentum=0.9):
         self.rate, self.momentum = rate, momentum
