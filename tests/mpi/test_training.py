@@ -35,7 +35,7 @@ def rows(comm, folder, kind):
 
 def test_every_scheme_trains_and_all_is_written(folder, comm):
     schemes = ["dense", "raw", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit"]
-    assert train(comm, folder, "--schemes", *schemes, "--log-every", "5", "--loss-at", "4") == 0
+    assert train(comm, folder, "--schemes", *schemes, "--log-every", "5", "--loss-at", "4", "--flush") == 0
     found = rows(comm, folder, "run")
     assert [row["scheme"] for row in found] == schemes
     for row in found:
@@ -75,7 +75,7 @@ def test_exact_sums_train_as_one_process_would(folder, comm):
 
 
 def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs(folder, comm):
-    words = ["--schemes", "dense", "onebit/ef", "--log-every", "1"]
+    words = ["--schemes", "dense", "onebit/ef", "--log-every", "1", "--flush"]
     assert train(comm, folder, *words, "--scheme", "*.bias=dense", "--align", "1") == 0
     dense, onebit = rows(comm, folder, "run")
     values = 20 * 36 + 20 + 10 * 20 + 10
@@ -158,7 +158,7 @@ def test_replicas_are_compared_in_every_epoch(folder, comm, monkeypatch):
 
     monkeypatch.setattr(sums.Sums, "flush", meddle)
     with pytest.raises(ReplicaError, match="differs from rank 0's"):
-        train(comm, folder, "--schemes", "dense")
+        train(comm, folder, "--schemes", "dense", "--flush")
 
 
 def test_dumped_gradients_are_those_before_the_sum(folder, comm):

@@ -17,7 +17,22 @@ from gqallreduce.cli.training.sums import baselines
 
 SCHEMES = ("dense", "onebit", "onebit/ef", "adaptive(pi=64)", "adaptive(pi=64)/ef", "qsgd(bits=4)", "qsgd(bits=4)/ef")
 RULES = ("*.bias=dense",)
-SAID = ("processor", "cores", "ranks", "nodes", "link", "mpi", "simd", "commit", "data", "widths", "batch", "rules")
+SAID = (
+    "processor",
+    "cores",
+    "ranks",
+    "nodes",
+    "link",
+    "mpi",
+    "simd",
+    "commit",
+    "data",
+    "widths",
+    "batch",
+    "epochs",
+    "flush",
+    "rules",
+)
 
 
 def add_arguments(parser):
@@ -49,8 +64,8 @@ def _add_runs(parser):
     rates = f"learning rates ({defaults})"
     parser.add_argument("--rates", nargs="+", default=(), metavar="NAME=RATE", help=rates)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED", help="of each run (0 1 2)")
-    flush = "at the end of an epoch do not sum what is owed and apply it as one more step"
-    parser.add_argument("--no-flush", action="store_true", help=flush)
+    flush = "at the end of an epoch sum what is owed exactly and apply it as one more step of the optimizer"
+    parser.add_argument("--flush", action="store_true", help=flush)
 
 
 def _add_results(parser):
@@ -130,7 +145,7 @@ def _setting(arguments):
         hidden=tuple(arguments.hidden),
         batch=arguments.batch,
         epochs=arguments.epochs,
-        flush=not arguments.no_flush,
+        flush=arguments.flush,
         align=arguments.align,
         loss_at=tuple(sorted(set(arguments.loss_at))),
         evaluate_every=arguments.evaluate_every,

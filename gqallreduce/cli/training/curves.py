@@ -33,7 +33,7 @@ def styles(ways):
     for scheme, optimizer in ways:
         exact = scheme in (DENSE, RING)
         look = {"color": "#000000" if exact else colours[scheme.removesuffix("/ef")]}
-        look["linestyle"] = "-" if exact or scheme.endswith("/ef") else ":"
+        look["linestyle"] = "--" if scheme == RING else "-" if exact or scheme.endswith("/ef") else ":"
         look["marker"] = MARKERS[optimizers.index(optimizer) % len(MARKERS)]
         found[scheme, optimizer] = look | {"markersize": 3.5, "linewidth": 1.4}
     return found
