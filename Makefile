@@ -122,7 +122,7 @@ BENCH_ARGUMENTS ?= --max 4096
 bench: build
 	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/allreduce_synthetic.py $(BENCH_ARGUMENTS)
 
-# A training of a small network by several schemes; on digits a minute, on an MNIST folder with the default widths more.
+# A training of a small network by several schemes; on scikit-learn's digits a minute or two.
 TRAIN_ARGUMENTS ?= --hidden 128 128 --batch 64
 train: build
 	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/train_mlp.py $(TRAIN_ARGUMENTS)
