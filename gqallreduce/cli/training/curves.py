@@ -57,7 +57,7 @@ def _curve(panel, rows, horizontal, quantity, unit, style, label):
 
 
 def _frame(axes, rows):
-    """Titles and scales; the accuracy's axis begins where the worse half of all evaluations lies."""
+    """Titles and scales; the accuracy's axis begins above the worst fifth of all evaluations."""
     worst = 100 * float(np.quantile([row["accuracy"] for row in rows], 0.2))
     for panel, across in zip(axes, ("step", "MiB sent per rank") * 2, strict=True):
         panel.set_xlabel(across)
@@ -65,7 +65,7 @@ def _frame(axes, rows):
             panel.set_xscale("log")
     for panel in axes[:2]:
         panel.set(ylabel="test accuracy, %")
-        panel.set_ylim(bottom=min(worst, 99))
+        panel.set_ylim(bottom=min(worst, 99), top=min(100.5, panel.get_ylim()[1]))
     for panel in axes[2:]:
         panel.set(ylabel="test loss", yscale="log")
         ticks(panel.yaxis)
