@@ -127,7 +127,7 @@ def draw_crossover(machine, rows, name):
         panel.set_xlabel("rate of every link")
         panel.set_xticks(list(places.values()), [link_rate_text(rate) for rate in places], rotation=45, ha="right")
         panel.minorticks_off()
-        _ticks(panel.yaxis, "x")
+        ticks(panel.yaxis, "x")
         _mark_processor_bound(panel, rows, places)
     drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return save(drawing, f"Speed-up over the better dense allreduce, {machine['link']}", machine, name)
