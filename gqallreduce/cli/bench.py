@@ -116,7 +116,7 @@ class _Bench:
         self.checked, self.problems = 0, []
         local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.ranks_here = comm.allreduce(local.size, op=MPI.MAX)
-        self.nodes = comm.allreduce(int(local.rank == 0))
+        self.nodes = machine.nodes(comm)
         self.room = comm.allreduce(machine.free_memory() // 2, op=MPI.MIN)
         local.Free()
         self.report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()

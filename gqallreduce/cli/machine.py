@@ -1,6 +1,6 @@
 """What a benchmark ran on: processor, memory, MPI, launcher, link, commit. No host names, no user's paths.
 
-Nothing here needs MPI except `describe`, which is told about it.
+Nothing here needs MPI except `nodes`; `describe` is told about it.
 """
 
 import contextlib
@@ -121,6 +121,16 @@ def link(nodes, environ=None):
     """What joins the ranks: a test bed names its links in GQALLREDUCE_LINK, otherwise it follows from the nodes."""
     said = (os.environ if environ is None else environ).get("GQALLREDUCE_LINK")
     return said or f"network between {nodes} nodes" if nodes > 1 else "shared memory"
+
+
+def nodes(comm):
+    """Nodes that the ranks of a communicator are on. Collective."""
+    from mpi4py import MPI
+
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    found = comm.allreduce(int(local.rank == 0))
+    local.Free()
+    return found
 
 
 def simd_levels():

@@ -33,7 +33,7 @@ def styles(rows):
 
 def draw_sums(machine, rows, name):
     """Draws time and speed-up against size and error against bits into name.png and name.svg; returns their paths."""
-    figure, axes = _figure(3)
+    drawing, axes = figure(3)
     style = styles(rows)
     by_scheme = defaultdict(list)
     for row in rows:
@@ -42,8 +42,8 @@ def draw_sums(machine, rows, name):
     _speedups(axes[1], by_scheme, style)
     _errors(axes[2], rows, style)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    return _save(figure, f"Sum of float32 matrices over {_where(machine)}", machine, name)
+    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return save(drawing, f"Sum of float32 matrices over {place(machine)}", machine, name)
 
 
 def _times(axes, by_scheme, style):
@@ -62,7 +62,7 @@ def _speedups(axes, by_scheme, style):
         axes.plot([row["bytes"] for row in rows], [row["speedup"] for row in rows], **style[scheme])
     axes.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
     axes.set(title="Speed-up over the better dense", ylabel="times as fast", yscale="log")
-    _ticks(axes.yaxis, "x")
+    ticks(axes.yaxis, "x")
     _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
 
 
@@ -82,14 +82,14 @@ def _errors(axes, rows, style):
     axes.set(xlabel="bits sent per value, relative to a dense ring's 32", ylabel="relative L2 error of the sum")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(_plain)
-    _ticks(axes.yaxis)
+    ticks(axes.yaxis)
     if lossy:
         _widen(axes, [32 / row["ratio"] for row in lossy], [row["error"] for row in lossy])
 
 
 def draw_codecs(machine, rows, name):
     """Draws times over memcpy's against size into name.png and name.svg; returns their paths."""
-    figure, axes = _figure(2)
+    drawing, axes = figure(2)
     present = {row["simd"] for row in rows}
     lines = {level: line for level, line in LEVEL_LINES.items() if level in present}
     looks = styles([{"scheme": row["codec"], "dense": False} for row in rows])
@@ -101,19 +101,19 @@ def draw_codecs(machine, rows, name):
                 panel.plot([row["bytes"] for row in found], ratios, **look, linestyle=line)
         panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
         panel.set(title=operation, ylabel="time / time of memcpy", yscale="log")
-        _ticks(panel.yaxis)
+        ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
     entries = [({**look, "linestyle": "none"}, codec) for codec, look in looks.items()]
     entries += [({"color": "#000000", "linestyle": line}, level) for level, line in lines.items()]
     handles = [_line_of(look, label) for look, label in entries]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
-    return _save(figure, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
+    drawing.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    return save(drawing, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
 
 
 def draw_crossover(machine, rows, name):
     """Draws speed-up against the rate of the links, a panel per size, into name.png and name.svg; returns the paths."""
     sizes = sorted({row["bytes"] for row in rows})
-    figure, axes = _figure(len(sizes))
+    drawing, axes = figure(len(sizes))
     quantized = [row for row in rows if not row["dense"]]
     looks = styles(quantized)
     places = _places({row["rate"] for row in rows})
@@ -127,10 +127,10 @@ def draw_crossover(machine, rows, name):
         panel.set_xlabel("rate of every link")
         panel.set_xticks(list(places.values()), [link_rate_text(rate) for rate in places], rotation=45, ha="right")
         panel.minorticks_off()
-        _ticks(panel.yaxis, "x")
+        ticks(panel.yaxis, "x")
         _mark_processor_bound(panel, rows, places)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    return _save(figure, f"Speed-up over the better dense allreduce, {machine['link']}", machine, name)
+    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return save(drawing, f"Speed-up over the better dense allreduce, {machine['link']}", machine, name)
 
 
 def _places(rates):
@@ -158,30 +158,32 @@ def _line_of(look, label):
     return Line2D([], [], label=label, **look)
 
 
-def _figure(panels):
+def figure(panels, lines=1):
+    """(figure, list of its axes, line by line) of `panels` beside each other in `lines` lines."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 5.6), layout="constrained", squeeze=False)
-    axes = axes[0]
-    for panel in axes:
+    size = 5.2 * panels, 1.4 + 4.2 * lines
+    made, axes = pyplot.subplots(lines, panels, figsize=size, layout="constrained", squeeze=False)
+    for panel in axes.flat:
         panel.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    return made, list(axes.flat)
 
 
-def _save(figure, title, machine, name):
+def save(drawing, title, machine, name):
+    """Writes name.png and name.svg with the title and the machine's description; returns their paths."""
     from matplotlib import pyplot
 
-    figure.suptitle(f"{title}\n{_line(machine)}", fontsize="medium")
+    drawing.suptitle(f"{title}\n{_line(machine)}", fontsize="medium")
     paths = [f"{name}.png", f"{name}.svg"]
     for path in paths:
         # Without a date the same rows give the same file.
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)
-    pyplot.close(figure)
+        drawing.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)
+    pyplot.close(drawing)
     return paths
 
 
@@ -198,7 +200,7 @@ def _widen(axes, horizontal, vertical):
     axes.set_ylim(min(vertical) / 2.5, max(vertical) * 2)
 
 
-def _ticks(axis, unit=""):
+def ticks(axis, unit=""):
     """Ticks at 1, 2, 5 of each decade, as plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -215,7 +217,8 @@ def _without_line(style):
     return {key: value for key, value in style.items() if key != "linestyle"} | {"markersize": 9}
 
 
-def _where(machine):
+def place(machine):
+    """The ranks and what joins them."""
     ranks, link = machine.get("ranks", "?"), machine.get("link", "")
     return f"{ranks} ranks, {link}" if link else f"{ranks} ranks"
 

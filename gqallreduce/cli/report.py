@@ -108,14 +108,15 @@ def _plain(value):
     raise TypeError(f"{type(value).__name__} in a result")
 
 
-def read(path):
-    """(machine, rows) of a file of JSON lines; rows without their kind."""
+def read(path, wanted=None):
+    """(machine, rows) of a file of JSON lines; all rows or those of one kind, without their kind."""
     machine, rows = {}, []
     for line in Path(path).read_text().splitlines():
         row = json.loads(line)
-        if row.pop("kind") == "machine":
+        kind = row.pop("kind")
+        if kind == "machine":
             machine = row
-        else:
+        elif wanted in (None, kind):
             rows.append(row)
     return machine, rows
 

@@ -12,9 +12,12 @@ Without `--with-mpi` nothing here imports MPI.
 
 import faulthandler
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +183,12 @@ def comm(request):
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
+
+
+@pytest.fixture
+def folder(comm):
+    """A folder of rank 0's; pytest's tmp_path is not made for several processes that start and end together."""
+    made = tempfile.mkdtemp() if comm.rank == 0 else None
+    yield Path(comm.bcast(made))
+    if made:
+        shutil.rmtree(made)

@@ -2,9 +2,6 @@
 
 import argparse
 import operator
-import shutil
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,22 +18,6 @@ def arguments(folder, *words):
     bench.add_arguments(parser)
     few = ["--min", "48", "--max", "96", "--repetitions", "2", "--output", str(folder / "sums")]
     return parser.parse_args([*few, "--schemes", *SCHEMES, *words])
-
-
-@pytest.fixture
-def comm():
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
-
-
-@pytest.fixture
-def folder(comm):
-    """A folder of rank 0's; pytest's tmp_path is not made for several processes that start and end together."""
-    made = tempfile.mkdtemp() if comm.rank == 0 else None
-    yield Path(comm.bcast(made))
-    if made:
-        shutil.rmtree(made)
 
 
 def test_the_benchmark_checks_writes_and_draws(folder, comm):

@@ -1,0 +1,4 @@
+"""A data-parallel training of a small network, as LBANN trains: what `bench/train_mlp.py` runs.
+
+To read in this order: `weights`, `network`, `optimizers`, `data`, `rules`, `sums`, `trainer`, `experiment`, `command`.
+"""

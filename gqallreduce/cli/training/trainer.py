@@ -1,0 +1,74 @@
+"""One rank's training: mini-batch by mini-batch, with a clock for computing and one for communicating.
+
+A step computes the gradients of this rank's part of the mini-batch, divided by the whole mini-batch, sums them over
+ranks weight by weight in the order of the backward pass, and updates the weights. Communication is the time inside the
+sums. No rank waits for another elsewhere in a step, so what a sum waits for a slower rank counts as communication, and
+is told apart as `wait`.
+"""
+
+from time import perf_counter
+
+import numpy as np
+
+
+class Trainer:
+    """Trains a network on its part of the data; every rank has one.
+
+    seconds
+        float64[steps, 3]: computing, communicating, and of that waiting.
+    sent, losses
+        per step: bytes this rank sent; sum of its samples' cross-entropies.
+    samples
+        per step: samples of the mini-batch over all ranks.
+    flush_seconds, flush_sent
+        of all extra steps so far.
+    last
+        (weight's name, Spent) of every sum of the last step.
+    """
+
+    def __init__(self, network, optimizer, sums, steps):
+        self._network, self._optimizer, self._sums = network, optimizer, sums
+        self._backward_order = list(reversed(network.weights))
+        self.seconds, self.sent = np.zeros((steps, 3)), np.zeros(steps)
+        self.losses, self.samples = np.zeros(steps), np.zeros(steps, np.int64)
+        self.flush_seconds, self.flush_sent = 0.0, 0.0
+        self.done = 0
+        self.last = []
+
+    def step(self, samples, images, labels, look=None):
+        """One mini-batch of `samples` over all ranks; look(weights) may see the gradients before they are summed."""
+        began = perf_counter()
+        loss = self._network.loss_and_gradients(images, labels, 1 / samples)
+        computed = perf_counter()
+        if look:
+            look(self._network.weights)
+        ready = perf_counter()
+        self.last = [(weight.name, self._sums(weight)) for weight in self._backward_order]
+        summed = perf_counter()
+        for weight in self._network.weights:
+            self._optimizer.update(weight)
+        updated = perf_counter()
+        wait = sum(spent.wait for _, spent in self.last)
+        self.seconds[self.done] = computed - began + updated - summed, summed - ready, wait
+        self.sent[self.done] = sum(spent.bytes_sent for _, spent in self.last)
+        self.losses[self.done], self.samples[self.done] = loss, samples
+        self.done += 1
+
+    def flush(self):
+        """What schemes with feedback owe, summed exactly and applied as one extra step of the optimizer."""
+        began = perf_counter()
+        owing, nbytes = self._sums.flush(self._backward_order)
+        for weight in owing:
+            self._optimizer.update(weight)
+        self.flush_seconds += perf_counter() - began
+        self.flush_sent += nbytes
+
+    @property
+    def total_seconds(self):
+        """Training so far, evaluation and bookkeeping left out."""
+        return float(self.seconds[: self.done, :2].sum()) + self.flush_seconds
+
+    @property
+    def total_sent(self):
+        """Bytes this rank sent so far."""
+        return float(self.sent[: self.done].sum()) + self.flush_sent
