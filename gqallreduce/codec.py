@@ -12,6 +12,11 @@ decode(wire, y, region, scale, streaming) -> bytes read
 decode_add(wire, y, region) -> bytes read
     y += what was encoded.
 Both raise WireError for bytes that are no message of this region, and never touch anything outside y.
+
+A codec that `lifts` keeps sums in other numbers than the values: `lift` turns a rank's own values into them, once, with
+the only error that is made; `sums` is the codec of such sums, and `lower` turns a finished one into values.
+A codec that `agrees` has `measure` called on every rank before the first encoding; the largest of those numbers goes to
+`agreed`, which gives the codec of this one call.
 """
 
 from __future__ import annotations
@@ -47,6 +52,10 @@ class Codec(ABC):
     working: ClassVar[np.dtype] = np.dtype(np.float32)
     # must `select` run over the whole range before its first region is encoded?
     selects: ClassVar[bool] = False
+    # are own values turned by `lift` into the numbers that `sums` encodes?
+    lifts: ClassVar[bool] = False
+    # must the largest `measure` of all ranks be known before the first encoding?
+    agrees: ClassVar[bool] = False
 
     @abstractmethod
     def grid(self, columns: Grid) -> Grid:
@@ -69,9 +78,33 @@ class Codec(ABC):
         """Which values it can send, each by itself (bool): by default the finite ones."""
         return np.isfinite(v)
 
-    def bind(self, dtype: str) -> Codec:
-        """The codec for buffers of this dtype; most do not care."""
+    def bind(self, dtype: str, terms: int = 1) -> Codec:
+        """The codec for buffers of this dtype and sums of so many terms; most do not care."""
         return self
+
+    @property
+    def sums(self) -> Codec:
+        """The codec of partial sums."""
+        return self
+
+    def lift(self, x, owed, owing, y, region: Region, stream) -> bool:
+        """For codecs with `lifts`: y := x + owed as `sums` takes it, owing := what that lost; y may be x.
+
+        True if a value is not finite; that value stays in y.
+        """
+        raise AssertionError(f"{self.name} lifts nothing")
+
+    def lower(self, y) -> bool:
+        """For codecs with `lifts`: a finished sum to values, in place; True if one is not finite."""
+        raise AssertionError(f"{self.name} lifts nothing")
+
+    def measure(self, parts) -> float:
+        """For codecs with `agrees`: this rank's number, from (region, x, owed, owing) of its whole vector."""
+        raise AssertionError(f"{self.name} agrees on nothing")
+
+    def agreed(self, largest: float) -> Codec:
+        """For codecs with `agrees`: the codec of a call in which `largest` is the largest number measured."""
+        raise AssertionError(f"{self.name} agrees on nothing")
 
     def select(self, parts, workspace):
         """For codecs with `selects`: decide what of a whole range is encoded, before its first region is.
@@ -84,11 +117,13 @@ class Codec(ABC):
 
     @classmethod
     def options(cls) -> dict:
-        return {field.name: field.default for field in dataclasses.fields(cls)}
+        return {field.name: field.default for field in dataclasses.fields(cls) if field.init}
 
     @classmethod
     def promises(cls) -> dict[str, bool]:
-        return {name: getattr(cls, name) for name in PROMISES}
+        """What the codec with its default options promises; others may promise more, or less."""
+        default = cls()
+        return {name: getattr(default, name) for name in PROMISES}
 
     @classmethod
     def make(cls, given: dict) -> Codec:

@@ -12,15 +12,15 @@ import os
 import time
 from collections import deque
 
+import numpy as np
 from mpi4py import MPI
 
 from gqallreduce import frame
 from gqallreduce.errors import Error, MismatchError, TimeoutError
-from gqallreduce.link import REQUESTS, Link, abandoned, pause
+from gqallreduce.link import LISTEN, REQUESTS, Link, abandoned, pause, wait
 from gqallreduce.message import Expected, ForeignFrame, Parcel
 
 POLL = 100e-6
-LISTEN = 2e-3
 LOOKS = 32
 MESSAGE_MOST = 1 << 30
 EAGER_MOST = 60 << 10
@@ -55,6 +55,7 @@ class Engine:
     def run(self) -> None:
         """Carry the call out. Errors are raised after the peers have been told by abort frames."""
         try:
+            self._agree()
             self._run()
         except ForeignFrame as foreign:
             if foreign.header is None:  # whoever aborts has told all
@@ -66,6 +67,19 @@ class Engine:
             raise
         finally:
             self._leave()
+
+    def _agree(self) -> None:
+        """The one number that some codecs need of all ranks before they begin."""
+        number = self.worker.measure()
+        if number is None:
+            return
+        largest, peers = np.array([number]), set(range(self.link.size)) - {self.link.rank}
+        if peers:
+            began = time.perf_counter()
+            request = self.link.comm.Iallreduce(MPI.IN_PLACE, [largest, MPI.DOUBLE], MPI.MAX)
+            wait(request, self.timeout, self.link, lambda: self.link.listen(self.call, self.tag, peers))
+            self.worker.spent.wait += time.perf_counter() - began
+        self.worker.agreed(float(largest[0]))
 
     def _run(self) -> None:
         coming, running = deque(self.lanes), []

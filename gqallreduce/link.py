@@ -20,6 +20,7 @@ from gqallreduce.message import ForeignFrame
 
 REQUESTS = 64
 SPIN = 100e-6
+LISTEN = 2e-3
 _LANES = 16
 _ABORTS = _LANES - 1  # no lane has this number
 _CALLS = 1024
@@ -91,15 +92,26 @@ class Link:
                     raise ForeignFrame(source)
 
 
-def wait(request, timeout: float, link: Link) -> None:
-    """Poll a collective's request; TimeoutError naming all other ranks after `timeout` seconds."""
-    began = time.perf_counter()
+def wait(request, timeout: float, link: Link, look=None) -> None:
+    """Poll a collective's request; TimeoutError naming all other ranks after `timeout` seconds.
+
+    look
+        called now and then; may raise, which gives the collective up.
+    """
+    began = looked = time.perf_counter()
     while not request.Test():
         pause(began)
-        if time.perf_counter() - began > timeout:
+        now = time.perf_counter()
+        try:
+            if look is not None and now - looked > LISTEN:
+                looked = now
+                look()
+            if now - began > timeout:
+                raise TimeoutError(timeout, set(range(link.size)) - {link.rank})
+        except BaseException:
             link.broken = True
             abandoned.append(request)
-            raise TimeoutError(timeout, set(range(link.size)) - {link.rank})
+            raise
 
 
 def pause(since: float) -> None:

@@ -44,6 +44,7 @@ class LocalAllreduce:
             if self.scheme.feedback:
                 owed, owing = self.memory[rank].open(key, sources[rank].size)
             worker.begin(sources[rank], targets[rank], owed, owing, hash64(self.seed, key), step, hash64(key))
+        _agree(workers)
         _carry(workers, self.order)
         flaws = {worker.flaw for worker in workers}
         for worker in workers:
@@ -65,6 +66,14 @@ class LocalAllreduce:
             schedule, self.scheme.codec, rank, self.size, source.shape, source.order, source.dtype, self.average,
             Workspace(), spent,
         )  # fmt: skip
+
+
+def _agree(workers: list[Worker]) -> None:
+    """Tell all the largest of what they measured, if their codec asks for it."""
+    numbers = [worker.measure() for worker in workers]
+    for worker in workers:
+        if None not in numbers:
+            worker.agreed(max(numbers))
 
 
 def _carry(workers: list[Worker], order) -> None:

@@ -61,11 +61,12 @@ class Scheme:
         wire = np.empty(self.codec.nbytes_bound(regions), np.uint8)
         stream = _kernels.Stream(hash64(seed, None), 0, 0, step & 0xFFFFFFFF)
         selected = self._select(x, regions)
+        codec = self.codec.agreed(self.codec.measure(_parts(x, regions))) if self.codec.agrees else self.codec
         at = 0
         for number, region in enumerate(regions):
             part = x[region.start : region.start + region.size]
             kept = None if selected is None else selected[number]
-            nbytes = self.codec.encode(part, None, None, wire[at:], region, stream, kept)
+            nbytes = codec.encode(part, None, None, wire[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
                 index = _first_flaw(self.codec, part)
                 raise NonFiniteError(None if np.isfinite(part[index]) else 0, None, region.start + index)
@@ -96,13 +97,16 @@ class Scheme:
     def _select(self, x, regions):
         if not self.codec.selects:
             return None
-        parts = Parts(regions, lambda region: (x[region.start : region.start + region.size], None, None))
-        steps = self.codec.select(parts, Workspace())
+        steps = self.codec.select(_parts(x, regions), Workspace())
         while True:
             try:
                 next(steps)
             except StopIteration as done:
                 return done.value
+
+
+def _parts(x, regions) -> Parts:
+    return Parts(regions, lambda region: (x[region.start : region.start + region.size], None, None))
 
 
 def _first_flaw(codec: Codec, x) -> int:

@@ -88,7 +88,7 @@ class Values:
             self.workspace.give(self._lent.pop(number))
 
     def form(self, place, piece: Piece):
-        """Begin a running value: own values + owed, exactly."""
+        """Begin a running value: own values + owed, exactly, or lifted."""
         value = self.new(place, piece)
         for region in piece.regions:
             if self.shared.poll_is_due():
@@ -96,13 +96,18 @@ class Values:
             began = perf_counter()
             x, owed = self.own(region)
             y = part(value, piece, region)
-            if _add_finite(x, owed, y):
+            if self._own_sum(x, owed, y, region):
                 self.blame(place, region, y, owed, own=True, formed=True)
             self.spent.encode += perf_counter() - began
 
+    def _own_sum(self, x, owed, y, region) -> bool:
+        if self.codec.lifts:
+            return self.codec.lift(x, owed, of(self.owing, region), y, region, self.shared.own_stream)
+        return _add_finite(x, owed, y)
+
     def decode(self, piece: Piece, payload, value, add: bool):
         """Decode a wire into a running value, or add it."""
-        decode = self.codec.decode_add if add else self.codec.decode
+        decode = self.codec.sums.decode_add if add else self.codec.sums.decode
         at = 0
         for region in piece.regions:
             if self.shared.poll_is_due():
@@ -141,7 +146,9 @@ class Values:
                     yield
                 began = perf_counter()
                 y = part(self.running[place], piece, region)
-                if not self.direct:
+                if self.codec.lifts and self.codec.lower(y):
+                    self._overflow(place, region, y)
+                elif not self.direct:
                     self._round(place, piece, region, y)
                 elif _scale(y, self.shared.scale):
                     self._overflow(place, region, y)

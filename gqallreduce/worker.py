@@ -39,7 +39,7 @@ class Worker:
     """
 
     def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, workspace, spent):
-        self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype)
+        self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype, size)
         self.rank, self.size = rank, size
         self.steps = program(schedule, rank, size)
         grid = self.codec.grid(columns(shape, order))
@@ -73,8 +73,22 @@ class Worker:
         """Start a call: Buffers, residuals (None without feedback), and what tells its frames from others'."""
         self.values = Values(self, source, target, owed, owing)
         self.key64, self.step, self.signature = key64, step & 0xFFFFFFFF, signature
+        self.own_stream = _kernels.Stream(key64, 0, self.rank, self.step)
         self.wires: dict[tuple, Frame] = {}
         self.selection, self.selecting = None, False
+
+    def measure(self) -> float | None:
+        """For codecs that agree, this rank's number: the largest of all ranks must be given to `agreed`; else None."""
+        if not self.codec.agrees:
+            return None
+        began = perf_counter()
+        number = self.codec.measure(self.values.own_parts())
+        self.spent.encode += perf_counter() - began
+        return number
+
+    def agreed(self, largest: float) -> None:
+        """Go on with the largest of all ranks' numbers."""
+        self.values.codec = self.codec.agreed(largest)
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error."""
@@ -140,13 +154,15 @@ class Worker:
 
         A region that is not finite does not end it: the first flaw in C order may lie in a later one.
         """
-        values, codec = self.values, self.codec
-        running = values.running.get(place)
+        values, codec = self.values, self.values.codec
+        running, lifts = values.running.get(place), codec.lifts
         owing = values.owing if len(move.holders) == 1 else None
+        if lifts and running is not None:
+            owing, codec = None, codec.sums  # all that is lost was lost before
         selected = None
-        if codec.selects:
+        if self.codec.selects:
             selected = yield from self._select(piece, running, owing)
-        stream = _kernels.Stream(self.key64, move.hop, move.holders[0], self.step)
+        stream = self.own_stream if lifts else _kernels.Stream(self.key64, move.hop, move.holders[0], self.step)
         at, end = frame.SIZE, frame.SIZE + piece.bound
         for number, region in enumerate(piece.regions):
             if self.poll_is_due():
@@ -211,7 +227,7 @@ class Worker:
             yield from values.decode_result(place, piece, payload)
             return
         running = values.running[place] if place in values.running else values.new(place, piece)
-        if values.owing is None or len(holders) == 1:
+        if values.owing is None or len(holders) == 1 or values.codec.lifts:
             yield from values.decode(piece, payload, running, add=False)
             return
         begin, stop = piece.share(holders.index(self.rank), len(holders))

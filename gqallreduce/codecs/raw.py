@@ -27,7 +27,7 @@ class Raw(PlainCodec):
     unbiased = True
     linear = True
 
-    def bind(self, dtype: str) -> Codec:
+    def bind(self, dtype: str, terms: int = 1) -> Codec:
         if dtype == "float32":
             return self
         return _RawFloat64() if dtype == "float64" else CODECS[dtype]()
