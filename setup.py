@@ -13,6 +13,7 @@ kernels = Extension(
         "gqallreduce/_kernels.pyx",
         "csrc/dispatch.cpp",
         "csrc/doors.cpp",
+        "csrc/integers_doors.cpp",
         "csrc/levels_doors.cpp",
         "csrc/plain_doors.cpp",
         "csrc/threads.cpp",

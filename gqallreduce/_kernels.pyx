@@ -91,6 +91,25 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     int c_levels_decode_add "gq::levels_decode_add" (
         const uint8_t* wire, float* y, size_t n, const CLevels& levels, const Grid& grid)
 
+cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
+    cdef struct CLift "gq::Lift":
+        float unit
+        bint ternary
+    void c_measure "gq::measure" (
+        const float* x, const float* e, size_t n, bint squares, uint32_t* largest, double* total)
+    size_t c_integers_bound "gq::integers_bound" (size_t n, uint32_t terms)
+    int c_integers_lift "gq::integers_lift" (
+        const float* x, const float* e, float* r, float* m, size_t n, const CLift& lift, uint64_t first,
+        const CStream& stream)
+    int64_t c_integers_encode_own "gq::integers_encode_own" (
+        const float* x, const float* e, float* r, uint8_t* wire, size_t n, const CLift& lift, uint64_t first,
+        const CStream& stream)
+    int64_t c_integers_encode "gq::integers_encode" (
+        const float* m, uint8_t* wire, size_t n, float unit, uint32_t terms)
+    int64_t c_integers_decode "gq::integers_decode" (
+        const uint8_t* wire, size_t nbytes, float* y, size_t n, float unit, bint whole, float scale, bint add,
+        uint32_t terms)
+
 
 # A float32 array, or float32s as bytes at any address.
 ctypedef fused FloatsOrBytes:
@@ -514,6 +533,113 @@ def levels_decode_add(const uint8_t[::1] wire not None, float[::1] y not None, L
         bad = c_levels_decode_add(wire_at, y_at, n, levels.data, grid)
     if bad:
         raise WireError("a bucket with a norm that is negative or not finite")
+
+
+# --- integers ---
+
+
+def measure(const float[::1] x not None, const float[::1] e, bint squares):
+    """(max |v|, sum of v * v by the sum rule or 0.0 if not asked for), v = x + e; not finite if a value is not."""
+    cdef size_t n = x.shape[0]
+    require_errors(e, None, n)
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    cdef uint32_t largest = 0
+    cdef double total = 0
+    with nogil:
+        c_measure(x_at, e_at, n, squares, &largest, &total)
+    return float(np.uint32(largest).view(np.float32)), total
+
+
+cdef uint32_t require_terms(uint32_t terms) except 0:
+    if not 1 <= terms < 1 << 24:
+        raise ValueError(f"terms of a sum: got {terms}, expected 1 to 2^24 - 1")
+    return terms
+
+
+def integers_bound(size_t n, uint32_t terms):
+    """The most bytes that a region of n integers up to `terms` takes."""
+    return c_integers_bound(n, require_terms(terms))
+
+
+def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None, float unit,
+                  bint ternary, uint64_t first, Stream stream not None):
+    """m = x + e as multiples of the unit (m may be x), r (if given) the error; `first`: the global index.
+
+    Returns 1 if a value is not finite, which then stays in m, else 0.
+    """
+    cdef size_t n = x.shape[0]
+    require_errors(e, r, n)
+    require("elements of m", m.shape[0], n)
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    cdef float* r_at = out_of(r)
+    cdef float* m_at = out_of(m)
+    cdef CLift lift = CLift(unit, ternary)
+    cdef int bad
+    with nogil:
+        bad = c_integers_lift(x_at, e_at, r_at, m_at, n, lift, first, stream.data)
+    return bad
+
+
+def integers_encode_own(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
+                        float unit, bint ternary, uint64_t first, Stream stream not None):
+    """wire = the multiples of the unit that x + e become, r (if given) the error; `first`: the global index.
+
+    Returns the bytes written; -1 if a value is not finite.
+    """
+    cdef size_t n = x.shape[0]
+    require_errors(e, r, n)
+    if <size_t> wire.shape[0] < c_integers_bound(n, 1):
+        raise ValueError(f"bytes of wire: got {wire.shape[0]}, expected at least {c_integers_bound(n, 1)}")
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    cdef float* r_at = out_of(r)
+    cdef uint8_t* wire_at = bytes_out(wire)
+    cdef CLift lift = CLift(unit, ternary)
+    cdef int64_t nbytes
+    with nogil:
+        nbytes = c_integers_encode_own(x_at, e_at, r_at, wire_at, n, lift, first, stream.data)
+    return nbytes
+
+
+def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, float unit, uint32_t terms):
+    """wire = the integers in m. Returns the bytes written; -1 if one times the unit leaves float32.
+
+    WireError if one is larger than `terms`: somebody sent what it should not have.
+    """
+    cdef size_t n = m.shape[0]
+    cdef size_t bound = integers_bound(n, terms)
+    if <size_t> wire.shape[0] < bound:
+        raise ValueError(f"bytes of wire: got {wire.shape[0]}, expected at least {bound}")
+    cdef const float* m_at = in_of(m)
+    cdef uint8_t* wire_at = bytes_out(wire)
+    cdef int64_t nbytes
+    with nogil:
+        nbytes = c_integers_encode(m_at, wire_at, n, unit, terms)
+    if nbytes == -2:
+        raise WireError(f"a sum of at most {terms} terms has become larger than that")
+    return nbytes
+
+
+def integers_decode(const uint8_t[::1] wire not None, float[::1] y not None, float unit, uint32_t terms, bint whole,
+                    float scale=1.0, bint add=False):
+    """y = the decoded values * scale, or y += them; as integers if `whole`, else times the unit.
+
+    The unit on the wire must be `unit`, if that is not negative, and no integer larger than `terms`. `wire` may go on
+    after the message. Returns the bytes of the message.
+    """
+    cdef size_t n = y.shape[0]
+    cdef size_t length = wire.shape[0]
+    require_terms(terms)
+    cdef const uint8_t* wire_at = bytes_in(wire)
+    cdef float* y_at = out_of(y)
+    cdef int64_t nbytes
+    with nogil:
+        nbytes = c_integers_decode(wire_at, length, y_at, n, unit, whole, scale, add, terms)
+    if nbytes < 0:
+        raise WireError(f"not {n} integers of at most {terms} in {length} bytes")
+    return nbytes
 
 
 # --- selection and adaptive ---

@@ -35,6 +35,12 @@ struct Levels {
   float gap[256];    // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
 };
 
+// How own values become multiples of `unit`: by threshold, or ternary at random. See integers.hpp.
+struct Lift {
+  float unit;
+  bool ternary;
+};
+
 // `streaming`: the array written (r or y) is not read again soon, see sink.hpp; it changes no value.
 struct Kernels {
   const char* name;
@@ -93,6 +99,16 @@ struct Kernels {
                        const Levels& levels, bool l2, const Grid& grid, const Stream& stream);
   int (*levels_decode)(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
                        const Grid& grid, float scale, bool add);
+
+  // integers.hpp: what the comments there say.
+  void (*measure)(const float* x, const float* e, std::size_t n, bool squares, std::uint32_t* largest, double* sum);
+  int (*integers_lift)(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
+                       std::uint64_t first, const Stream& stream);
+  std::int64_t (*integers_encode_own)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                                      const Lift& lift, std::uint64_t first, const Stream& stream);
+  std::int64_t (*integers_encode)(const float* m, std::uint8_t* wire, std::size_t n, float unit, std::uint32_t terms);
+  int (*integers_decode)(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, float unit, float scale,
+                         bool add, std::uint32_t terms);
 };
 
 const Kernels& kernels();          // the level in use

@@ -40,8 +40,8 @@ static inline std::uint32_t largest_magnitude(const float* x, const float* e, st
   return largest;
 }
 
-// sqrt(sum of v * v), in float64 by the sum rule, rounded to float32.
-static inline float euclidean_norm(const float* x, const float* e, std::size_t n) {
+// The sum of v * v in float64 by the sum rule.
+static inline double sum_of_squares(const float* x, const float* e, std::size_t n) {
   double sum = 0;
   float block[kSumBlock];
   for (std::size_t done = 0; done < n; done += kSumBlock) {
@@ -50,11 +50,11 @@ static inline float euclidean_norm(const float* x, const float* e, std::size_t n
       for (std::size_t i = 0; i < part; ++i) block[i] = x[done + i] + e[done + i];
     sum += block_sum(e ? block : x + done, part, Square());
   }
-  return static_cast<float>(__builtin_sqrt(sum));
+  return sum;
 }
 
 static inline float bucket_norm(const float* x, const float* e, std::size_t n, bool l2) {
-  if (l2) return euclidean_norm(x, e, n);
+  if (l2) return static_cast<float>(__builtin_sqrt(sum_of_squares(x, e, n)));
   const std::uint32_t bits = largest_magnitude(x, e, n);
   float norm;
   std::memcpy(&norm, &bits, sizeof norm);

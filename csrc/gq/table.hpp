@@ -2,6 +2,7 @@
 #include "gq/adaptive.hpp"
 #include "gq/cast.hpp"
 #include "gq/columns.hpp"
+#include "gq/integers.hpp"
 #include "gq/kernels.hpp"
 #include "gq/levels.hpp"
 #include "gq/onebit.hpp"
@@ -44,6 +45,11 @@ const Kernels table = {
     unpack,
     levels_encode,
     levels_decode,
+    measure,
+    integers_lift,
+    integers_encode_own,
+    integers_encode,
+    integers_decode,
 };
 }  // namespace GQ_NAMESPACE
 }  // namespace gq

@@ -138,6 +138,8 @@ def test_raw_carries_float64_beyond_float32(schedule):
 @every_schedule
 @pytest.mark.parametrize("average", [False, True])
 def test_a_sum_that_leaves_float32_is_nobodys_fault(text, schedule, average):
+    if text.startswith("threshold"):
+        pytest.skip("no more than the threshold travels; of a large one see its own tests")
     for ranks in (2, 3, 4, 5):
         local = warm(text, schedule, ranks, (50,), average=average)
         values = [np.full(50, 0.5, np.float32) for _ in range(ranks)]
@@ -164,8 +166,8 @@ def test_an_overflow_of_the_raw_sum_names_its_first_index(schedule):
 @every_schedule
 def test_a_sum_that_leaves_only_the_buffers_format_is_nobodys_fault(text, schedule):
     """16 bits: the range is tested after `average`."""
-    if "pi=64" in text:
-        pytest.skip("one value of 50 travels: too few to meet")
+    if "pi=64" in text or text.startswith("threshold"):
+        pytest.skip("one value of 50 travels, too few to meet; or no more than the threshold of each")
     for ranks in (2, 4):  # two values that meet are enough: not all ranks need to choose the same
         total, mean = (warm(text, schedule, ranks, (50,), "float16", average=average) for average in (False, True))
         values = [placed(np.full(50, 40000.0), "float16") for _ in range(ranks)]

@@ -1,0 +1,92 @@
+"""Values rounded at random to -1, 0 or 1 times a scale; with a scale that all ranks share, sums travel as integers.
+
+Wire: that of gqallreduce/integers.py; the unit is the scale.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gqallreduce import _kernels, layout
+from gqallreduce.codec import choice, register
+from gqallreduce.integers import ANY_UNIT, IntegerCodec
+
+
+@register
+class TernGrad(IntegerCodec):
+    """TernGrad: each value becomes its sign times a scale s with probability |v| / s, else zero.
+
+    clip
+        a rank's values are clipped to clip times their standard deviation about zero (root mean square); 0 or None for
+        no clipping. What is cut off is owed, with feedback, and lost without it: only clip=0 is unbiased.
+    shared
+        True: s is the largest magnitude of any rank, after clipping, agreed before the first message; a rank's own
+        values are rounded once and their sums travel as exact integers, the same on every schedule. False: each message
+        has its own scale (one per block of 2^18 values), and partial sums are rounded again.
+    Variance: |v| (s - |v|) per value of at most s, for each rounding: one per rank if shared. Unbiased to 2^-16 of s.
+    A vector whose values have one magnitude is exact, zeros are.
+    Cost: 2 bits per value, or 9 bits per value that is not zero where that is less; shared sums of P values up to
+    log2(2P + 1) bits, rounded up; 4 bytes per block and at most 22 per 4096 values.
+    Source: Wen et al., TernGrad, NeurIPS 2017, eq. 3, 5 and section 4; differs: the deviation is taken about zero,
+    since about the mean it is zero for a single or a constant value, which would never be sent; where it exceeds the
+    largest magnitude, that is the scale; a rank clips to the scale that is shared, not to a lower one of its own.
+    """
+
+    clip: float | None = 2.5
+    shared: bool = True
+
+    name = "terngrad"
+    source = "Wen et al., TernGrad, NeurIPS 2017"
+    example = "direct/terngrad(clip=2.5, shared=True)"
+    ternary = True
+
+    def __post_init__(self):
+        choice(self, "shared", True, False)
+        number = isinstance(self.clip, (int, float)) and not isinstance(self.clip, bool) and 0 <= self.clip < math.inf
+        if not number and self.clip is not None:
+            raise ValueError(f"terngrad: clip={self.clip!r}, expected a number >= 0, or None")
+
+    @property
+    def unbiased(self) -> bool:
+        return not self.clip
+
+    @property
+    def linear(self) -> bool:
+        return self.shared
+
+    @property
+    def lifts(self) -> bool:
+        return self.shared
+
+    @property
+    def agrees(self) -> bool:
+        return self.shared
+
+    def grid(self, columns: layout.Grid) -> layout.Grid:
+        return layout.Grid(1 if self.shared else layout.BLOCK)
+
+    def unit_of(self, x, owed) -> float:
+        return self.unit if self.unit != ANY_UNIT else self._scale([(x, owed)])
+
+    def measure(self, parts) -> float:
+        """The scale of a rank's own values, 0 if one is not finite: that comes out when it is encoded."""
+        scale = self._scale((x, owed) for _, x, owed, _ in parts)
+        return scale if scale < math.inf else 0.0
+
+    def agreed(self, largest: float) -> TernGrad:
+        return self.knowing(unit=largest)
+
+    def _scale(self, parts) -> float:
+        largest = squares = 0.0
+        count = 0
+        for x, owed in parts:
+            magnitude, summed = _kernels.measure(x, owed, bool(self.clip))
+            if not magnitude < math.inf:
+                return math.inf
+            largest, squares, count = max(largest, magnitude), squares + summed, count + x.size
+        if not self.clip or not count:
+            return largest
+        with np.errstate(over="ignore"):
+            return min(largest, float(np.float32(self.clip * math.sqrt(squares / count))))
