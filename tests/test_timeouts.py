@@ -113,8 +113,10 @@ def test_a_rank_that_does_not_call(ranks, schedule, elements, late):
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_two_ranks_and_many(ranks, size):
-    reports = ranks(IN_CALL.format(silent=0, late=True, elements=300_000, scheme="qsgd/ef"), size)
+@pytest.mark.parametrize("scheme", ["qsgd/ef", "terngrad/ef"])
+def test_two_ranks_and_many(ranks, scheme, size):
+    """Also where they first agree on a scale."""
+    reports = ranks(IN_CALL.format(silent=0, late=True, elements=300_000, scheme=scheme), size)
     assert reports[0]["call"][0][0] == "TimeoutError"
     the_others_name(reports, 0)
     assert [report["fresh"] for report in reports] == ["works"] * size

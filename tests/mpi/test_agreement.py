@@ -128,6 +128,16 @@ def test_an_invalid_call_for_a_known_key_on_every_schedule(comm, schedule, eleme
     works(comm, make(comm))
 
 
+def test_an_invalid_call_while_the_others_agree_on_a_scale(comm):
+    allreduce = make(comm, "terngrad/ef")
+    allreduce(np.ones(90, np.float32), key="w")
+    array = np.ones(9, np.int32) if comm.rank == 0 else np.ones(90, np.float32)
+    found = errors(comm, allreduce, array, key="w")
+    assert found[0][0] is TypeError
+    assert found[1:] == [(gq.MismatchError, {"field": "arguments", "ranks": (0,)})] * (comm.size - 1)
+    works(comm, make(comm, "terngrad/ef"))
+
+
 def test_an_invalid_call_for_the_key_none(comm):
     """Which may have been used for several shapes: the ranks that wait for another one hear of it all the same."""
     allreduce = make(comm, "raw")

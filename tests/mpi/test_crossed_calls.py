@@ -36,10 +36,12 @@ def test_crossed_keys(comm, schedule, sizes, last):
 
 @pytest.mark.parametrize("odd", [0, 1])
 @pytest.mark.parametrize("sizes", [(SMALL, LARGE), (LARGE, SMALL)])
-def test_crossed_keys_whose_schedules_differ(comm, sizes, odd):
-    allreduce = gq.Allreduce("qsgd(bits=8)/ef", comm=comm, timeout=TIMEOUT)
+@pytest.mark.parametrize("text", ["qsgd(bits=8)/ef", "terngrad/ef"])
+def test_crossed_keys_whose_schedules_differ(comm, text, sizes, odd):
+    """Both calls of terngrad agree on a scale first: on that of the two mixed, with which they come no further."""
+    allreduce = gq.Allreduce(text, comm=comm, timeout=TIMEOUT)
     cross(comm, allreduce, ("a", sizes[0]), ("b", sizes[1]), odd)
-    works(comm, gq.Allreduce("qsgd(bits=8)/ef", comm=comm, timeout=TIMEOUT))
+    works(comm, gq.Allreduce(text, comm=comm, timeout=TIMEOUT))
 
 
 def test_what_is_owed_is_as_before_the_crossed_call(comm):
@@ -80,8 +82,12 @@ def test_a_broken_object_leaves_the_cache_and_the_others_go_on(comm):
     assert (array == comm.size).all()
 
 
-def test_two_objects_crossed(comm):
-    a, b = (gq.Allreduce(text, comm=comm, timeout=TIMEOUT) for text in ("ring/raw", "direct/qsgd/ef"))
+@pytest.mark.parametrize(
+    "texts", [("ring/raw", "direct/qsgd/ef"), ("direct/terngrad/ef", "ring/raw"), ("ring/qsgd", "ring/terngrad")]
+)
+def test_two_objects_crossed(comm, texts):
+    """Also where only one of the two agrees on a scale first, which the other ranks have nothing to say to."""
+    a, b = (gq.Allreduce(text, comm=comm, timeout=TIMEOUT) for text in texts)
     for allreduce in (a, b):
         works(comm, allreduce, key="w")
     found = errors(comm, b if comm.rank == 0 else a, np.ones(39, np.float32), key="w")

@@ -70,7 +70,7 @@ def test_what_is_not_finite_is_named_alike(comm, scheme):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("scheme", pairs())
+@pytest.mark.parametrize("scheme", [scheme for scheme in pairs() if "/threshold" not in scheme])
 def test_a_sum_that_overflows_has_no_rank(comm, scheme):
     assert fails_then_works(comm, scheme, overflowing(comm.size))[0] is None
 
