@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "gq/bits.hpp"
+#include "gq/integers_lift.hpp"
 #include "gq/integers_wire.hpp"
 #include "gq/vectors.hpp"
 
@@ -106,30 +107,28 @@ static inline std::uint64_t entry_mask(const float* m, std::size_t n) {
   return mask;
 }
 
-// The entries of a tile: first where they are, then, if they are few, their gaps and values.
-struct Entries {
-  static constexpr std::size_t kWords = kTileValues / 64;
-  std::size_t count = 0, gap_bytes = 0;
-  std::uint64_t mask[kWords];
-  std::uint8_t gaps[kTileValues + kTileValues / 255 + 1];
-  float value[kTileValues];
+static inline std::size_t count_bits(const std::uint64_t* mask, std::size_t n) {
+  std::size_t count = 0;
+  for (std::size_t word = 0; word < (n + 63) / 64; ++word) count += std::size_t(__builtin_popcountll(mask[word]));
+  return count;
+}
 
-  Entries(const float* m, std::size_t n) {
-    for (std::size_t begin = 0; begin < n; begin += 64) {
-      mask[begin / 64] = entry_mask(m + begin, n - begin < 64 ? n - begin : 64);
-      count += static_cast<std::size_t>(__builtin_popcountll(mask[begin / 64]));
-    }
-  }
+// The gap bytes of the entries of a tile.
+struct Gaps {
+  std::size_t size = 0;
+  std::uint8_t byte[kTileValues + kTileValues / 255 + 1];
 
-  void collect(const float* m, std::size_t n) {
-    std::size_t next = 0, entry = 0;  // next: after the last entry
+  // Calls each(at) for every set bit.
+  template <class Each>
+  Gaps(const std::uint64_t* mask, std::size_t n, Each each) {
+    std::size_t next = 0;  // after the last entry
     for (std::size_t begin = 0; begin < n; begin += 64)
       for (std::uint64_t left = mask[begin / 64]; left; left &= left - 1) {
         const std::size_t at = begin + static_cast<std::size_t>(__builtin_ctzll(left));
         std::size_t gap = at - next;
-        for (; gap >= 255; gap -= 255) gaps[gap_bytes++] = 255;
-        gaps[gap_bytes++] = static_cast<std::uint8_t>(gap);
-        value[entry++] = m[at];
+        for (; gap >= 255; gap -= 255) byte[size++] = 255;
+        byte[size++] = static_cast<std::uint8_t>(gap);
+        each(at);
         next = at + 1;
       }
   }
@@ -137,30 +136,83 @@ struct Entries {
 
 // --- tiles ---
 
-// Returns the bytes written: at most those of the dense form. `largest` bounds the magnitudes.
+// Returns where the codes of a sparse tile begin.
+static inline std::uint8_t* write_sparse_head(int width, std::size_t count, const Gaps& gaps, std::uint8_t* out) {
+  *out = static_cast<std::uint8_t>(kSparse + width);
+  store(out + 1, static_cast<std::uint16_t>(count));
+  store(out + 3, static_cast<std::uint16_t>(gaps.size));
+  std::memcpy(out + kSparseHead, gaps.byte, gaps.size);
+  return out + kSparseHead + gaps.size;
+}
+
+static inline std::size_t write_zeros(std::uint8_t* out) {
+  *out = kZeros;
+  return 1;
+}
+
+// n integers with magnitudes of at most `largest`. Returns the bytes written: at most those of the dense form.
 static inline std::size_t write_tile(const float* m, std::size_t n, std::uint32_t largest, std::uint8_t* out) {
+  std::uint64_t entry[kTileValues / 64];
+  for (std::size_t begin = 0; begin < n; begin += 64)
+    entry[begin / 64] = entry_mask(m + begin, n - begin < 64 ? n - begin : 64);
+  const std::size_t count = count_bits(entry, n);
+  if (count == 0) return write_zeros(out);
   const int width = width_of(largest), narrow = largest > 1 ? width : 1;
-  const std::size_t dense = 1 + code_bytes(n, width);
-  Entries entries(m, n);
-  if (entries.count == 0) {
-    *out = kZeros;
-    return 1;
-  }
-  const std::size_t codes = code_bytes(entries.count, narrow);
-  if (kSparseHead + entries.count + codes < dense) {
-    entries.collect(m, n);
-    const std::size_t sparse = kSparseHead + entries.gap_bytes + codes;
-    if (sparse < dense) {
-      *out = static_cast<std::uint8_t>(kSparse + narrow);
-      store(out + 1, static_cast<std::uint16_t>(entries.count));
-      store(out + 3, static_cast<std::uint16_t>(entries.gap_bytes));
-      std::memcpy(out + kSparseHead, entries.gaps, entries.gap_bytes);
-      write_codes(entries.value, entries.count, narrow, out + kSparseHead + entries.gap_bytes);
-      return sparse;
+  const std::size_t dense = 1 + code_bytes(n, width), codes = code_bytes(count, narrow);
+  if (kSparseHead + count + codes < dense) {
+    float value[kTileValues];
+    std::size_t found = 0;
+    const Gaps gaps(entry, n, [&](std::size_t at) { value[found++] = m[at]; });
+    if (kSparseHead + gaps.size + codes < dense) {
+      write_codes(value, count, narrow, write_sparse_head(narrow, count, gaps, out));
+      return kSparseHead + gaps.size + codes;
     }
   }
   *out = static_cast<std::uint8_t>(width);
   write_codes(m, n, width, out + 1);
+  return dense;
+}
+
+// Bit k of the lower 32 to bit 2 k.
+static inline std::uint64_t spread(std::uint64_t bits) {
+#if GQ_LEVEL >= 1
+  return _pdep_u64(bits, 0x5555555555555555);
+#else
+  bits &= 0xffffffff;
+  bits = (bits | bits << 16) & 0x0000ffff0000ffff;
+  bits = (bits | bits << 8) & 0x00ff00ff00ff00ff;
+  bits = (bits | bits << 4) & 0x0f0f0f0f0f0f0f0f;
+  bits = (bits | bits << 2) & 0x3333333333333333;
+  return (bits | bits << 1) & 0x5555555555555555;
+#endif
+}
+
+// The same bytes as write_tile's for the integers -1, 0 and 1 of own values.
+static inline std::size_t write_signs(const Signs& signs, std::size_t n, std::uint8_t* out) {
+  const std::size_t count = count_bits(signs.sent, n);
+  if (count == 0) return write_zeros(out);
+  const std::size_t dense = 1 + code_bytes(n, 2), codes = code_bytes(count, 1);
+  if (kSparseHead + count + codes < dense) {
+    std::uint8_t code[kTileValues / 8] = {};
+    std::size_t found = 0;
+    const Gaps gaps(signs.sent, n, [&](std::size_t at) {
+      const std::uint64_t positive = ~signs.negative[at / 64] >> at % 64 & 1;
+      code[found / 8] |= static_cast<std::uint8_t>(positive << found % 8);
+      ++found;
+    });
+    if (kSparseHead + gaps.size + codes < dense) {
+      std::memcpy(write_sparse_head(1, count, gaps, out), code, codes);
+      return kSparseHead + gaps.size + codes;
+    }
+  }
+  *out++ = 2;
+  for (std::size_t begin = 0; begin < n; begin += 64, out += 16) {  // code 0, 1 or 2: 1 is zero
+    const std::size_t height = n - begin < 64 ? n - begin : 64;
+    const std::uint64_t sent = signs.sent[begin / 64], high = sent & ~signs.negative[begin / 64];
+    const std::uint64_t low = ~sent & ~std::uint64_t(0) >> (64 - height);
+    const std::uint64_t word[2] = {spread(low) | spread(high) << 1, spread(low >> 32) | spread(high >> 32) << 1};
+    std::memcpy(out, word, code_bytes(height, 2));
+  }
   return dense;
 }
 
@@ -181,20 +233,53 @@ static inline bool read_sparse(const std::uint8_t* wire, float* y, std::size_t n
   return entry == count;
 }
 
+#if GQ_LEVEL >= 1
+
+// Reads as many of n codes of up to four bits as come before `end`, whole vectors at a time; returns how many.
+static inline std::size_t read_by_table(const std::uint8_t* in, const std::uint8_t* end, float* y, std::size_t n,
+                                        int width, const Limits& limits, float scale, bool add, bool* bad) {
+  float entry[16];
+  for (int k = 0; k < 16; ++k) {
+    const std::int32_t value = (k & ((1 << width) - 1)) - middle(width);
+    const bool good = limits.hold(static_cast<std::uint32_t>(value < 0 ? -value : value));
+    entry[k] = good ? static_cast<float>(value) * limits.unit * scale : __builtin_nanf("");
+  }
+  const Table table(entry);
+  const std::size_t step = kWidth / 8 * width;
+  Ints wrong = {};
+  std::size_t i = 0;
+  for (; i + kWidth <= n && in + step + kExpandReads <= end; i += kWidth, in += step) {
+    const Floats v = table[expand(in, width)];
+    wrong |= v != v;
+    store(y + i, add ? load<Floats>(y + i) + v : v);
+  }
+  *bad = sign_bits(wrong) != 0;
+  return i;
+}
+
+#endif
+
 // y = m * unit * scale, or y += m * unit (scale is 1 then), of a tile whose bytes are all there. False if an integer
 // is beyond the limits.
 static inline bool read_tile(const std::uint8_t* wire, float* y, std::size_t n, const Limits& limits, float scale,
                              bool add) {
-  if (wire[0] == kZeros || wire[0] > kSparse) {
+  const int width = wire[0];
+  if (width == kZeros || width > kSparse) {
     if (!add) std::memset(y, 0, n * sizeof(float));
-    return wire[0] == kZeros || read_sparse(wire, y, n, limits, scale);
+    return width == kZeros || read_sparse(wire, y, n, limits, scale);
   }
+  std::size_t i = 0;
+  bool bad = false;
+#if GQ_LEVEL >= 1
+  if (width <= 4) i = read_by_table(wire + 1, wire + 1 + code_bytes(n, width), y, n, width, limits, scale, add, &bad);
+#endif
   alignas(64) float m[kTileValues];
-  if (!limits.hold(read_codes(wire + 1, n, wire[0], m))) return false;
+  if (bad || !limits.hold(read_codes(wire + 1 + code_bytes(i, width), n - i, width, m))) return false;
+  y += i;
   if (add)
-    for (std::size_t i = 0; i < n; ++i) y[i] += m[i] * limits.unit;
+    for (std::size_t k = 0; k < n - i; ++k) y[k] += m[k] * limits.unit;
   else
-    for (std::size_t i = 0; i < n; ++i) y[i] = m[i] * limits.unit * scale;
+    for (std::size_t k = 0; k < n - i; ++k) y[k] = m[k] * limits.unit * scale;
   return true;
 }
 

@@ -1,0 +1,127 @@
+// Own values to integers, the only step of a linear codec that makes an error: by threshold, or ternary at random. The
+// results are multiples in float32, or, where a message is made of them at once, a bit that is set where a value is
+// sent and one that is set where it is negative.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "gq/integers_wire.hpp"
+#include "gq/kernels.hpp"
+#include "gq/levels_round.hpp"
+#include "gq/random.hpp"
+#include "gq/vectors.hpp"
+
+namespace gq {
+namespace GQ_NAMESPACE {
+
+#if GQ_LEVEL == 2
+static inline std::uint64_t sign_bits(Ints v) { return _mm512_movepi32_mask((Register)v); }
+#elif GQ_LEVEL == 1
+static inline std::uint64_t sign_bits(Ints v) { return std::uint32_t(_mm256_movemask_ps((__m256)v)); }
+#endif
+
+// m[i] = the multiple, or v where it is not finite. m may be the array that is read.
+struct Multiples {
+  float* m;
+
+  void put(std::size_t i, float v, bool sent, bool finite) const {
+    m[i] = !finite ? v : sent ? __builtin_copysignf(1.0f, v) : 0.0f;
+  }
+#if GQ_LEVEL >= 1
+  void put(std::size_t i, Floats v, Ints sent, Ints infinite) const {
+    const Ints one = ((Ints)v & std::int32_t(0x80000000)) | 0x3f800000;
+    store(m + i, infinite ? v : (Floats)(one & sent));
+  }
+#endif
+};
+
+// One tile of own values in two bits each.
+struct Signs {
+  static constexpr std::size_t kWords = kTileValues / 64;
+  std::uint64_t sent[kWords] = {}, negative[kWords] = {};
+
+  void put(std::size_t i, float v, bool is_sent, bool) {
+    sent[i / 64] |= std::uint64_t(is_sent) << i % 64;
+    negative[i / 64] |= std::uint64_t(__builtin_signbit(v) != 0) << i % 64;
+  }
+#if GQ_LEVEL >= 1
+  void put(std::size_t i, Floats v, Ints is_sent, Ints) {  // i is a multiple of kWidth
+    sent[i / 64] |= sign_bits(is_sent) << i % 64;
+    negative[i / 64] |= sign_bits((Ints)v) << i % 64;
+  }
+#endif
+};
+
+// Is a magnitude sent? By threshold, or at random with probability magnitude / unit (to 2^-17).
+static inline bool is_sent(float magnitude, const Lift& lift, std::uint16_t random) {
+  if (!lift.ternary) return magnitude >= lift.unit;
+  return lift.unit > 0 && rounds_up(magnitude / lift.unit, random);
+}
+
+#if GQ_LEVEL >= 1
+
+// As many values as whole vectors take; returns how many. ORs what is not finite into *bad.
+template <bool ternary, class Out>
+static inline std::size_t lift_vectors(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
+                                       const std::uint16_t* random, std::size_t begin, Out& out, bool* bad) {
+  const Floats unit = Floats{} + lift.unit;
+  Ints any = {};
+  std::size_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    Floats v = load<Floats>(x + i);
+    if (e) v += load<Floats>(e + i);
+    const Ints bits = (Ints)v, magnitude_bits = bits & 0x7fffffff;
+    const Floats magnitude = (Floats)magnitude_bits;
+    const Ints sent =
+        ternary ? to_floats(load_words(random + i)) + 0.5f < magnitude / unit * 65536.0f : magnitude >= unit;
+    const Ints infinite = magnitude_bits >= 0x7f800000;
+    any |= infinite;
+    if (r) store(r + i, v - (Floats)((((Ints)unit) | (bits & std::int32_t(0x80000000))) & sent));
+    out.put(begin + i, v, sent, infinite);
+  }
+  *bad |= sign_bits(any) != 0;
+  return i;
+}
+
+#endif
+
+// n values v = x + e to out's places from `begin` on, and r = v - multiple * unit; e and r may be null. True if a value
+// is not finite.
+template <class Out>
+static inline bool lift_values(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
+                               const std::uint16_t* random, std::size_t begin, Out& out) {
+  bool bad = false;
+  std::size_t i = 0;
+#if GQ_LEVEL >= 1
+  if (!lift.ternary)
+    i = lift_vectors<false>(x, e, r, n, lift, random, begin, out, &bad);
+  else if (lift.unit > 0)
+    i = lift_vectors<true>(x, e, r, n, lift, random, begin, out, &bad);
+#endif
+  for (; i < n; ++i) {
+    const float v = e ? x[i] + e[i] : x[i];
+    const float magnitude = __builtin_fabsf(v);
+    const bool finite = magnitude < __builtin_inff(), sent = is_sent(magnitude, lift, lift.ternary ? random[i] : 0);
+    if (r) r[i] = v - (sent ? __builtin_copysignf(lift.unit, v) : 0.0f);
+    out.put(begin + i, v, sent, finite);
+    bad |= !finite;
+  }
+  return bad;
+}
+
+// The same for any n, with the random bits of the elements from the global index `first` on.
+template <class Out>
+static inline bool lift_all(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
+                            std::uint64_t first, RandomWindow& window, Out& out) {
+  bool bad = false;
+  for (std::size_t done = 0; done < n;) {
+    const std::size_t part = n - done < window.kLongest ? n - done : window.kLongest;
+    const std::uint16_t* random = lift.ternary ? window.at(first + done, part) : nullptr;
+    bad |= lift_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, lift, random, done, out);
+    done += part;
+  }
+  return bad;
+}
+
+}  // namespace GQ_NAMESPACE
+}  // namespace gq
