@@ -52,19 +52,27 @@ struct Signs {
 #endif
 };
 
-// Is a magnitude sent? By threshold, or at random with probability magnitude / unit (to 2^-17).
-static inline bool is_sent(float magnitude, const Lift& lift, std::uint16_t random) {
-  if (!lift.ternary) return magnitude >= lift.unit;
-  return lift.unit > 0 && rounds_up(magnitude / lift.unit, random);
-}
+// Which values are sent: by threshold, or at random with probability magnitude / unit (to 2^-17).
+struct Sending {
+  float unit;
+  bool ternary;
+  Unit share;  // of a magnitude in the unit
+
+  explicit Sending(const Lift& lift) : unit(lift.unit), ternary(lift.ternary), share(unit_of_norm(lift.unit, 1.0f)) {}
+
+  bool operator()(float magnitude, std::uint16_t random) const {
+    return ternary ? rounds_up(magnitude * share.before * share.inverse, random) : magnitude >= unit;
+  }
+};
 
 #if GQ_LEVEL >= 1
 
 // As many values as whole vectors take; returns how many. ORs what is not finite into *bad.
 template <bool ternary, class Out>
-static inline std::size_t lift_vectors(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
+static inline std::size_t lift_vectors(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
                                        const std::uint16_t* random, std::size_t begin, Out& out, bool* bad) {
-  const Floats unit = Floats{} + lift.unit;
+  const Floats unit = Floats{} + sending.unit, before = Floats{} + sending.share.before,
+               inverse = Floats{} + sending.share.inverse;
   Ints any = {};
   std::size_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
@@ -72,8 +80,8 @@ static inline std::size_t lift_vectors(const float* x, const float* e, float* r,
     if (e) v += load<Floats>(e + i);
     const Ints bits = (Ints)v, magnitude_bits = bits & 0x7fffffff;
     const Floats magnitude = (Floats)magnitude_bits;
-    const Ints sent =
-        ternary ? to_floats(load_words(random + i)) + 0.5f < magnitude / unit * 65536.0f : magnitude >= unit;
+    const Ints sent = ternary ? to_floats(load_words(random + i)) + 0.5f < magnitude * before * inverse * 65536.0f
+                              : magnitude >= unit;
     const Ints infinite = magnitude_bits >= 0x7f800000;
     any |= infinite;
     if (r) store(r + i, v - (Floats)((((Ints)unit) | (bits & std::int32_t(0x80000000))) & sent));
@@ -88,21 +96,19 @@ static inline std::size_t lift_vectors(const float* x, const float* e, float* r,
 // n values v = x + e to out's places from `begin` on, and r = v - multiple * unit; e and r may be null. True if a value
 // is not finite.
 template <class Out>
-static inline bool lift_values(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
+static inline bool lift_values(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
                                const std::uint16_t* random, std::size_t begin, Out& out) {
   bool bad = false;
   std::size_t i = 0;
 #if GQ_LEVEL >= 1
-  if (!lift.ternary)
-    i = lift_vectors<false>(x, e, r, n, lift, random, begin, out, &bad);
-  else if (lift.unit > 0)
-    i = lift_vectors<true>(x, e, r, n, lift, random, begin, out, &bad);
+  i = sending.ternary ? lift_vectors<true>(x, e, r, n, sending, random, begin, out, &bad)
+                      : lift_vectors<false>(x, e, r, n, sending, random, begin, out, &bad);
 #endif
   for (; i < n; ++i) {
     const float v = e ? x[i] + e[i] : x[i];
     const float magnitude = __builtin_fabsf(v);
-    const bool finite = magnitude < __builtin_inff(), sent = is_sent(magnitude, lift, lift.ternary ? random[i] : 0);
-    if (r) r[i] = v - (sent ? __builtin_copysignf(lift.unit, v) : 0.0f);
+    const bool finite = magnitude < __builtin_inff(), sent = sending(magnitude, sending.ternary ? random[i] : 0);
+    if (r) r[i] = v - (sent ? __builtin_copysignf(sending.unit, v) : 0.0f);
     out.put(begin + i, v, sent, finite);
     bad |= !finite;
   }
@@ -113,11 +119,12 @@ static inline bool lift_values(const float* x, const float* e, float* r, std::si
 template <class Out>
 static inline bool lift_all(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
                             std::uint64_t first, RandomWindow& window, Out& out) {
+  const Sending sending(lift);
   bool bad = false;
   for (std::size_t done = 0; done < n;) {
     const std::size_t part = n - done < window.kLongest ? n - done : window.kLongest;
     const std::uint16_t* random = lift.ternary ? window.at(first + done, part) : nullptr;
-    bad |= lift_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, lift, random, done, out);
+    bad |= lift_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, sending, random, done, out);
     done += part;
   }
   return bad;

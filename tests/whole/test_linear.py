@@ -100,11 +100,14 @@ def test_a_sum_of_large_thresholds_that_leaves_float32_is_nobodys_fault(schedule
 def in_floats(values, clip, step=0, key="w", seed=0) -> np.ndarray:
     """The sum of the ranks' ternary values in float32, which is exact, times the shared scale; and what each owes."""
     s = max(PARTICULARS["terngrad"].scale(each, clip) for each in values)
+    inverse = np.float32(1) / s
+    while inverse * s < 1:
+        inverse = np.nextafter(inverse, np.float32(np.inf))
     total, owed = np.zeros(values[0].size, np.float32), []
     for rank, v in enumerate(values):
         random = np.empty(v.size, np.uint16)
         _kernels.random16(_kernels.Stream(hash64(seed, key), 0, rank, step), 0, random)
-        up = random.astype(np.float32) + np.float32(0.5) < np.abs(v) / s * np.float32(65536)
+        up = random.astype(np.float32) + np.float32(0.5) < np.abs(v) * inverse * np.float32(65536)
         ternary = np.where(up, np.copysign(np.float32(1), v), np.float32(0))
         total += ternary
         owed.append(v - ternary * s)

@@ -1,0 +1,168 @@
+"""The kernels of linear codecs: integers of every width to bytes and back, what is refused, all levels alike."""
+
+import itertools
+
+import numpy as np
+import pytest
+from plain import LEVELS, using
+
+from gqallreduce import WireError, _kernels
+
+TILE = 4096
+STREAM = _kernels.Stream(0x0123456789ABCDEF, 0, 5, 7)
+# the largest integers of every width and those beside them
+LARGEST = sorted({size for width in range(2, 26) for size in (2 ** (width - 1) - 1, 2 ** (width - 2))})
+SIZES = (0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 1000, TILE - 1, TILE, TILE + 1, 3 * TILE + 100)
+
+
+def integers(seed, size, largest, density=1.0):
+    rng = np.random.default_rng(seed)
+    m = rng.integers(-largest, largest + 1, size)
+    m[:1] = largest
+    return (m * (rng.random(size) < density)).astype(np.float32)
+
+
+def encode(m, unit=1.5, terms=2**24 - 1):
+    wire = np.full(_kernels.integers_bound(m.size, terms) + 3, 0xA5, np.uint8)
+    nbytes = _kernels.integers_encode(m, wire[:-3], unit, terms)
+    assert (wire[-3:] == 0xA5).all()
+    return wire[: max(nbytes, 0)].copy()
+
+
+def decode(wire, size, unit=1.5, terms=2**24 - 1, **options):
+    y = np.full(size, np.nan, np.float32)
+    assert _kernels.integers_decode(wire, y, unit, terms, options.pop("whole", True), **options) == wire.size
+    return y
+
+
+@pytest.mark.parametrize("largest", LARGEST)
+@pytest.mark.parametrize("density", [1.0, 0.3, 0.03, 0.001])
+def test_integers_of_every_width_come_back_at_every_level(largest, density):
+    for size in SIZES:
+        m, made = integers(size, size, largest, density), set()
+        for level in LEVELS:
+            with using(level):
+                wire = encode(m)
+                np.testing.assert_array_equal(decode(wire, size), m)
+                values = decode(wire, size, whole=False)
+                np.testing.assert_array_equal(values, m * np.float32(1.5))
+                scaled = decode(wire, size, whole=False, scale=1 / 3)
+                np.testing.assert_array_equal(scaled, m * np.float32(1.5) * np.float32(1 / 3))
+                y = np.arange(size, dtype=np.float32)
+                _kernels.integers_decode(wire, y, 1.5, 2**24 - 1, False, add=True)
+                np.testing.assert_array_equal(y, np.arange(size, dtype=np.float32) + m * np.float32(1.5))
+                made.add(wire.tobytes())
+        assert len(made) == 1, size
+
+
+def test_the_bytes_are_those_of_the_shorter_form_and_never_above_the_dense_one():
+    for largest, density in itertools.product((1, 2, 5, 100, 1000), (1.0, 0.25, 0.2, 0.1, 0.01, 0.0)):
+        m = integers(3, TILE, largest, density)
+        top, width = np.abs(m).max(), 2
+        while 2 ** (width - 1) - 1 < top:
+            width += 1
+        places = np.flatnonzero(m)
+        gaps = sum(1 + zeros // 255 for zeros in np.diff(places, prepend=-1) - 1)
+        codes = -(-places.size * (1 if top == 1 else width) // 8)
+        expected = min(1 + TILE * width // 8, 5 + gaps + codes) if places.size else 1
+        assert encode(m).size == 4 + expected, (largest, density)
+
+
+@pytest.mark.parametrize("terms", [1, 3, 8, 200])
+def test_what_no_sum_of_so_many_terms_can_be_is_neither_written_nor_read(terms):
+    for size, density in ((10, 1.0), (TILE, 1.0), (TILE, 0.01), (2 * TILE + 5, 0.01)):
+        m = integers(1, size, terms, density)
+        np.testing.assert_array_equal(decode(encode(m, terms=terms), size, terms=terms), m)
+        m[size // 2] = terms + 1
+        with pytest.raises(WireError, match="larger"):
+            encode(m, terms=terms)
+        for level in LEVELS:
+            with using(level), pytest.raises(WireError):
+                decode(encode(m), size, terms=terms)
+
+
+def test_a_sum_that_leaves_float32_is_neither_written_nor_read():
+    m = np.zeros(100, np.float32)
+    m[60] = -2
+    for unit, fits in ((1.7e38, True), (1.8e38, False)):
+        wire = np.zeros(_kernels.integers_bound(100, 2), np.uint8)
+        assert (_kernels.integers_encode(m, wire, unit, 2) > 0) == fits
+        message = encode(m, unit=1.0)
+        message[:4] = np.frombuffer(np.float32(unit).tobytes(), np.uint8)
+        for level in LEVELS:
+            with using(level):
+                if fits:
+                    assert decode(message, 100, unit=unit, whole=False)[60] == np.float32(-2) * np.float32(unit)
+                else:
+                    with pytest.raises(WireError):
+                        decode(message, 100, unit=unit, whole=False)
+
+
+def test_another_unit_is_refused_where_one_is_agreed():
+    m = integers(1, 50, 1)
+    wire = encode(m, unit=1.5)
+    np.testing.assert_array_equal(decode(wire, 50, unit=-1.0), m)
+    with pytest.raises(WireError):
+        decode(wire, 50, unit=1.25)
+    for unit in (-1.0, -0.0, np.inf, np.nan):
+        wire[:4] = np.frombuffer(np.float32(unit).tobytes(), np.uint8)
+        with pytest.raises(WireError):
+            decode(wire, 50, unit=-1.0)
+
+
+@pytest.mark.parametrize("ternary", [False, True])
+@pytest.mark.parametrize("unit", [0.5, 1e37, 1e-42, 2.0**-64])
+def test_lifting_in_place_or_into_a_message_is_the_same_at_every_level_and_for_any_threads(ternary, unit):
+    rng, made = np.random.default_rng(2), set()
+    x, e = (rng.standard_normal(70_003).astype(np.float32) * np.float32(unit) for _ in range(2))
+    for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
+        with using(level, threads):
+            m, r, owing = x.copy(), np.empty_like(x), np.empty_like(x)
+            assert not _kernels.integers_lift(m, e, r, m, unit, ternary, 13, STREAM)
+            wire = np.zeros(_kernels.integers_bound(x.size, 1), np.uint8)
+            nbytes = _kernels.integers_encode_own(x, e, owing, wire, unit, ternary, 13, STREAM)
+            np.testing.assert_array_equal(decode(wire[:nbytes], x.size, unit=unit), m)
+            np.testing.assert_array_equal(owing, r)
+            np.testing.assert_array_equal(wire[:nbytes], encode(m, unit, 1))
+            np.testing.assert_array_equal(r, x + e - m * np.float32(unit))
+            made.add((m.tobytes(), r.tobytes(), wire[:nbytes].tobytes()))
+    assert len(made) == 1
+    assert set(np.unique(m)) == {-1, 0, 1}
+
+
+@pytest.mark.parametrize("ternary", [False, True])
+def test_what_is_not_finite_stays_where_it_is(ternary):
+    for level, value, place in itertools.product(LEVELS, (np.nan, -np.inf), (0, 3, 17, 600, 999)):
+        x = np.linspace(-3, 3, 1000, dtype=np.float32)
+        x[place] = value
+        with using(level):
+            m = np.zeros_like(x)
+            assert _kernels.integers_lift(x, None, None, m, 1.0, ternary, 0, STREAM) == 1
+            np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(m)), [place])
+            wire = np.zeros(_kernels.integers_bound(1000, 1), np.uint8)
+            assert _kernels.integers_encode_own(x, None, None, wire, 1.0, ternary, 0, STREAM) == -1
+
+
+def test_the_number_of_threads_changes_no_byte_of_a_sum():
+    m, made = integers(4, 200_003, 9, 0.5), set()
+    m[50_000:90_000] = 0
+    for threads in (1, 2, 3, 5):
+        with using(LEVELS[-1], threads):
+            wire = encode(m)
+            np.testing.assert_array_equal(decode(wire, m.size), m)
+            made.add(wire.tobytes())
+    assert len(made) == 1
+
+
+def test_a_measure_is_the_largest_magnitude_and_the_sum_of_squares():
+    x = np.random.default_rng(1).standard_normal(9000).astype(np.float32)
+    e = np.float32(0.3) * x[::-1].copy()
+    made = set()
+    for level in LEVELS:
+        with using(level):
+            made.add(_kernels.measure(x, e, True))
+            assert _kernels.measure(x, None, False) == (np.abs(x).max(), 0.0)
+    ((largest, squares),) = made
+    assert largest == np.abs(x + e).max()
+    np.testing.assert_allclose(squares, ((x + e).astype(np.float64) ** 2).sum(), rtol=1e-12)
+    assert _kernels.measure(x[:0], None, True) == (0.0, 0.0)
