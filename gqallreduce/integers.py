@@ -76,7 +76,7 @@ class IntegerCodec(Codec):
 
 @dataclass(frozen=True)
 class Sums:
-    """The codec of partial sums: integers in float32, to bytes and back without loss."""
+    """The codec of partial sums: integers in float32, to bytes and back without loss, so that nothing is owed."""
 
     unit: float
     terms: int

@@ -154,11 +154,10 @@ class Worker:
 
         A region that is not finite does not end it: the first flaw in C order may lie in a later one.
         """
-        values, codec = self.values, self.values.codec
-        running, lifts = values.running.get(place), codec.lifts
+        values = self.values
+        running, lifts = values.running.get(place), values.codec.lifts
+        codec = values.codec if running is None else values.codec.sums
         owing = values.owing if len(move.holders) == 1 else None
-        if lifts and running is not None:
-            owing, codec = None, codec.sums  # all that is lost was lost before
         selected = None
         if self.codec.selects:
             selected = yield from self._select(piece, running, owing)
