@@ -67,6 +67,8 @@ class Profile:
             "onebit": (2.0, 0.8),
             "qsgd": (1.6, 0.9),
             "adaptive": (3.0, 0.3),
+            "threshold": (1.7, 0.6),
+            "terngrad": (2.8, 0.6),
         }
     )
 

@@ -24,6 +24,7 @@ from gqallreduce.program import DROPPED, RESULT, Arrival, Encoding, Receiving, p
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.schedule import Send
 from gqallreduce.values import Values, of, part
+from gqallreduce.wires import Wires
 
 LIVE_LEAST = 1 << 18
 LIVE_SHARE = 0.75
@@ -74,7 +75,7 @@ class Worker:
         self.values = Values(self, source, target, owed, owing)
         self.key64, self.step, self.signature = key64, step & 0xFFFFFFFF, signature
         self.own_stream = _kernels.Stream(key64, 0, self.rank, self.step)
-        self.wires: dict[tuple, Frame] = {}
+        self.wires = Wires(self.workspace)
         self.selection, self.selecting = None, False
 
     def measure(self) -> float | None:
@@ -95,8 +96,7 @@ class Worker:
         if self.selection is not None:
             self.selection.release()
         self.values.release()
-        self.values = self.selection = None
-        self.wires.clear()
+        self.values = self.selection = self.wires = None
 
     @property
     def flaw(self) -> tuple[int, int] | None:
@@ -112,7 +112,7 @@ class Worker:
                 if isinstance(move, Encoding):
                     yield from self._encode(lane, move)
                 else:
-                    yield self._pack(lane, move)
+                    yield self.wires.pack(move.to, lane, move.wires, self._bound(lane, move.wires))
             for move in step.outgoing:
                 if isinstance(move, Encoding):
                     yield from self._keep(lane, move)
@@ -217,7 +217,7 @@ class Worker:
             self.values.drop(place)
         elif place not in self.values.flaws:
             yield from self._keep_decoded(place, encoding, made.buffer[frame.SIZE : made.nbytes])
-        self._used(made)
+        self.wires.used(made)
 
     def _keep_decoded(self, place, encoding: Encoding, payload):
         values, holders = self.values, encoding.move.holders
@@ -242,26 +242,9 @@ class Worker:
     def _bound(self, lane: int, wires) -> int:
         return sum(frame.SIZE + self.pieces[lane][wire.chunk].bound for wire in wires)
 
-    def _pack(self, lane: int, move) -> Parcel:
-        bound = self._bound(lane, move.wires)
-        frames = [self.wires[(lane, *wire)] for wire in move.wires]
-        if len(frames) == 1:
-            return Parcel(move.to, lane, frames[0], bound)
-        joined = Frame(self.workspace.take(bound), 0, 1)
-        for each in frames:
-            joined.buffer[joined.nbytes : joined.nbytes + each.nbytes] = each.buffer[: each.nbytes]
-            joined.nbytes += each.nbytes
-            self._used(each)
-        return Parcel(move.to, lane, joined, bound)
-
     def sent(self, parcel: Parcel) -> None:
         """The parcel's bytes have left: its buffer may be used again."""
-        self._used(parcel.frame)
-
-    def _used(self, each: Frame) -> None:
-        each.uses -= 1
-        if not each.uses:
-            self.workspace.give(each.buffer)
+        self.wires.used(parcel.frame)
 
     def _expect(self, lane: int, receiving: Receiving) -> Expected:
         bound = self._bound(lane, receiving.move.wires)
@@ -275,7 +258,7 @@ class Worker:
             header = self._accept(arrived, at, lane, arrival.wire)
             nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
             if arrival.sends:
-                self.wires[(lane, *arrival.wire)] = self._forwarded(arrived.room, at, nbytes, arrival.sends, alone)
+                self.wires.forward((lane, *arrival.wire), arrived.room, at, nbytes, arrival.sends, alone)
             yield from self._apply(lane, arrival, header, arrived.room[at + frame.SIZE : at + nbytes])
             at += nbytes
         if not (alone and arrivals[0].sends):
@@ -285,15 +268,7 @@ class Worker:
         """Add what this rank's own bytes decode to, in their turn."""
         own = self.wires[(lane, *arrival.wire)]
         yield from self._apply(lane, arrival, frame.read(own.buffer), own.buffer[frame.SIZE : own.nbytes])
-        self._used(own)
-
-    def _forwarded(self, room, at: int, nbytes: int, sends: int, alone: bool) -> Frame:
-        """The frame to be passed on unchanged: the room itself if nothing else is in it."""
-        if alone:
-            return Frame(room, nbytes, sends)
-        copy = Frame(self.workspace.take(nbytes), nbytes, sends)
-        copy.buffer[:nbytes] = room[at : at + nbytes]
-        return copy
+        self.wires.used(own)
 
     def _accept(self, arrived: Expected, at: int, lane: int, wire) -> frame.Header:
         """The header at `at`; ForeignFrame unless it belongs to this wire of this call."""
