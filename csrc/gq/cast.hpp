@@ -1,10 +1,7 @@
 // float32 from and to float16, bfloat16 and float64, rounding to nearest even; and the elementwise work of codecs that
 // send plain numbers. All loops here vectorise by themselves, except float16, which has instructions of its own.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
+#include "gq/standard.hpp"
 #include "gq/wire.hpp"
 
 namespace gq {
