@@ -41,10 +41,6 @@ static inline void philox_rounds(std::uint32_t word[4], const KeySchedule& keys)
   }
 }
 
-static void philox(std::uint32_t word[4], std::uint32_t key0, std::uint32_t key1) {
-  philox_rounds(word, KeySchedule(key0, key1));
-}
-
 static inline std::uint32_t second_counter_word(const Stream& stream, std::uint64_t block) {
   return (std::uint32_t(block >> 32) & 0xffff) | stream.hop << 16;
 }

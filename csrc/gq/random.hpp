@@ -11,6 +11,10 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
+static void philox(std::uint32_t word[4], std::uint32_t key0, std::uint32_t key1) {
+  philox_rounds(word, KeySchedule(key0, key1));
+}
+
 static inline void random_blocks_plain(const Stream& stream, const KeySchedule& keys, std::uint64_t first,
                                        std::size_t blocks, std::uint16_t* out) {
   for (std::uint64_t block = first; block < first + blocks; ++block, out += kPerBlock) {
