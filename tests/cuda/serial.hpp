@@ -5,11 +5,13 @@
 // others wait are an error. Fibers run in ascending or in descending order: a kernel that lacks a barrier gives
 // different results.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "gq/standard.hpp"
@@ -21,20 +23,41 @@
 namespace gq {
 namespace device {
 
+constexpr unsigned kMostThreads = 1024;  // of a block
+
 enum class State { ready, at_warp_barrier, at_block_barrier, finished };
 
-struct Fiber {
+// Where something stopped: a fiber, which is made once and then runs thread after thread, or the loop over them.
+struct Place {
   ucontext_t context;
-  State state;
-  std::vector<char> stack;
+  jmp_buf jump;
+  bool begun = false;
 };
+
+struct Fiber {
+  Place place;
+  State state;
+  std::unique_ptr<char[]> stack;
+};
+
+// Jumps are faster by far (swapcontext makes system calls), but the address sanitizer does not follow them.
+static inline void go(Place& from, Place& to) {
+#ifdef __SANITIZE_ADDRESS__
+  swapcontext(&from.context, &to.context);
+#else
+  if (_setjmp(from.jump)) return;
+  if (to.begun) _longjmp(to.jump, 1);
+  to.begun = true;
+  setcontext(&to.context);
+#endif
+}
 
 struct SerialGrid {
   unsigned blocks, threads, block, thread;
   bool descending;
   std::vector<Fiber> fibers;
   std::uint64_t exchanged[32][32];  // by warp and lane
-  ucontext_t scheduler;
+  Place scheduler;
   void (*work)(void*);
   void* argument;
 };
@@ -49,7 +72,7 @@ static inline unsigned blocks_per_grid() { return grid_now.blocks; }
 static inline void wait_as(State state) {
   Fiber& self = grid_now.fibers[grid_now.thread];
   self.state = state;
-  swapcontext(&self.context, &grid_now.scheduler);
+  go(self.place, grid_now.scheduler);
 }
 
 static inline void block_barrier() { wait_as(State::at_block_barrier); }
@@ -82,14 +105,16 @@ static inline unsigned count_bits(std::uint32_t word) { return static_cast<unsig
 static inline double square_root(double v) { return std::sqrt(v); }
 
 static inline void fiber_main() {
-  grid_now.work(grid_now.argument);
-  grid_now.fibers[grid_now.thread].state = State::finished;
+  for (;;) {
+    grid_now.work(grid_now.argument);
+    wait_as(State::finished);
+  }
 }
 
 static inline void run_fiber(unsigned thread) {
   grid_now.thread = thread;
   grid_now.fibers[thread].state = State::ready;
-  swapcontext(&grid_now.scheduler, &grid_now.fibers[thread].context);
+  go(grid_now.scheduler, grid_now.fibers[thread].place);
 }
 
 // Are all threads of [begin, end) in this state?
@@ -114,20 +139,26 @@ static inline void run_warp(unsigned begin, unsigned end) {
 
 static inline void run_block() {
   const unsigned threads = grid_now.threads, warps = threads / 32;
-  for (unsigned thread = 0; thread < threads; ++thread) {
-    Fiber& fiber = grid_now.fibers[thread];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = &grid_now.scheduler;
-    makecontext(&fiber.context, fiber_main, 0);
-  }
   do
     for (unsigned k = 0; k < warps; ++k) {
       const unsigned begin = 32 * (grid_now.descending ? warps - 1 - k : k);
       if (!all_are(State::finished, begin, begin + 32)) run_warp(begin, begin + 32);
     }
   while (!all_are(State::finished, 0, threads));
+}
+
+static inline void make_fibers() {
+  constexpr std::size_t kStack = 1 << 16;
+  grid_now.scheduler.begun = true;
+  if (!grid_now.fibers.empty()) return;
+  grid_now.fibers.resize(kMostThreads);
+  for (Fiber& fiber : grid_now.fibers) {
+    fiber.stack = std::make_unique<char[]>(kStack);
+    getcontext(&fiber.place.context);
+    fiber.place.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.place.context.uc_stack.ss_size = kStack;
+    makecontext(&fiber.place.context, fiber_main, 0);
+  }
 }
 
 // Calls work(argument) in every thread of the grid; `threads` is a multiple of 32.
@@ -137,11 +168,7 @@ static inline void run_grid(unsigned blocks, unsigned threads, bool descending, 
   grid_now.descending = descending;
   grid_now.work = work;
   grid_now.argument = argument;
-  if (grid_now.fibers.size() < threads) grid_now.fibers.resize(threads);
-  for (Fiber& fiber : grid_now.fibers) {
-    fiber.stack.resize(1 << 16);
-    fiber.state = State::ready;
-  }
+  make_fibers();
   for (unsigned k = 0; k < blocks; ++k) {
     grid_now.block = descending ? blocks - 1 - k : k;
     for (unsigned thread = 0; thread < threads; ++thread) grid_now.fibers[thread].state = State::ready;
