@@ -116,7 +116,7 @@ $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py'
 sanitize: $(SANITIZED)/.complete
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
-	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/pytest $(SANITIZE_TESTS)
+	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest $(SANITIZE_TESTS) && $(BIN)/pytest tests/cuda -k "any_bytes or faults"'
 
 # Up to 64 MiB, a minute or two. Ranks are not bound to one core each, so that kernel threads may use what is idle.
 BENCH_RANKS ?= 4

@@ -56,6 +56,7 @@ def levels_encode(launch, x, e, r, wire, levels, l2: bool, region: Region, strea
     arguments = x, e, r, wire, np.uint64(region.size), levels, np.int32(l2), *geometry, *words
     _by_units(launch, "levels", "levels_encode", region, arguments, status)
 
+
 def levels_decode(launch, wire, y, levels, region: Region, scale: float, add: bool, status) -> None:
     geometry = np.uint64(region.start), np.uint64(region.grid.run)
     arguments = wire, y, np.uint64(region.size), levels, *geometry, np.float32(scale), np.int32(add)
@@ -75,9 +76,9 @@ def onebit_decode(launch, wire, y, region: Region, scale: float, add: bool, stat
 def adaptive_search(launch, parts, pi: int, search, table, status) -> None:
     """Find the threshold of a range: `search` (two uint32, any) is what `adaptive_count` takes.
 
-    parts
-        (region, x, e, r) of each region;
-where there is an e there must be an r, in which v = x + e is left.table 4096 uint32 zeros; zeros again afterwards.
+        parts
+            (region, x, e, r) of each region;
+    where there is an e there must be an r, in which v = x + e is left.table 4096 uint32 zeros; zeros again afterwards.
     """
     elements = sum(region.size for region, *_ in parts)
     assert elements < 2**32, "counts have 32 bits"
