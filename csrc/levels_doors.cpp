@@ -2,12 +2,11 @@
 
 #include "gq/door.hpp"
 #include "gq/grid.hpp"
+#include "gq/levels_wire.hpp"
 
 namespace gq {
 
 namespace {
-
-std::size_t bucket_bytes(std::uint64_t height, int bits) { return 4 + (height * bits + 7) / 8; }
 
 int decode_by_units(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
                     float scale, bool add) {
@@ -49,10 +48,7 @@ bool uniform_levels(int bits, bool zero_level, Levels& levels) {
   levels.steps = float(levels.center) / float(levels.stride);
   levels.bits = bits;
   levels.count = zero_level ? 2 * levels.center + 1 : levels.center + 1;
-  for (int code = 0; code < 256; ++code) {
-    const int known = code < levels.count ? code : levels.count - 1;
-    levels.value[code] = float(known * levels.stride - levels.center) * levels.unit;
-  }
+  for (int code = 0; code < 256; ++code) levels.value[code] = uniform_level(levels, code);
   return true;
 }
 
@@ -72,13 +68,7 @@ bool table_levels(int bits, const float* value, std::size_t count, Levels& level
 }
 
 std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid) {
-  if (n == 0) return 0;
-  const std::uint64_t bucket = grid.run;
-  const std::uint64_t room = bucket - grid.start % bucket;  // left in the first bucket
-  const std::uint64_t first = room < n ? room : n;
-  const std::uint64_t whole = (n - first) / bucket, rest = (n - first) % bucket;
-  return bucket_bytes(first, bits) + (whole ? whole * bucket_bytes(bucket, bits) : 0) +
-         (rest ? bucket_bytes(rest, bits) : 0);
+  return levels_offset(grid, n, unit_count(grid, n), bits);
 }
 
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,

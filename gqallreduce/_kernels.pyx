@@ -382,6 +382,11 @@ cdef class Stream:
                 raise ValueError(f"{name}: got {value}, expected an unsigned integer of {bits} bits")
         self.data = CStream(key & 0xffffffff, key >> 32, hop, encoder, step)
 
+    @property
+    def words(self):
+        """key (low, high), hop, encoder, step, as kernels take them one by one."""
+        return self.data.key0, self.data.key1, self.data.hop, self.data.encoder, self.data.step
+
 
 def philox(counter, key):
     """The four words of Philox4x32-10 for a counter of four words and a key of two."""
@@ -468,6 +473,11 @@ cdef class Levels:
     def count(self):
         """Levels in use; a larger code is read as the last."""
         return self.data.count
+
+    @property
+    def packed(self):
+        """All of it as a kernel reads it from memory: the bytes of the C++ structure."""
+        return (<const char*> &self.data)[:sizeof(CLevels)]
 
     @property
     def values(self):

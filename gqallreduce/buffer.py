@@ -19,7 +19,10 @@ _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16")}  #
 def as_array(value) -> tuple[np.ndarray, str]:
     """(array that shares the value's memory, dtype name); bfloat16 memory is seen as uint16. TypeError if unfit."""
     if hasattr(value, "__cuda_array_interface__"):
-        raise TypeError(f"got {type(value).__name__} in GPU memory; this version takes buffers in host memory")
+        raise TypeError(
+            f"got {type(value).__name__} in GPU memory; GPU buffers are not supported yet: copy it to the host first "
+            "(cupy.asnumpy, tensor.cpu())"
+        )
     if not isinstance(value, np.ndarray):
         value = _foreign(value)
         if isinstance(value, tuple):

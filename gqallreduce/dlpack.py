@@ -45,7 +45,8 @@ def view(value) -> tuple[np.ndarray, str]:
     device = value.__dlpack_device__()[0]
     if device not in (_CPU, _CUDA_HOST):
         raise TypeError(
-            f"got {type(value).__name__} on DLPack device {int(device)}; this version takes buffers in host memory"
+            f"got {type(value).__name__} on DLPack device {int(device)}; this version takes buffers in host memory: "
+            "copy it there first"
         )
     capsule = value.__dlpack__()
     tensor = ctypes.cast(_pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents

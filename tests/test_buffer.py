@@ -212,7 +212,9 @@ def test_gpu_memory_is_a_type_error():
     class OnDevice:
         __cuda_array_interface__ = None
 
-    with pytest.raises(TypeError, match="GPU"):
+    with pytest.raises(
+        TypeError, match="OnDevice in GPU memory; GPU buffers are not supported yet: copy it"
+    ):
         Buffer(OnDevice())
 
 

@@ -48,6 +48,12 @@ def test_setup_py_is_one_extension_in_a_few_lines():
     assert sum("Extension(" in line for line in lines) == 1
 
 
+def kernel_sources():
+    """What NVRTC needs at run time: the kernels for GPUs and, through a link, the headers of csrc."""
+    folder = ROOT / "gqallreduce" / "cuda"
+    return [*folder.glob("*.cu"), *folder.glob("*.hpp"), *(folder / "gq").glob("*.hpp")]
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     """The source archive, made by the build backend as pip would."""
@@ -77,6 +83,7 @@ def test_the_source_archive_holds_the_sources_and_the_license_but_nothing_genera
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     sources = [*ROOT.glob("csrc/*.cpp"), *ROOT.glob("csrc/**/*.hpp"), *ROOT.glob("gqallreduce/**/*.py")]
+    sources += kernel_sources()
     assert {str(path.relative_to(ROOT)) for path in sources} | {"gqallreduce/_kernels.pyx", "LICENSE"} <= names
     assert not [name for name in names if name.endswith(".so") or name == "gqallreduce/_kernels.cpp"]
 
@@ -85,7 +92,8 @@ def test_the_wheel_holds_every_module_and_imports_without_mpi(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
         packed.extractall(tmp_path)
-    assert {str(path.relative_to(ROOT)) for path in ROOT.glob("gqallreduce/**/*.py")} <= names
+    expected = [*ROOT.glob("gqallreduce/**/*.py"), *kernel_sources()]
+    assert {str(path.relative_to(ROOT)) for path in expected} <= names
     assert any(name.endswith("/LICENSE") for name in names)
     place = python(
         WITHOUT_MPI + "from gqallreduce import _kernels; print(_kernels.__file__)", folder=tmp_path, path=tmp_path

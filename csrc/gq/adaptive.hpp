@@ -1,15 +1,10 @@
-// Adaptive quantization (Dryden 2016): the kept values of a region as compressed sparse columns, each value as the mean
-// of its sign in its column.
-//
-// Wire of a region of C columns: per column {uint32 offset of its first entry, float32 mean of its kept positive
-// values, float32 mean of its kept negative ones}, then uint32 the number of entries, then the entries, columns in
-// order, rows ascending: uint16 row << 1 | (1 if positive). The number of entries stands where the offset of one column
-// more would.
+// Adaptive quantization (Dryden 2016) of the kept values of a region: the format of adaptive_wire.hpp.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "gq/adaptive_wire.hpp"
 #include "gq/grid.hpp"
 #include "gq/sink.hpp"
 #include "gq/sum.hpp"
@@ -18,17 +13,7 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
-constexpr std::size_t kColumnHeader = sizeof(std::uint32_t) + 2 * sizeof(float);
-constexpr std::size_t kEntry = sizeof(std::uint16_t);
 constexpr std::size_t kFetchAhead = 64;  // entries whose scattered cache lines are under way
-
-static inline std::size_t headers_nbytes(std::size_t columns) {
-  return columns * kColumnHeader + sizeof(std::uint32_t);
-}
-
-static inline std::uint32_t entry_offset(const std::uint8_t* wire, std::size_t column) {
-  return load<std::uint32_t>(wire + column * kColumnHeader);
-}
 
 // The means of the kept values v <= 0 and v > 0 of a column: mean[v > 0].
 struct KeptMeans {

@@ -1,16 +1,12 @@
 // Codes of b bits, 1 <= b <= 8, as a stream of bits: code i in the bits [i*b, (i+1)*b), lowest bit first in each byte,
 // zeros in the bits left over. Eight codes fill b bytes, so parts of 8k codes can be packed one after the other.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
+#include "gq/standard.hpp"
 #include "gq/vectors.hpp"
+#include "gq/wire.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
-
-static inline std::size_t packed_size(std::size_t n, int bits) { return (n * bits + 7) / 8; }
 
 static inline std::uint64_t join_eight(const std::uint8_t* code, std::size_t n, int bits) {
   std::uint64_t word = 0;

@@ -18,13 +18,9 @@ namespace GQ_NAMESPACE {
 
 constexpr std::size_t kTallestColumn = 32767;  // a row and a sign fit 16 bits
 
-static inline std::size_t share_of(std::size_t height, std::size_t pi) { return height / pi ? height / pi : 1; }
-
 // The most values that select_columns keeps.
 static std::size_t select_bound(const Grid& grid, std::size_t n, std::size_t pi) {
-  std::size_t bound = 0;
-  for (Units unit(grid, n); unit.inside(); unit.advance()) bound += share_of(unit.height(), pi);
-  return bound;
+  return total_of(grid, n, unit_count(grid, n), [pi](std::size_t height) { return share_of(height, pi); });
 }
 
 static std::size_t count_above(const float* v, std::size_t n, Side side, std::int32_t bound) {

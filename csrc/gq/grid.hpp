@@ -3,19 +3,23 @@
 // Unit k of the whole vector begins at floor(k * run / parts): because every run holds exactly `parts` units this one
 // formula gives the boundaries of all runs. A region of n elements from grid.start cuts its first and last unit off.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-
 #include "gq/kernels.hpp"
+#include "gq/standard.hpp"
 
 namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
 
 using wide_uint = unsigned __int128;
 
+// a / b, which fits; 128 bits are divided only where it must be.
+inline std::uint64_t quotient(wide_uint a, std::uint64_t b) {
+  if (b == 1) return static_cast<std::uint64_t>(a);
+  return static_cast<std::uint64_t>(a >> 64 == 0 ? static_cast<std::uint64_t>(a) / b : a / b);
+}
+
 // The unit of the whole vector that holds the element with global index i.
 inline std::uint64_t unit_of(const Grid& grid, std::uint64_t i) {
-  return static_cast<std::uint64_t>(((wide_uint(i) + 1) * grid.parts - 1) / grid.run);
+  return quotient((wide_uint(i) + 1) * grid.parts - 1, grid.run);
 }
 
 // The number of units that touch the region of n elements.
@@ -26,8 +30,22 @@ inline std::size_t unit_count(const Grid& grid, std::size_t n) {
 // Where the region's unit number `unit` begins, relative to the region; n for unit >= the count.
 inline std::size_t unit_begin(const Grid& grid, std::size_t n, std::size_t unit) {
   if (unit == 0 || n == 0) return 0;
-  const wide_uint begin = (wide_uint(unit_of(grid, grid.start)) + unit) * grid.run / grid.parts - grid.start;
-  return begin < n ? static_cast<std::size_t>(begin) : n;
+  const wide_uint whole = wide_uint(unit_of(grid, grid.start)) + unit;
+  const std::uint64_t begin = quotient(whole * grid.run, grid.parts) - grid.start;
+  return begin < n ? begin : n;
+}
+
+// What the region's first `units` units take together if one of height h takes cost(h): all between the first and the
+// last are whole, and of at most two heights.
+template <class Cost>
+inline std::size_t total_of(const Grid& grid, std::size_t n, std::size_t units, Cost cost) {
+  if (units == 0) return 0;
+  const std::size_t first_end = unit_begin(grid, n, 1);
+  if (units == 1) return cost(first_end);
+  const std::size_t last_begin = unit_begin(grid, n, units - 1), last_end = unit_begin(grid, n, units);
+  const std::size_t height = grid.run / grid.parts, whole = units - 2;
+  const std::size_t longer = last_begin - first_end - whole * height;  // by one
+  return cost(first_end) + (whole - longer) * cost(height) + longer * cost(height + 1) + cost(last_end - last_begin);
 }
 
 // for (Units unit(grid, n); unit.inside(); unit.advance()) ... [unit.begin, unit.end), relative to the region.

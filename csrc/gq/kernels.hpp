@@ -4,8 +4,7 @@
 // folder are compiled three times, by csrc/{scalar,avx2,avx512}.cpp, into three namespaces; nothing here allocates,
 // throws, or knows Python or MPI.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include "gq/standard.hpp"
 
 namespace gq {
 

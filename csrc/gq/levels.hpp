@@ -14,18 +14,13 @@
 #include "gq/kernels.hpp"
 #include "gq/levels_round.hpp"
 #include "gq/levels_vectors.hpp"
+#include "gq/levels_wire.hpp"
 #include "gq/random.hpp"
 #include "gq/sum.hpp"
 #include "gq/vectors.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
-
-constexpr std::size_t kNormBytes = 4;
-constexpr std::uint32_t kInfinityBits = 0x7f800000;
-constexpr float kLargestOwed = 0x1p126f;  // an error is at most twice the norm, and must stay finite
-
-static inline std::size_t bucket_size(std::size_t height, int bits) { return kNormBytes + packed_size(height, bits); }
 
 // The bits of max |v|: as an integer, so that a NaN is larger than any number.
 static inline std::uint32_t largest_magnitude(const float* x, const float* e, std::size_t n) {
@@ -59,13 +54,6 @@ static inline float bucket_norm(const float* x, const float* e, std::size_t n, b
   float norm;
   std::memcpy(&norm, &bits, sizeof norm);
   return norm;
-}
-
-// Finite, with the sign bit clear.
-static inline bool is_norm(float norm) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &norm, sizeof bits);
-  return bits < kInfinityBits;
 }
 
 // The codes of at most kTile values v = x + e of one bucket, and the errors r = v - decoded; e and r may be null.
@@ -142,11 +130,7 @@ static inline void decode_codes(const std::uint8_t* code, float* y, std::size_t 
                                 float scale, bool add) {
 #if GQ_LEVEL >= 1
   if (levels.uniform) {  // the same numbers as in the table, but without looking them up
-    const int last = levels.count - 1;
-    for (std::size_t i = 0; i < n; ++i) {
-      const int known = code[i] < last ? code[i] : last;
-      put(y + i, float(known * levels.stride - levels.center) * levels.unit * norm * scale, add);
-    }
+    for (std::size_t i = 0; i < n; ++i) put(y + i, uniform_level(levels, code[i]) * norm * scale, add);
     return;
   }
 #endif

@@ -1,12 +1,9 @@
 // Stochastic rounding of the values of one bucket to codes. The plain functions say what is meant; the vector ones
 // give the same codes and errors with fewer operations.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
 #include "gq/kernels.hpp"
-#include "gq/vectors.hpp"
+#include "gq/standard.hpp"
+#include "gq/wire.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
@@ -25,12 +22,7 @@ static inline Unit unit_of_norm(float norm, float steps) {
   const float scaled = norm * before;
   if (scaled == 0) return {before, 0};
   float inverse = steps / scaled;
-  while (inverse * scaled < steps) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &inverse, sizeof bits);
-    ++bits;  // the next float up
-    std::memcpy(&inverse, &bits, sizeof bits);
-  }
+  while (inverse * scaled < steps) inverse = float_of(bits_of(inverse) + 1);  // the next float up
   return {before, inverse};
 }
 
@@ -55,11 +47,11 @@ struct Uniform {
   }
 
   int code(float v, std::uint16_t random) const {
-    float steps = __builtin_fabsf(v) * unit.before * unit.inverse + offset;
+    float steps = float_of(magnitude(v)) * unit.before * unit.inverse + offset;
     steps = steps < limit ? steps : limit;
     const int whole = int(steps);
     const int rounded = whole + rounds_up(steps - float(whole), random);
-    return __builtin_signbit(v) ? negative - rounded : positive + rounded;
+    return bits_of(v) >> 31 ? negative - rounded : positive + rounded;
   }
 };
 

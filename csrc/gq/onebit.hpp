@@ -1,6 +1,4 @@
-// One-bit quantization (Seide 2014): per column the sign bit of each value, the mean of the values >= 0 and the mean of
-// the values < 0. A column on the wire: float32 mean of {v >= 0}, float32 mean of {v < 0}, then one bit per value (1
-// for v >= 0), lowest bit first, the last byte filled up with zeros.
+// One-bit quantization: the format of onebit_wire.hpp.
 //
 // The encoder visits a column once to form v, its bits and both sums, and once more, while v is in cache, to turn the
 // v kept in r into the error v - decoded.
@@ -12,35 +10,15 @@
 #include <cstring>
 
 #include "gq/grid.hpp"
+#include "gq/onebit_wire.hpp"
 #include "gq/sum.hpp"
 #include "gq/wire.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
 
-constexpr std::size_t kOnebitHeader = 2 * sizeof(float);
-
-static inline std::size_t onebit_column_nbytes(std::size_t height) { return kOnebitHeader + (height + 7) / 8; }
-
 static std::size_t onebit_nbytes(const Grid& grid, std::size_t n) {
-  std::size_t nbytes = 0;
-  for (Units unit(grid, n); unit.inside(); unit.advance()) nbytes += onebit_column_nbytes(unit.height());
-  return nbytes;
-}
-
-struct SignSums {
-  double positive = 0.0, negative = 0.0;  // sums of {v >= 0} and {v < 0}
-  std::size_t positive_count = 0;
-};
-
-struct SignMeans {
-  float positive, negative;
-};
-
-static inline SignMeans means_of(const SignSums& sums, std::size_t height) {
-  const std::size_t negative_count = height - sums.positive_count;
-  return {sums.positive_count ? static_cast<float>(sums.positive / static_cast<double>(sums.positive_count)) : 0.0f,
-          negative_count ? static_cast<float>(sums.negative / static_cast<double>(negative_count)) : 0.0f};
+  return onebit_offset(grid, n, unit_count(grid, n));
 }
 
 // Level by level: onebit_block(x, e, r, bits, n, sums) handles n <= 4096 values of a column, a block of the sum rule.

@@ -6,8 +6,6 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
-constexpr int kFloat32 = 3;
-
 static std::size_t plain_itemsize(int format) { return format == kFloat32 ? 4 : 2; }
 
 #if GQ_LEVEL >= 1

@@ -10,27 +10,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gq/ranking.hpp"
 #include "gq/sink.hpp"
 #include "gq/vectors.hpp"
 #include "gq/wire.hpp"
 
 namespace gq {
 namespace GQ_NAMESPACE {
-
-// Which values are ranked: key_of(v) orders their magnitudes, and is <= 0 for a zero and for a value not ranked.
-struct Side {
-  std::uint32_t flip, mask;
-};
-
-constexpr Side kBothSigns = {0, kMagnitude};
-constexpr Side kPositive = {0, ~0u};
-constexpr Side kNegative = {~kMagnitude, ~0u};
-
-static inline Side side_of(int sign) { return sign == 0 ? kBothSigns : sign > 0 ? kPositive : kNegative; }
-
-static inline std::int32_t key_of(float v, Side side) {
-  return static_cast<std::int32_t>((bits_of(v) ^ side.flip) & side.mask);
-}
 
 // Room that `find` may use beyond the indices it reports.
 constexpr std::size_t kFindSlack = 16;

@@ -4,11 +4,11 @@
 // lane[j] += lane[j + 16] for j < 16, then 8, 4, 2, 1. Units over 4096 go by blocks of 4096 elements whose sums are
 // added in order. An element outside the summed set adds +0.0, that is nothing: no lane is ever -0.0.
 #pragma once
-#include <immintrin.h>
+#include "gq/standard.hpp"
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#if GQ_LEVEL >= 1
+#include <immintrin.h>
+#endif
 
 namespace gq {
 namespace GQ_NAMESPACE {

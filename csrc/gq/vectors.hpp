@@ -1,9 +1,7 @@
 // The few vector operations that the kernels share, for the instruction set at hand: 8 lanes of 32 bits with AVX2, 16
 // with AVX-512. The types are GCC's, so + - * < ?: & ^ >> work on them as they do on numbers.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include "gq/standard.hpp"
 
 #if GQ_LEVEL >= 1
 #include <immintrin.h>

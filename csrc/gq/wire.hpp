@@ -1,8 +1,6 @@
 // Numbers on the wire: little-endian, at any address.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include "gq/standard.hpp"
 
 namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
@@ -26,6 +24,9 @@ inline std::uint32_t bits_of(float v) { return load<std::uint32_t>(&v); }
 inline float float_of(std::uint32_t bits) { return load<float>(&bits); }
 inline std::uint32_t magnitude(float v) { return bits_of(v) & kMagnitude; }
 inline bool is_finite(float v) { return magnitude(v) < kInfinity; }
+
+// Bytes of n codes of `bits` bits, one after the other.
+inline std::size_t packed_size(std::size_t n, int bits) { return (n * bits + 7) / 8; }
 
 }  // namespace
 }  // namespace gq

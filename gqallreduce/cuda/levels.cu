@@ -1,0 +1,158 @@
+// Level codecs (levels.hpp says what is sent): a team per bucket. It stages the values, finds their norm, and then each
+// thread rounds eight neighbours at a time, for which one Philox block has the bits and whose codes are whole bytes.
+#include "block.hpp"
+#include "gq/levels_round.hpp"
+#include "gq/levels_wire.hpp"
+#include "gq/philox.hpp"
+#include "team.hpp"
+
+namespace gq {
+namespace device {
+
+constexpr unsigned kEight = kPerBlock;
+
+struct Draws {
+  std::uint32_t word[4];
+
+  // The bits of the eight elements from a global index on, which two blocks share unless it is a multiple of eight.
+  Draws(const Stream& stream, const KeySchedule& keys, std::uint64_t index) {
+    const unsigned inside = index % kEight;
+    if (inside == 0) {
+      random_block(stream, keys, index / kEight, word);
+      return;
+    }
+    std::uint32_t both[8];
+    random_block(stream, keys, index / kEight, both);
+    random_block(stream, keys, index / kEight + 1, both + 4);
+    for (unsigned k = 0; k < 4; ++k) word[k] = half(both, inside + 2 * k) | half(both, inside + 2 * k + 1) << 16;
+  }
+
+  std::uint16_t operator[](unsigned k) const { return static_cast<std::uint16_t>(half(word, k)); }
+
+ private:
+  static std::uint32_t half(const std::uint32_t* word, unsigned k) { return word[k / 2] >> 16 * (k % 2) & 0xffff; }
+};
+
+static inline float level_of(const Levels& levels, int code) {
+  return levels.uniform ? uniform_level(levels, code) : levels.value[code];
+}
+
+// The norm of n values; where they are no more than a tile, they stay staged.
+static inline float bucket_norm(Team& team, const float* x, const float* e, std::size_t n, bool l2) {
+  double sum = 0.0;
+  std::uint32_t largest = 0;
+  for (std::size_t done = 0; done < n; done += team.capacity) {
+    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
+    if (done > 0) team.sync();
+    team.stage(x + done, e ? e + done : e, count);
+    if (l2) {
+      sum += tile_sum(team, count, Square());
+    } else {
+      for (std::size_t i = team.rank; i < count; i += team.size)
+        largest = magnitude(team.tile[i]) > largest ? magnitude(team.tile[i]) : largest;
+    }
+  }
+  return l2 ? team.tell(static_cast<float>(square_root(sum))) : float_of(team.largest(largest));
+}
+
+// The codes of the tile's n values, which begin at a global index, and their errors.
+template <class Coder>
+static inline void encode_tile(const Team& team, const Coder& coder, const Levels& levels, float norm, std::size_t n,
+                               const Stream& stream, std::uint64_t index, float* r, std::uint8_t* codes) {
+  const KeySchedule keys(stream);
+  for (std::size_t i = kEight * team.rank; i < n; i += kEight * team.size) {
+    const unsigned count = n - i < kEight ? static_cast<unsigned>(n - i) : kEight;
+    const Draws draws(stream, keys, index + i);
+    std::uint64_t word = 0;
+    Four<float> error[2];
+    GQ_UNROLL
+    for (unsigned k = 0; k < kEight; ++k) {
+      const float v = k < count ? team.tile[i + k] : 0.0f;
+      const int code = coder.code(v, draws[k]);
+      if (k < count) word |= std::uint64_t(code) << (k * levels.bits);
+      error[k / 4].number[k % 4] = v - level_of(levels, code) * norm;
+    }
+    store_bytes(codes + i / kEight * levels.bits, word, static_cast<unsigned>(packed_size(count, levels.bits)));
+    if (!r) continue;
+    store_four(r + i, error[0], count);
+    if (count > 4) store_four(r + i + 4, error[1], count - 4);
+  }
+}
+
+template <class Coder>
+static inline void encode_bucket(const Team& team, const Levels& levels, float norm, const float* x, const float* e,
+                                 float* r, std::uint8_t* codes, std::size_t n, const Stream& stream,
+                                 std::uint64_t index) {
+  const Coder coder(levels, norm);
+  for (std::size_t done = 0; done < n; done += team.capacity) {
+    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
+    if (n > team.capacity) {
+      team.sync();
+      team.stage(x + done, e ? e + done : e, count);
+    }
+    encode_tile(team, coder, levels, norm, count, stream, index + done, r ? r + done : r,
+                codes + done / kEight * levels.bits);
+  }
+}
+
+}  // namespace device
+}  // namespace gq
+
+using namespace gq;
+using namespace gq::device;
+
+// Buckets of `bucket` values; e and r may be null. Blocks of 128 threads, `teams` buckets each.
+GQ_KERNEL levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::uint64_t n,
+                        const Levels* levels, int l2, std::uint64_t start, std::uint64_t bucket, std::uint32_t key0,
+                        std::uint32_t key1, std::uint32_t hop, std::uint32_t encoder, std::uint32_t step,
+                        unsigned teams, std::uint32_t* status) {
+  GQ_SHARED Shared shared;
+  const Grid grid = {start, bucket, 1};
+  const TeamUnit unit(grid, n, teams);
+  if (!unit.exists) return;
+  Team team(shared, teams);
+  x += unit.begin;
+  if (e) e += unit.begin;
+  if (r) r += unit.begin;
+  wire += levels_offset(grid, n, unit.number, levels->bits);
+  const float norm = bucket_norm(team, x, e, unit.height(), l2);
+  if (!is_norm(norm) || (r && norm > kLargestOwed)) {
+    if (team.leads()) atomic_or(status, kNotFinite);
+    return;
+  }
+  if (team.leads()) store(wire, norm);
+  const Stream stream = {key0, key1, hop, encoder, step};
+  if (levels->uniform)
+    encode_bucket<Uniform>(team, *levels, norm, x, e, r, wire + kNormBytes, unit.height(), stream, start + unit.begin);
+  else
+    encode_bucket<Tabled>(team, *levels, norm, x, e, r, wire + kNormBytes, unit.height(), stream, start + unit.begin);
+}
+
+// y = scale * wire, or y += wire. The wire holds the region's bytes exactly: the caller has checked it.
+GQ_KERNEL levels_decode(const std::uint8_t* wire, float* y, std::uint64_t n, const Levels* levels, std::uint64_t start,
+                        std::uint64_t bucket, float scale, int add, unsigned teams, std::uint32_t* status) {
+  const Grid grid = {start, bucket, 1};
+  const TeamUnit unit(grid, n, teams);
+  if (!unit.exists) return;
+  const int bits = levels->bits;
+  wire += levels_offset(grid, n, unit.number, bits);
+  const float norm = load<float>(wire);
+  const unsigned size = kTeamThreads / teams, rank = thread_index() % size;
+  if (!is_norm(norm)) {
+    if (rank == 0) atomic_or(status, kMalformed);
+    return;
+  }
+  for (std::size_t i = kEight * rank; i < unit.height(); i += kEight * size) {
+    const unsigned count = unit.height() - i < kEight ? static_cast<unsigned>(unit.height() - i) : kEight;
+    const std::uint8_t* const codes = wire + kNormBytes + i / kEight * bits;
+    const std::uint64_t word = load_bytes(codes, static_cast<unsigned>(packed_size(count, bits)));
+    Four<float> v[2];
+    GQ_UNROLL
+    for (unsigned k = 0; k < kEight; ++k) {
+      const int code = static_cast<int>(word >> (k * bits) & ((1u << bits) - 1));
+      v[k / 4].number[k % 4] = level_of(*levels, code) * norm * (add ? 1.0f : scale);
+    }
+    put_four(y + unit.begin + i, v[0], count, add);
+    if (count > 4) put_four(y + unit.begin + i + 4, v[1], count - 4, add);
+  }
+}

@@ -1,0 +1,120 @@
+// One-bit quantization (onebit_wire.hpp says what is sent): a team per column. It stages the values, whose signs its
+// warps ballot into words of bits and whose sums of either sign its first warp adds by the sum rule.
+#include "block.hpp"
+#include "gq/onebit_wire.hpp"
+#include "gq/wire.hpp"
+#include "team.hpp"
+
+namespace gq {
+namespace device {
+
+// The signs of the tile's n values; as many bytes as hold them are written.
+static inline void write_signs(const Team& team, std::size_t n, std::uint8_t* bits) {
+  for (std::size_t row = team.rank / kWarp * kWarp; row < n; row += team.size) {
+    const std::size_t i = row + lane_index();
+    const std::uint32_t word = ballot(i < n && team.tile[i] >= 0.0f);
+    const std::size_t left = n - row;
+    if (lane_index() == 0) store_bytes(bits + row / 8, word, left < kWarp ? static_cast<unsigned>(left + 7) / 8 : 4);
+  }
+}
+
+struct Positive {
+  double operator()(double v) const { return v >= 0.0 ? v : 0.0; }
+};
+
+struct Negative {
+  double operator()(double v) const { return v >= 0.0 ? 0.0 : v; }
+};
+
+// How many of the tile's values are not negative, for the threads of the first warp.
+static inline std::uint32_t count_positive(const Team& team, std::size_t n) {
+  std::uint32_t count = 0;
+  for (std::size_t row = 0; row < n; row += kWarp)
+    count += count_bits(ballot(row + team.rank < n && team.tile[row + team.rank] >= 0.0f));
+  return count;
+}
+
+static inline float mean_of(const SignMeans& means, float v) { return v >= 0.0f ? means.positive : means.negative; }
+
+// Signs and means of a column; where it is no more than a tile, its values stay staged.
+static inline SignMeans read_column(Team& team, const float* x, const float* e, std::size_t n, std::uint8_t* bits) {
+  SignSums sums;
+  for (std::size_t done = 0; done < n; done += team.capacity) {
+    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
+    if (done > 0) team.sync();
+    team.stage(x + done, e ? e + done : e, count);
+    write_signs(team, count, bits + done / 8);
+    sums.positive += tile_sum(team, count, Positive());
+    sums.negative += tile_sum(team, count, Negative());
+    if (team.in_first_warp()) sums.positive_count += count_positive(team, count);
+  }
+  return team.tell(means_of(sums, n));
+}
+
+static inline void write_errors(const Team& team, const float* x, const float* e, float* r, std::size_t n,
+                                const SignMeans& means) {
+  for (std::size_t done = 0; done < n; done += team.capacity) {
+    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
+    if (n > team.capacity) {
+      team.sync();
+      team.stage(x + done, e ? e + done : e, count);
+    }
+    for (std::size_t i = 4 * team.rank; i < count; i += 4 * team.size) {
+      Four<float> v = load_four<float>(team.tile + i, count - i);
+      for (float& number : v.number) number -= mean_of(means, number);
+      store_four(r + done + i, v, count - i);
+    }
+  }
+}
+
+}  // namespace device
+}  // namespace gq
+
+using namespace gq;
+using namespace gq::device;
+
+// e and r may be null. Blocks of 128 threads, `teams` columns each.
+GQ_KERNEL onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::uint64_t n,
+                        std::uint64_t start, std::uint64_t run, std::uint64_t parts, unsigned teams,
+                        std::uint32_t* status) {
+  GQ_SHARED Shared shared;
+  const Grid grid = {start, run, parts};
+  const TeamUnit unit(grid, n, teams);
+  if (!unit.exists) return;
+  Team team(shared, teams);
+  x += unit.begin;
+  if (e) e += unit.begin;
+  wire += onebit_offset(grid, n, unit.number);
+  const SignMeans means = read_column(team, x, e, unit.height(), wire + kOnebitHeader);
+  if (!is_finite(means.positive) || !is_finite(means.negative)) {
+    if (team.leads()) atomic_or(status, kNotFinite);
+    return;
+  }
+  if (team.leads()) {
+    store(wire, means.positive);
+    store(wire + sizeof(float), means.negative);
+  }
+  if (r) write_errors(team, x, e, r + unit.begin, unit.height(), means);
+}
+
+// y = scale * wire, or y += wire. The wire holds the region's bytes exactly: the caller has checked it.
+GQ_KERNEL onebit_decode(const std::uint8_t* wire, float* y, std::uint64_t n, std::uint64_t start, std::uint64_t run,
+                        std::uint64_t parts, float scale, int add, unsigned teams, std::uint32_t* status) {
+  const Grid grid = {start, run, parts};
+  const TeamUnit unit(grid, n, teams);
+  if (!unit.exists) return;
+  wire += onebit_offset(grid, n, unit.number);
+  const float positive = load<float>(wire), negative = load<float>(wire + sizeof(float));
+  const unsigned size = kTeamThreads / teams, rank = thread_index() % size;
+  if (!is_finite(positive) || !is_finite(negative)) {
+    if (rank == 0) atomic_or(status, kMalformed);
+    return;
+  }
+  const SignMeans means = {positive * (add ? 1.0f : scale), negative * (add ? 1.0f : scale)};
+  for (std::size_t i = 4 * rank; i < unit.height(); i += 4 * size) {
+    const unsigned bits = wire[kOnebitHeader + i / 8] >> i % 8;
+    Four<float> v;
+    for (unsigned k = 0; k < 4; ++k) v.number[k] = bits >> k & 1 ? means.positive : means.negative;
+    put_four(y + unit.begin + i, v, unit.height() - i, add);
+  }
+}

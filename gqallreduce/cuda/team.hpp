@@ -1,0 +1,131 @@
+// A team: the threads that work on one unit (a column or a bucket), and the shared memory where its values are staged.
+//
+// A block of 128 threads is one team, or, where no unit is taller than 1024, four teams of one warp. A team stages a
+// tile of v = x + e by 128-bit accesses; what comes after works on the tile. A block's tile is a block of the sum rule
+// (sum.hpp), whose lanes are those of the team's first warp.
+#pragma once
+#include "block.hpp"
+#include "fours.hpp"
+#include "gq/grid.hpp"
+#include "gq/sum.hpp"
+
+namespace gq {
+namespace device {
+
+constexpr unsigned kTeamThreads = 128;
+constexpr unsigned kWarps = kTeamThreads / kWarp;
+constexpr unsigned kTile = 4096;  // of a block; a quarter of it for each of four warps
+static_assert(kTile == kSumBlock, "a tile of a block is a block of the sum rule");
+
+struct Shared {
+  alignas(16) float tile[kTile];
+  std::uint64_t word[2][kWarps];  // what threads tell each other, in turns
+};
+
+class Team {
+ public:
+  const unsigned rank, size;  // of this thread, among so many
+  const unsigned capacity;    // values in a tile
+  float* const tile;
+
+  Team(Shared& shared, unsigned teams)
+      : rank(thread_index() % (kTeamThreads / teams)),
+        size(kTeamThreads / teams),
+        capacity(kTile / teams),
+        tile(shared.tile + number(teams) * capacity),
+        shared_(shared),
+        first_warp_(thread_index() / size * (size / kWarp)) {}
+
+  static unsigned number(unsigned teams) { return thread_index() / (kTeamThreads / teams); }
+
+  bool leads() const { return rank == 0; }
+  bool in_first_warp() const { return rank < kWarp; }
+
+  void sync() const {
+    if (size == kWarp)
+      warp_barrier();
+    else
+      block_barrier();
+  }
+
+  // tile = x + e; the team has met before (nobody reads the tile any more) and meets after.
+  void stage(const float* x, const float* e, std::size_t n) const {
+    for (std::size_t i = 4 * rank; i < n; i += 4 * size)
+      store_four(tile + i, load_sum(x + i, e ? e + i : e, n - i), n - i);
+    sync();
+  }
+
+  // The leader's value, to all.
+  template <class Value>
+  Value tell(Value value) {
+    static_assert(sizeof(Value) <= sizeof(std::uint64_t), "one word");
+    std::uint64_t* const word = &shared_.word[turn_][first_warp_];
+    turn_ ^= 1;  // who writes this word again has met all that read it, at the next turn
+    if (leads()) memcpy(word, &value, sizeof value);
+    sync();
+    memcpy(&value, word, sizeof value);
+    return value;
+  }
+
+  // The largest of all threads' values, to all.
+  std::uint32_t largest(std::uint32_t value) {
+    return combined(value, [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
+  }
+
+  std::uint32_t sum(std::uint32_t value) {
+    return combined(value, [](std::uint32_t a, std::uint32_t b) { return a + b; });
+  }
+
+ private:
+  template <class Combine>
+  std::uint32_t combined(std::uint32_t value, Combine combine) {
+    for (unsigned width = kWarp / 2; width > 0; width /= 2)
+      value = combine(value, from_lane(value, lane_index() ^ width));
+    std::uint64_t* const word = shared_.word[turn_];
+    turn_ ^= 1;
+    if (lane_index() == 0) word[thread_index() / kWarp] = value;
+    sync();
+    value = static_cast<std::uint32_t>(word[first_warp_]);
+    for (unsigned warp = 1; warp < size / kWarp; ++warp)
+      value = combine(value, static_cast<std::uint32_t>(word[first_warp_ + warp]));
+    return value;
+  }
+
+  Shared& shared_;
+  const unsigned first_warp_;
+  unsigned turn_ = 0;
+};
+
+// The unit of a team, relative to the region.
+struct TeamUnit {
+  std::size_t number, begin, end;
+  bool exists;
+
+  TeamUnit(const Grid& grid, std::size_t n, unsigned teams)
+      : number(std::size_t(block_index()) * teams + Team::number(teams)), begin(0), end(0) {
+    exists = number < unit_count(grid, n);
+    if (!exists) return;
+    begin = unit_begin(grid, n, number);
+    end = unit_begin(grid, n, number + 1);
+  }
+
+  std::size_t height() const { return end - begin; }
+};
+
+// The lanes of a warp folded by the sum rule; the result is in all lanes.
+static inline double fold(double lane) {
+  for (unsigned width = kWarp / 2; width > 0; width /= 2) lane += from_lane(lane, lane_index() + width);
+  return from_lane(lane, 0);
+}
+
+// The sum of term(v) over a tile of n values, for the threads of the first warp.
+template <class Term>
+static inline double tile_sum(const Team& team, std::size_t n, Term term) {
+  double lane = 0.0;
+  if (!team.in_first_warp()) return lane;
+  for (std::size_t i = team.rank; i < n; i += kWarp) lane += term(static_cast<double>(team.tile[i]));
+  return fold(lane);
+}
+
+}  // namespace device
+}  // namespace gq
