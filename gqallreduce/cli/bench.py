@@ -13,7 +13,8 @@ import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 from gqallreduce.cli.exact import Check, Reference
 from gqallreduce.cli.measure import ENOUGH, FIRST, Quantized, groups, interleave, pooled, round_seconds, rows
-from gqallreduce.cli.report import Report, Silent, abort, size_text, sums_table
+from gqallreduce.cli.report import Report, Silent, size_text, sums_table
+from gqallreduce.cli.world import on_world
 
 SCHEMES = (
     "raw",
@@ -47,18 +48,7 @@ def add_arguments(parser):
 
 def run(arguments):
     """Runs the benchmark on COMM_WORLD; 0 if all went well, 1 if a result was wrong, 2 for a scheme unknown."""
-    dense.allow_ring()
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    wrong = machine.wrong_launcher(comm.size)
-    if wrong:
-        print(f"bench: {wrong}", file=sys.stderr)
-        return 1
-    try:
-        return run_on(comm, arguments)
-    except Exception as problem:
-        return abort(comm, problem)
+    return on_world("bench", run_on, arguments)
 
 
 def run_on(comm, arguments):

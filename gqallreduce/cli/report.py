@@ -121,18 +121,6 @@ def read(path, wanted=None):
     return machine, rows
 
 
-def abort(comm, problem):
-    """Says what went wrong on this rank and ends the whole job with status 1: the other ranks may wait for this one."""
-    import traceback
-
-    traceback.print_exception(problem)
-    sys.stderr.flush()
-    sys.stdout.flush()
-    if comm.size > 1:
-        comm.Abort(1)
-    return 1
-
-
 def size_text(nbytes):
     """Bytes with a binary unit: 4 KiB, 1.5 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -5,15 +5,16 @@ import os
 import sys
 from pathlib import Path
 
-from gqallreduce.cli import dense, machine
+from gqallreduce.cli import machine
 from gqallreduce.cli.quantities import count
-from gqallreduce.cli.report import Report, Silent, abort, read
+from gqallreduce.cli.report import Report, Silent, read
 from gqallreduce.cli.training import rules
 from gqallreduce.cli.training.data import VARIABLE, load_everywhere
 from gqallreduce.cli.training.experiment import Experiment, Setting, weight_names
 from gqallreduce.cli.training.gradients import Dump
 from gqallreduce.cli.training.optimizers import OPTIMIZERS
 from gqallreduce.cli.training.sums import baselines
+from gqallreduce.cli.world import on_world
 
 SCHEMES = ("dense", "onebit", "onebit/ef", "adaptive(pi=64)", "adaptive(pi=64)/ef", "qsgd(bits=4)", "qsgd(bits=4)/ef")
 RULES = ("*.bias=dense",)
@@ -93,18 +94,7 @@ def run(arguments):
         return 0
     if arguments.draw:
         return _draw_again(arguments)
-    dense.allow_ring()
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    wrong = machine.wrong_launcher(comm.size)
-    if wrong:
-        print(f"train_mlp: {wrong}", file=sys.stderr)
-        return 1
-    try:
-        return run_on(comm, arguments)
-    except Exception as problem:
-        return abort(comm, problem)
+    return on_world("train_mlp", run_on, arguments)
 
 
 def run_on(comm, arguments):
