@@ -15,7 +15,7 @@ from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
 from gqallreduce.layout import Region, blocks, columns
 from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.selection import Parts
+from gqallreduce.selection import Parts, drained
 from gqallreduce.workspace import Workspace
 
 AUTO = "auto"
@@ -97,12 +97,7 @@ class Scheme:
     def _select(self, x, regions):
         if not self.codec.selects:
             return None
-        steps = self.codec.select(_parts(x, regions), Workspace())
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value
+        return drained(self.codec.select(_parts(x, regions), Workspace()))
 
 
 def _parts(x, regions) -> Parts:

@@ -92,6 +92,15 @@ class Selection(list):
         self.release = survivors.release
 
 
+def drained(steps):
+    """What a generator of kernel calls returns, all of them made at once: for callers that have nothing to poll."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
+
+
 def select_largest(parts, pi: int, separate: bool, workspace):
     """Keep exactly max(1, n // pi) nonzero values of a range, fewer if fewer exist; ties in memory order.
 

@@ -74,7 +74,7 @@ class Worker:
         """Start a call: Buffers, residuals (None without feedback), and what tells its frames from others'."""
         self.values = Values(self, source, target, owed, owing)
         self.key64, self.step, self.signature = key64, step & 0xFFFFFFFF, signature
-        self.own_stream = _kernels.Stream(key64, 0, self.rank, self.step)
+        self.own_stream = _kernels.Stream(key64, 0, self.rank, self.step) if self.codec.lifts else None
         self.wires = Wires(self.workspace)
         self.selection, self.selecting = None, False
 

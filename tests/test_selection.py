@@ -8,11 +8,10 @@ from schemes import PARTICULARS
 from simd import threads
 
 from gqallreduce.layout import Grid, Region
-from gqallreduce.selection import Parts, select_largest
+from gqallreduce.selection import Parts, drained, select_largest
 from gqallreduce.workspace import Workspace
 
 largest = PARTICULARS["adaptive"].largest
-drained = PARTICULARS["adaptive"].drained
 
 VALUES = st.lists(
     st.sampled_from([0.0, -0.0, 1, -1, 1, 2, -2, 1e-45, -1e-45, 3e38, -3e38, 0.1]) | st.floats(-9, 9, width=32),

@@ -15,7 +15,7 @@ from gqallreduce import _kernels
 from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, size_text
 from gqallreduce.layout import Grid, Region, blocks
-from gqallreduce.selection import Parts
+from gqallreduce.selection import Parts, drained
 from gqallreduce.workspace import Workspace
 
 CODECS = (
@@ -145,12 +145,7 @@ class Coder:
         return tuple(None if array is None else array[cut] for array in arrays)
 
     def _selected(self, parts):
-        steps = self.codec.select(parts, self._workspace)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value
+        return drained(self.codec.select(parts, self._workspace))
 
     def decode_add(self):
         """Every message, added to a vector."""

@@ -5,7 +5,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.codec import NOT_FINITE
 from gqallreduce.layout import Grid, Region
-from gqallreduce.selection import Parts
+from gqallreduce.selection import Parts, drained
 from gqallreduce.workspace import Workspace
 
 GUARD = 67
@@ -100,12 +100,7 @@ def encode(codec, x, owed, found: Region, stream=STREAM, feedback=True):
 def select(codec, loaded) -> list:
     """What `Codec.select` keeps of each of [(region, x, owed, owing)]."""
     parts = Parts([each[0] for each in loaded], lambda found: next(each[1:] for each in loaded if each[0] == found))
-    steps = codec.select(parts, Workspace())
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
+    return drained(codec.select(parts, Workspace()))
 
 
 def decode(codec, wire, found: Region, scale: float = 1.0) -> np.ndarray:
@@ -120,6 +115,12 @@ def decode(codec, wire, found: Region, scale: float = 1.0) -> np.ndarray:
         results.append(y.array)
     assert same_bits(*results)
     return results[0]
+
+
+def sent(codec, x) -> np.ndarray:
+    """What values are after they have been sent, without feedback, as columns of 4096."""
+    found = region(codec, (Grid(4096), 0, len(x), len(x)))
+    return decode(codec, encode(codec, np.array(x, np.float32), None, found)[0], found)
 
 
 def decode_add(codec, wire, y, found: Region) -> np.ndarray:

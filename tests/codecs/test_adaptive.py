@@ -8,7 +8,7 @@ from contract import KINDS, cuts, decode, encode, formed, region, vector
 
 from gqallreduce import Scheme, selection
 from gqallreduce.layout import BLOCK, Grid, Region, columns
-from gqallreduce.selection import Parts, select_largest
+from gqallreduce.selection import Parts, drained, select_largest
 from gqallreduce.workspace import Workspace
 
 VARIANTS = [
@@ -165,14 +165,6 @@ def adversaries(n: int) -> dict[str, np.ndarray]:
         "periodic": np.tile(base[:stride], n // stride + 1)[:n],
         "denormals": (base * 1e-39).astype(np.float32),
     }
-
-
-def drained(steps):
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
 
 
 @pytest.mark.parametrize("name", adversaries(100))

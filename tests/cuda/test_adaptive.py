@@ -13,7 +13,7 @@ from gqallreduce import _kernels
 from gqallreduce.cuda import launches
 from gqallreduce.errors import WireError
 from gqallreduce.layout import Grid, Region
-from gqallreduce.selection import Parts, select_largest
+from gqallreduce.selection import Parts, drained, select_largest
 from gqallreduce.workspace import Workspace
 
 pytestmark = needs_compiler
@@ -26,14 +26,6 @@ def pieces(n, start, run, parts, cuts):
     return [Region(start + a, b - a, grid, start + n) for a, b in itertools.pairwise(edges)]
 
 
-def result_of(generator):
-    while True:
-        try:
-            next(generator)
-        except StopIteration as stopped:
-            return stopped.value
-
-
 def encode_on_cpu(x, e, keep, found, pi, scope):
     """[(wire, r)] of each region."""
     start = found[0].start
@@ -44,7 +36,7 @@ def encode_on_cpu(x, e, keep, found, pi, scope):
 
     r = np.empty_like(x) if keep else None
     messages = []
-    selected = result_of(select_largest(Parts(found, load), pi, False, Workspace())) if scope == "matrix" else None
+    selected = drained(select_largest(Parts(found, load), pi, False, Workspace())) if scope == "matrix" else None
     for number, place in enumerate(found):
         here, owed, owing = load(place)
         if selected is not None:
