@@ -72,6 +72,32 @@ class Region(NamedTuple):
         return self.start, self.grid.run, self.grid.parts
 
 
+class Span:
+    """Consecutive regions of a vector, at least one, worked on in one go: to a device a large launch is as dear as a
+    small one. In the wire each region keeps its own message, one after the other.
+
+    tables
+        what a device keeps of the span, by name.
+    """
+
+    __slots__ = ("grid", "regions", "size", "start", "tables", "total")
+
+    def __init__(self, regions: list[Region]):
+        first, last = regions[0], regions[-1]
+        self.regions, self.tables = regions, {}
+        self.start, self.size = first.start, last.start + last.size - first.start
+        self.grid, self.total = first.grid, first.total
+
+    @property
+    def units(self) -> int:
+        """Units of all regions; one that is cut between regions counts in each."""
+        return sum(region.units for region in self.regions)
+
+    streams = Region.streams
+    STREAM_LEAST = Region.STREAM_LEAST
+    geometry = Region.geometry
+
+
 def columns(shape: tuple[int, ...], order: str) -> Grid:
     """The columns of a buffer.
 

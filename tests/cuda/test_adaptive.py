@@ -10,7 +10,8 @@ from plain import KINDS, floats, regions, same_bits
 from serial import SerialDevice, both_orders, needs_compiler, region, shifted, status
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import launches
+from gqallreduce.cuda import adaptive as launches
+from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 from gqallreduce.layout import Grid, Region
 from gqallreduce.selection import Parts, drained, select_largest
@@ -101,7 +102,7 @@ def read(device, wire, place, scale=1.0, add=False):
         else:
             _kernels.adaptive_decode(wire, theirs, *place.geometry, scale, False)
     except WireError:
-        assert flaws[0] == launches.MALFORMED
+        assert flaws[0] == MALFORMED
         return None
     assert flaws[0] == 0
     assert same_bits(ours, theirs)
@@ -156,7 +157,7 @@ def test_a_value_that_is_not_finite_is_reported(scope, flaw):
     x = floats(1, 9000)
     x[8000] = flaw
     _, flaws = encode_on_device(SerialDevice(), x, None, True, [region(x.size, 0, 4096)], 64, scope)
-    assert flaws == launches.NOT_FINITE
+    assert flaws == NOT_FINITE
 
 
 @given(regions(most=120), st.binary(max_size=400))

@@ -8,7 +8,8 @@ from plain import KINDS, SIZES, floats, same_bits
 from serial import SerialDevice, both_orders, needs_compiler, shifted, status
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import launches
+from gqallreduce.cuda import casts as launches
+from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
 pytestmark = needs_compiler
@@ -30,7 +31,7 @@ def encode_both(x, e, number, keep, descending=False, shift=0):
         else:
             found = status()
             launches.plain_encode(device, x, e, r, wire, number, found)
-            flawed = found[0] == launches.NOT_FINITE
+            flawed = found[0] == NOT_FINITE
         results.append((flawed, wire, r))
     return results
 
@@ -72,7 +73,7 @@ def test_any_bytes_are_read_as_the_cpu_reads_them(number, data, scale, add, shif
     try:
         _kernels.plain_decode(wire, theirs, number, 1.0 if add else scale, add)
     except WireError:
-        assert found[0] == launches.MALFORMED
+        assert found[0] == MALFORMED
     else:
         assert found[0] == 0
         assert same_bits(ours, theirs)

@@ -8,7 +8,8 @@ from plain import KINDS, SIZES, floats, same_bits
 from serial import SerialDevice, both_orders, needs_compiler, on_device, region, shifted, status
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import launches
+from gqallreduce.cuda import levels as launches
+from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
 pytestmark = needs_compiler
@@ -41,7 +42,7 @@ def check(x, e, levels, l2, start, bucket, descending=False, shift=0):
         found = status()
         launches.levels_encode(device, x, e, r, wire, table, l2, geometry, STREAM, found)
         flawed = _kernels.levels_encode(x, e, owing, expected, levels, l2, start, bucket, STREAM)
-        assert bool(flawed) == (found[0] == launches.NOT_FINITE)
+        assert bool(flawed) == (found[0] == NOT_FINITE)
         if flawed:
             continue
         assert same_bits(wire, expected)
@@ -114,7 +115,7 @@ def test_any_bytes_are_read_as_the_cpu_reads_them(levels, data, n, start, bucket
     try:
         _kernels.levels_decode(wire, theirs, levels, start, bucket)
     except WireError:
-        assert found[0] == launches.MALFORMED
+        assert found[0] == MALFORMED
     else:
         assert found[0] == 0
         assert same_bits(ours, theirs)

@@ -8,7 +8,8 @@ from plain import KINDS, SIZES, floats, regions, same_bits
 from serial import SerialDevice, both_orders, needs_compiler, region, shifted, status
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import launches
+from gqallreduce.cuda import onebit as launches
+from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
 pytestmark = needs_compiler
@@ -78,7 +79,7 @@ def test_a_value_that_is_not_finite_is_reported(place, flaw):
     wire = np.empty(_kernels.onebit_nbytes(geometry.start, x.size, *geometry.geometry[1:]), np.uint8)
     x[x.size * 2 // 3] = flaw
     launches.onebit_encode(SerialDevice(), x, None, None, wire, geometry, found)
-    assert found[0] == launches.NOT_FINITE
+    assert found[0] == NOT_FINITE
 
 
 @given(regions(), st.data())
@@ -91,7 +92,7 @@ def test_any_bytes_are_read_as_the_cpu_reads_them(place, data):
     try:
         _kernels.onebit_decode(wire, theirs, *geometry.geometry)
     except WireError:
-        assert found[0] == launches.MALFORMED
+        assert found[0] == MALFORMED
     else:
         assert found[0] == 0
         assert same_bits(ours, theirs)

@@ -1,0 +1,47 @@
+"""What all launches share: how many threads and blocks, and how a region's geometry is given to kernels.
+
+One file per family says how each operation on arrays of a device becomes launches (casts.py of casts.cu, ...). There,
+`launch(family, kernel, blocks, threads, *arguments)` is the device: arrays stand for their address, None for a null
+pointer, and NumPy scalars have the kernel's types. x, e (what is owed, or None), r (what will be owed, or None) and y
+are float32 arrays, wire uint8, all contiguous. `status` is a uint32 array of one element, into which kernels set bits:
+NOT_FINITE, MALFORMED. A launch of no blocks is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gqallreduce.layout import Region
+
+NOT_FINITE, MALFORMED = 1, 2
+
+THREADS = 256  # of kernels that work value by value
+TEAM_THREADS = 128
+_BLOCKS = 4096  # at most, of kernels that work value by value: each thread goes on with what lies one grid further
+_SHORT = 1024  # units up to here are worked on by one warp each
+
+
+def blocks_for(size: int) -> int:
+    """Blocks of THREADS threads that take four values each."""
+    return min(-(-size // (4 * THREADS)), _BLOCKS)
+
+
+def by_fours(launch, family: str, kernel: str, size: int, *arguments) -> None:
+    if size:
+        launch(family, kernel, blocks_for(size), THREADS, *arguments)
+
+
+def by_units(launch, family: str, kernel: str, region: Region, arguments, *last) -> None:
+    """A team of threads for each unit of a region; the kernel is told how many teams share a block."""
+    if region.size:
+        teams = _teams(region)
+        launch(family, kernel, -(-region.units // teams), TEAM_THREADS, *arguments, np.uint32(teams), *last)
+
+
+def _teams(region: Region) -> int:
+    """Units worked on by one block: one, or four if they are short."""
+    return 4 if min(region.grid.tallest(), region.size) <= _SHORT else 1
+
+
+def geometry(region: Region) -> tuple:
+    return tuple(np.uint64(number) for number in region.geometry)
