@@ -7,6 +7,8 @@ import platform
 import gqallreduce
 from gqallreduce import _kernels
 from gqallreduce.cli import machine
+from gqallreduce.cuda import awareness, runtime
+from gqallreduce.errors import Error
 
 PACKAGES = ("numpy", "mpi4py", "cupy", "torch")
 OVERRIDES = ("GQALLREDUCE_SIMD", "GQALLREDUCE_THREADS", "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS")
@@ -18,7 +20,7 @@ def add_arguments(parser):
 
 def run(arguments):
     """Prints one line per fact, on rank 0 only; 0 always, since a missing part is a fact like others."""
-    facts = [*_versions(), ("processor", _processor()), *_simd(), *_mpi(), ("overrides", _overrides())]
+    facts = [*_versions(), ("processor", _processor()), *_simd(), *_mpi(), *_gpu(), ("overrides", _overrides())]
     facts.append(("profile", "default"))
     if machine.launched_rank() == 0:
         width = max(len(name) for name, _ in facts)
@@ -61,7 +63,16 @@ def _mpi():
     first_line = MPI.Get_library_version().strip("\0").splitlines()[0]
     yield "MPI", first_line.split(", package")[0]
     yield "ranks", machine.wrong_launcher(MPI.COMM_WORLD.size) or MPI.COMM_WORLD.size
-    yield "CUDA-aware", "yes" if machine.cuda_aware(MPI.__file__) else "no"
+    yield "CUDA-aware", "yes" if awareness.mpi_is_cuda_aware() else "no"
+
+
+def _gpu():
+    try:
+        device = runtime.runtime(0)
+    except Error as problem:
+        yield "GPU", problem
+    else:
+        yield "GPU", f"{device.name}, {device.architecture}, {device.memory >> 30} GiB"
 
 
 def _overrides():

@@ -4,7 +4,6 @@ Nothing here needs MPI except `nodes`; `describe` is told about it.
 """
 
 import contextlib
-import ctypes
 import os
 import platform
 import subprocess
@@ -144,15 +143,6 @@ def simd_levels():
     finally:
         _kernels.use_simd_level(now)
     return found
-
-
-def cuda_aware(library_path):
-    """Does the MPI, loaded through this library and initialised, say that it takes CUDA buffers? Unknown means no."""
-    try:
-        library = ctypes.CDLL(library_path)
-        return library.MPIX_Query_cuda_support() == 1
-    except (OSError, AttributeError):
-        return False
 
 
 def describe(**more):
