@@ -34,14 +34,7 @@ class CupyRuntime:
         self._cupy = _cupy()
         self._cuda, self._calls = self._cupy.cuda, self._cupy.cuda.runtime
         self.errors = _errors(self._cupy)
-        if not self._calls.driverGetVersion():
-            raise Error("no GPU can be used: the NVIDIA driver (libcuda) is missing")
-        try:
-            count = self._calls.getDeviceCount()
-        except self._calls.CUDARuntimeError as problem:
-            raise Error(f"no GPU can be used: {problem}") from problem
-        if not 0 <= device < count:
-            raise Error(f"got CUDA device {device}, this process sees {count}")
+        _require_device(self._cuda, device)
         self.device = device
         self._kernels: dict[tuple[str, str], object] = {}
         self._idle: list = []  # events that nobody holds any more
@@ -168,6 +161,22 @@ class CupyRuntime:
     @functools.cached_property
     def _properties(self) -> dict:
         return self._calls.getDeviceProperties(self.device)
+
+
+def _require_device(cuda, device: int) -> None:
+    """Error that names what is missing: CuPy imports without any of it."""
+    if not cuda.runtime.driverGetVersion():
+        raise Error("no GPU can be used: the NVIDIA driver (libcuda) is missing")
+    try:
+        count = cuda.runtime.getDeviceCount()
+    except cuda.runtime.CUDARuntimeError as problem:
+        raise Error(f"no GPU can be used: {problem}") from problem
+    if not 0 <= device < count:
+        raise Error(f"got CUDA device {device}, this process sees {count}")
+    try:
+        cuda.nvrtc.getVersion()
+    except RuntimeError as problem:
+        raise Error(f"kernels for GPUs need NVRTC: pip install gqallreduce[cuda13] ({problem})") from problem
 
 
 class Event:
