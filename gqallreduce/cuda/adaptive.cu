@@ -1,23 +1,27 @@
-// Adaptive quantization (adaptive_wire.hpp says what is sent), with joint signs.
+// Adaptive quantization (adaptive_wire.hpp says what is sent), by spans: a team of threads for each unit, whatever the
+// region it is in.
 //
 // Selection of a whole vector: three histograms of its magnitudes (12, 12 and 7 bits, each among the values that agree
-// with the digits found so far) give the threshold; columns then count what they keep, a scan says where each writes
-// and how many ties it may keep, in memory order. Selection by columns: each column finds its own threshold, bit by
-// bit.
+// with the digits found so far) give the threshold of each side; columns then count what they keep, a scan says where
+// each writes and how many ties it may keep, in memory order. Selection by columns: each column finds its own
+// thresholds, bit by bit.
 #include "adaptive_parts.hpp"
+#include "adaptive_select.hpp"
 #include "block.hpp"
+#include "scan.hpp"
 
 using namespace gq;
 using namespace gq::device;
 
-// Adds to `table` how many magnitudes that begin with the search's prefix have each next digit; the first time also
-// forms v = x + e in r, which may be null. The digit has `width` bits and `shift` bits below it.
+// Adds to `table` how many magnitudes of each side that begin with the search's prefix have each next digit; the first
+// time, when there is no search yet, also forms v = x + e in r, which may be null. The digit has `width` bits and
+// `shift` bits below it.
 GQ_KERNEL adaptive_histogram(const float* x, const float* e, float* r, std::uint64_t n, int shift, int width,
-                             const Search* search, std::uint32_t* table, std::uint32_t* status) {
-  GQ_SHARED std::uint32_t bins[kBins];
-  for (unsigned bin = thread_index(); bin < kBins; bin += threads_per_block()) bins[bin] = 0;
+                             const Search* search, unsigned sides, std::uint32_t* table, std::uint32_t* status) {
+  GQ_SHARED std::uint32_t bins[2 * kBins];
+  for (unsigned bin = thread_index(); bin < sides * kBins; bin += threads_per_block()) bins[bin] = 0;
   block_barrier();
-  const std::uint32_t prefix = search->prefix;
+  const Pair prefix = search ? search->prefix : Pair{0, 0};
   bool finite = true;
   const std::size_t stride = 4 * std::size_t(blocks_per_grid()) * threads_per_block();
   for (std::size_t i = 4 * (std::size_t(block_index()) * threads_per_block() + thread_index()); i < n; i += stride) {
@@ -25,144 +29,167 @@ GQ_KERNEL adaptive_histogram(const float* x, const float* e, float* r, std::uint
     if (r) store_four(r + i, v, n - i);
     for (const float number : v.number) {
       const std::uint32_t key = magnitude(number), digits = key >> shift;
+      const bool side = side_of(number, sides);
       finite &= is_finite(number);
-      if (key > 0 && digits >> width == prefix) atomic_add(&bins[digits & ((1u << width) - 1)], 1);
+      if (key > 0 && digits >> width == prefix[side])
+        atomic_add(&bins[side * kBins + (digits & ((1u << width) - 1))], 1);
     }
   }
   if (!finite) atomic_or(status, kNotFinite);
   block_barrier();
-  for (unsigned bin = thread_index(); bin < kBins; bin += threads_per_block())
+  for (unsigned bin = thread_index(); bin < sides * kBins; bin += threads_per_block())
     if (bins[bin] > 0) atomic_add(&table[bin], bins[bin]);
 }
 
-// Finds the next digit in `table`, which it clears: one block of 128 threads, each with 32 bins.
-GQ_KERNEL adaptive_digit(std::uint32_t* table, int width, Search* search) {
-  GQ_SHARED std::uint32_t sums[kTeamThreads];
-  constexpr unsigned kOwn = kBins / kTeamThreads;
-  std::uint32_t* const own = table + thread_index() * kOwn;
-  std::uint32_t sum = 0;
-  for (unsigned k = 0; k < kOwn; ++k) sum += own[k];
-  sums[thread_index()] = sum;
-  block_barrier();
-  std::uint32_t above = 0, all = 0;  // the values with digits beyond this thread's, and all
-  for (unsigned thread = 0; thread < kTeamThreads; ++thread) {
-    above += thread > thread_index() ? sums[thread] : 0;
-    all += sums[thread];
+// Finds the next digits in `table`, which it clears; k > 0 begins a search for k values. One block of 1024 threads.
+GQ_KERNEL GQ_THREADS(kScanThreads)
+    adaptive_digit(std::uint32_t* table, int width, std::uint32_t k, unsigned sides, Search* search) {
+  GQ_SHARED ScanWords words;
+  constexpr unsigned kOwn = kBins / kScanThreads;
+  std::uint32_t* const bins = table + thread_index() * kOwn;
+  Pair own = {0, 0};
+  for (unsigned bin = 0; bin < kOwn; ++bin) {
+    own.zero += bins[bin];
+    own.one += sides == 2 ? bins[kBins + bin] : 0;
   }
-  const Search before = *search;
-  const std::uint32_t left = before.left < all ? before.left : all;
-  block_barrier();
-  if (all == 0) {
-    if (thread_index() == 0) *search = {kNobody, 0};
-  } else if (above < left && left <= above + sum) {
-    unsigned bin = kOwn;
-    while (above + own[bin - 1] < left) above += own[--bin];
-    *search = {before.prefix << width | (thread_index() * kOwn + bin - 1), left - above};
+  std::uint64_t total;
+  const std::uint64_t before = scan_block(words, packed(own), total);
+  if (k > 0) {
+    if (thread_index() == 0) *search = begun_search(wanted_of(unpacked(total), k, sides));
+    block_barrier();
   }
-  for (unsigned k = 0; k < kOwn; ++k) own[k] = 0;
+  const Pair prefix = search->prefix, left = search->left;
+  block_barrier();
+  const Pair beyond = unpacked(total - before - packed(own));
+  for (unsigned side = 0; side < sides; ++side) {
+    std::uint32_t* const mine = bins + side * kBins;
+    std::uint32_t above = beyond[side];
+    if (above < left[side] && left[side] <= above + own[side]) {
+      unsigned bin = kOwn;
+      while (above + mine[bin - 1] < left[side]) above += mine[--bin];
+      const std::uint32_t found = prefix[side] << width | (thread_index() * kOwn + bin - 1);
+      (side ? search->prefix.one : search->prefix.zero) = found;
+      (side ? search->left.one : search->left.zero) = left[side] - above;
+    }
+    for (unsigned bin = 0; bin < kOwn; ++bin) mine[bin] = 0;
+  }
 }
 
-// What each column has above the threshold that `search` found (in `first`), and equal to it (in `ties`).
-GQ_KERNEL adaptive_count(const float* v, std::uint64_t n, std::uint64_t start, std::uint64_t run, std::uint64_t parts,
-                         const Search* search, std::uint32_t* columns, std::uint64_t count, unsigned teams) {
+// What each unit has above the thresholds that `search` found (in `first`), and equal to them (in `ties`).
+GQ_KERNEL adaptive_count(const float* v, std::uint64_t start, std::uint64_t run, std::uint64_t parts,
+                         const RegionRow* regions, std::uint64_t count, const Search* search, std::uint32_t* threshold,
+                         std::uint32_t* ties, std::uint32_t* first, unsigned sides, unsigned teams) {
   GQ_SHARED Shared shared;
-  const TeamUnit unit({start, run, parts}, n, teams);
+  const SpanUnit unit({start, run, parts}, regions, count, team_number(teams));
   if (!unit.exists) return;
   Team team(shared, teams);
-  const std::uint32_t threshold = search->prefix;
-  std::uint32_t above = 0, equal = 0;
+  const Pair bound = search->prefix;
+  std::uint32_t above = 0, equal = 0;  // equal: in halves
   for (std::size_t i = 4 * team.rank; i < unit.height(); i += 4 * team.size)
     for (const float number : load_four<float>(v + unit.begin + i, unit.height() - i).number) {
-      above += magnitude(number) > threshold;
-      equal += magnitude(number) == threshold;
+      const bool side = side_of(number, sides);
+      above += magnitude(number) > bound[side];
+      equal += (magnitude(number) == bound[side]) << 16 * side;
     }
   above = team.sum(above);
   equal = team.sum(equal);
-  const Kept kept = kept_columns(columns, count);
   if (!team.leads()) return;
-  kept.threshold[unit.number] = threshold;
-  kept.ties[unit.number] = equal;
-  kept.first[unit.number] = above;
-}
-
-// Gives the search's ties away in order, and turns counts into the numbers of first entries: one block of 1024 threads,
-// each with its share of the columns.
-GQ_KERNEL adaptive_scan(Search* search, std::uint32_t* columns, std::uint64_t count) {
-  GQ_SHARED std::uint32_t equal_of[kScanThreads], kept_of[kScanThreads];
-  const unsigned thread = thread_index();
-  const Kept kept = kept_columns(columns, count);
-  const std::size_t begin = count * thread / kScanThreads, end = count * (thread + 1) / kScanThreads;
-  std::uint32_t equal = 0, all = 0;
-  for (std::size_t column = begin; column < end; ++column) equal += kept.ties[column];
-  equal_of[thread] = equal;
-  block_barrier();
-  std::uint32_t given = 0;
-  for (unsigned before = 0; before < thread; ++before) given += equal_of[before];
-  std::uint32_t left = search->left > given ? search->left - given : 0;
-  for (std::size_t column = begin; column < end; ++column) {
-    const std::uint32_t ties = kept.ties[column] < left ? kept.ties[column] : left;
-    left -= ties;
-    kept.ties[column] = ties;
-    all += kept.first[column] + ties;
-  }
-  kept_of[thread] = all;
-  block_barrier();
-  std::uint32_t first = 0;
-  for (unsigned before = 0; before < thread; ++before) first += kept_of[before];
-  for (std::size_t column = begin; column < end; ++column) {
-    const std::uint32_t here = kept.first[column] + kept.ties[column];
-    kept.first[column] = first;
-    first += here;
-  }
-  if (thread + 1 < kScanThreads) return;
-  kept.first[count] = first;
-  search->left = left;  // for the next region of the vector
+  store_pair(threshold, unit.number, sides, bound);
+  store_pair(ties, unit.number, sides, of_halves(equal));
+  first[unit.number] = above;
 }
 
 // Selects the largest of each column, one value in pi; what adaptive_count says of a whole vector. Forms v in r.
-GQ_KERNEL adaptive_select(const float* x, const float* e, float* r, std::uint64_t n, std::uint64_t start,
-                          std::uint64_t run, std::uint64_t parts, std::uint64_t pi, std::uint32_t* columns,
-                          std::uint64_t count, unsigned teams, std::uint32_t* status) {
+GQ_KERNEL adaptive_select(const float* x, const float* e, float* r, std::uint64_t start, std::uint64_t run,
+                          std::uint64_t parts, const RegionRow* regions, std::uint64_t count, std::uint64_t pi,
+                          std::uint32_t* threshold, std::uint32_t* ties, std::uint32_t* first, unsigned sides,
+                          unsigned teams, std::uint32_t* status) {
   GQ_SHARED Shared shared;
-  const TeamUnit unit({start, run, parts}, n, teams);
+  const SpanUnit unit({start, run, parts}, regions, count, team_number(teams));
   if (!unit.exists) return;
   Team team(shared, teams);
   const std::size_t height = unit.height(), begin = unit.begin;
   if (!write_formed(team, x + begin, e ? e + begin : e, r ? r + begin : r, height)) atomic_or(status, kNotFinite);
   team.sync();
   const float* const v = r ? r + begin : x + begin;
-  if (height <= team.capacity) team.stage(v, nullptr, height);
-  const std::uint32_t nonzero = count_reaching(team, v, height, 1);
-  const std::size_t share = share_of(height, pi);
-  const std::uint32_t k = nonzero < share ? nonzero : static_cast<std::uint32_t>(share);
-  const std::uint32_t threshold = k > 0 ? kth_of_column(team, v, height, k) : kNobody;
-  const std::uint32_t above = k > 0 ? count_reaching(team, v, height, threshold + 1) : 0;
+  const bool staged = height <= team.capacity;
+  if (staged) team.stage(v, nullptr, height);
+  const Cut cut = cut_column(team, {staged ? team.tile : v, height, sides}, share_of(height, pi));
   if (!team.leads()) return;
-  const Kept kept = kept_columns(columns, count);
-  kept.threshold[unit.number] = threshold;
-  kept.ties[unit.number] = k - above;
-  kept.first[unit.number] = above;
+  store_pair(threshold, unit.number, sides, cut.threshold);
+  store_pair(ties, unit.number, sides, cut.ties);
+  first[unit.number] = cut.above;
 }
 
-// Writes the message of the kept values of v. Where errors are kept v is r, and becomes the error.
-GQ_KERNEL adaptive_encode(const float* v, float* r, std::uint8_t* wire, std::uint64_t n, std::uint64_t start,
-                          std::uint64_t run, std::uint64_t parts, std::uint32_t* columns, std::uint64_t count,
-                          unsigned teams) {
+// Gives the search's ties away in order (without a search all stay), and turns counts into the numbers of first
+// entries. One block of 1024 threads; it looks into v only where two ties of one unit are contested.
+GQ_KERNEL GQ_THREADS(kScanThreads)
+    adaptive_scan(const float* v, std::uint64_t start, std::uint64_t run, std::uint64_t parts, const RegionRow* regions,
+                  std::uint64_t count, Search* search, std::uint32_t* ties, std::uint32_t* first, unsigned sides) {
+  GQ_SHARED ScanShared shared;
+  const std::size_t units = regions[count].first;
+  Search state = search ? *search : Search{{0, 0}, {kNobody, kNobody}, false, 0};
+  if (state.contested && state.prefix.zero != state.prefix.one) {
+    settle(state.left, state.prefix.zero > state.prefix.one);
+    state.contested = false;
+  }
+  for (std::size_t base = 0; base < units; base += kUnitsAtOnce) {
+    const auto unit_at = [&](unsigned k) { return SpanUnit({start, run, parts}, regions, count, base + k); };
+    const std::size_t begin = base + thread_index() * kOwnUnits;
+    std::uint32_t equal[kOwnUnits], kept[kOwnUnits], all = 0;
+    std::uint64_t here = 0, total, entries;
+    GQ_UNROLL
+    for (unsigned k = 0; k < kOwnUnits; ++k) {
+      const Pair those = begin + k < units ? load_pair(ties, begin + k, sides) : Pair{0, 0};
+      equal[k] = those.zero | those.one << 16;
+      here += packed(those);
+    }
+    std::uint64_t before = scan_block(shared.words, here, total);
+    if (state.contested) settle_by_place(shared, v, state, equal, before, total, unit_at);
+    GQ_UNROLL
+    for (unsigned k = 0; k < kOwnUnits; ++k) {
+      const Pair given = given_of(state.left, unpacked(before), of_halves(equal[k]));
+      before += packed(of_halves(equal[k]));
+      kept[k] = begin + k < units ? first[begin + k] + given.zero + given.one : 0;
+      all += kept[k];
+      if (begin + k < units) store_pair(ties, begin + k, sides, given);
+    }
+    state.left = remaining(state.left, unpacked(total));
+    std::uint32_t number = state.entries + static_cast<std::uint32_t>(scan_block(shared.words, all, entries));
+    GQ_UNROLL
+    for (unsigned k = 0; k < kOwnUnits; ++k) {
+      if (begin + k < units) first[begin + k] = number;
+      number += kept[k];
+    }
+    state.entries += static_cast<std::uint32_t>(entries);
+  }
+  if (thread_index() > 0) return;
+  first[units] = state.entries;
+  if (search) *search = state;  // for the next part of the vector
+}
+
+// Writes the messages of the kept values of v, and how long they are together. Where errors are kept v is r, and
+// becomes the error.
+GQ_KERNEL adaptive_encode(const float* v, float* r, std::uint8_t* wire, std::uint64_t start, std::uint64_t run,
+                          std::uint64_t parts, const RegionRow* regions, std::uint64_t count,
+                          const std::uint32_t* threshold, const std::uint32_t* ties, const std::uint32_t* first,
+                          unsigned sides, std::uint64_t* length, unsigned teams) {
   GQ_SHARED Shared shared;
-  const TeamUnit unit({start, run, parts}, n, teams);
+  write_totals(wire, regions, count, first, length);
+  const SpanUnit unit({start, run, parts}, regions, count, team_number(teams));
   if (!unit.exists) return;
   Team team(shared, teams);
-  const Kept kept = kept_columns(columns, count);
-  const std::uint32_t first = kept.first[unit.number], entries_here = kept.first[unit.number + 1] - first;
-  std::uint8_t* const entries = wire + headers_nbytes(count) + first * kEntry;
-  const Means means =
-      write_entries(team, v + unit.begin, unit.height(), kept.threshold[unit.number], kept.ties[unit.number], entries);
+  std::uint8_t* const message = wire + message_begin(regions, unit.region, first);
+  std::uint8_t* const header = message + unit.inside * kColumnHeader;
+  const std::uint32_t before = first[unit.number] - first[unit.number - unit.inside];
+  const std::uint32_t entries_here = first[unit.number + 1] - first[unit.number];
+  std::uint8_t* const entries = message + headers_nbytes(unit.siblings) + before * kEntry;
+  const Means means = write_entries(team, v + unit.begin, unit.height(), load_pair(threshold, unit.number, sides),
+                                    load_pair(ties, unit.number, sides), sides, entries);
   if (team.leads()) {
-    std::uint8_t* const header = wire + unit.number * kColumnHeader;
-    store(header, first);
+    store(header, before);
     store(header + 4, means.mean[1]);
     store(header + 8, means.mean[0]);
-    if (unit.number + 1 == count) store(header + kColumnHeader, kept.first[count]);
   }
   if (!r) return;
   for (std::size_t i = team.rank; i < entries_here; i += team.size) {
@@ -171,29 +198,38 @@ GQ_KERNEL adaptive_encode(const float* v, float* r, std::uint8_t* wire, std::uin
   }
 }
 
-// Are the offsets of a message of `count` columns lawful, and does it end within nbytes? To be run before decoding.
-GQ_KERNEL adaptive_check(const std::uint8_t* wire, std::uint64_t nbytes, std::uint64_t count, std::uint32_t* status) {
-  const std::size_t stride = std::size_t(blocks_per_grid()) * threads_per_block();
-  bool bad = entry_offset(wire, 0) != 0 || headers_nbytes(count) + entry_offset(wire, count) * kEntry > nbytes;
-  for (std::size_t i = std::size_t(block_index()) * threads_per_block() + thread_index(); i < count; i += stride)
-    bad |= entry_offset(wire, i) > entry_offset(wire, i + 1);
-  if (bad) atomic_or(status, kMalformed);
+// Where each region's message begins, if they are nbytes long exactly; to be run before decoding, by one thread.
+GQ_KERNEL adaptive_walk(const std::uint8_t* wire, std::uint64_t nbytes, const RegionRow* regions, std::uint64_t count,
+                        std::uint64_t* where, std::uint32_t* status) {
+  if (thread_index() > 0) return;
+  std::uint64_t begin = 0;
+  for (std::size_t region = 0; region < count && begin <= nbytes; ++region) {
+    where[region] = begin;
+    const std::size_t units = regions[region + 1].first - regions[region].first;
+    const std::uint64_t entries = begin + headers_nbytes(units);
+    const std::size_t total = entries <= nbytes ? entry_offset(wire + begin, units) : 0;
+    begin = units == 0 && total > 0 ? nbytes + 1 : entries + total * kEntry;
+  }
+  where[count] = begin;
+  if (begin != nbytes) atomic_or(status, kMalformed);
 }
 
-// y = scale * wire, or y += wire, unless adaptive_check found a fault.
-GQ_KERNEL adaptive_decode(const std::uint8_t* wire, float* y, std::uint64_t n, std::uint64_t start, std::uint64_t run,
-                          std::uint64_t parts, std::uint64_t count, float scale, int add, unsigned teams,
-                          std::uint32_t* status) {
+// y = scale * wire, or y += wire, unless adaptive_walk found a fault.
+GQ_KERNEL adaptive_decode(const std::uint8_t* wire, float* y, std::uint64_t start, std::uint64_t run,
+                          std::uint64_t parts, const RegionRow* regions, std::uint64_t count,
+                          const std::uint64_t* where, float scale, int add, unsigned teams, std::uint32_t* status) {
   GQ_SHARED Shared shared;
-  const TeamUnit unit({start, run, parts}, n, teams);
+  const SpanUnit unit({start, run, parts}, regions, count, team_number(teams));
   if (!unit.exists) return;
   Team team(shared, teams);
   if (team.tell(*status) & kMalformed) return;
-  const std::uint8_t* const header = wire + unit.number * kColumnHeader;
-  const std::size_t first = entry_offset(wire, unit.number), here = entry_offset(wire, unit.number + 1) - first;
-  const std::uint8_t* const entries = wire + headers_nbytes(count) + first * kEntry;
+  const std::uint8_t* const message = wire + where[unit.region];
+  const std::uint8_t* const header = message + unit.inside * kColumnHeader;
+  const std::size_t first = entry_offset(header, 0), next = entry_offset(header, 1), here = next - first;
+  const std::uint8_t* const entries = message + headers_nbytes(unit.siblings) + first * kEntry;
   const float positive = load<float>(header + 4), negative = load<float>(header + 8);
-  if (!lawful(team, entries, here, unit.height()) || !is_finite(positive) || !is_finite(negative)) {
+  const bool ascends = first <= next && next <= entry_offset(message, unit.siblings) && (unit.inside > 0 || first == 0);
+  if (!ascends || !is_finite(positive) || !is_finite(negative) || !lawful(team, entries, here, unit.height())) {
     if (team.leads()) atomic_or(status, kMalformed);
     return;
   }

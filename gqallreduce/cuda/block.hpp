@@ -8,6 +8,7 @@
 
 #ifdef __CUDACC__
 #define GQ_KERNEL extern "C" __global__ void
+#define GQ_THREADS(count) __launch_bounds__(count)  // registers enough for so many in a block
 #define GQ_SHARED __shared__
 #define GQ_UNROLL _Pragma("unroll")
 

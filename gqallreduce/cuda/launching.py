@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce.layout import Region
+from gqallreduce.layout import Region, Span
 
 NOT_FINITE, MALFORMED = 1, 2
 
@@ -31,17 +31,27 @@ def by_fours(launch, family: str, kernel: str, size: int, *arguments) -> None:
         launch(family, kernel, blocks_for(size), THREADS, *arguments)
 
 
-def by_units(launch, family: str, kernel: str, region: Region, arguments, *last) -> None:
-    """A team of threads for each unit of a region; the kernel is told how many teams share a block."""
+def by_units(launch, family: str, kernel: str, region: Region | Span, arguments, *last) -> None:
+    """A team of threads for each unit; the kernel is told how many teams share a block."""
     if region.size:
-        teams = _teams(region)
-        launch(family, kernel, -(-region.units // teams), TEAM_THREADS, *arguments, np.uint32(teams), *last)
+        blocks, teams = blocks_of_teams(region)
+        launch(family, kernel, blocks, TEAM_THREADS, *arguments, np.uint32(teams), *last)
 
 
-def _teams(region: Region) -> int:
-    """Units worked on by one block: one, or four if they are short."""
-    return 4 if min(region.grid.tallest(), region.size) <= _SHORT else 1
+def blocks_of_teams(region: Region | Span) -> tuple[int, int]:
+    """Blocks of TEAM_THREADS threads, and how many units each works on: one, or four if they are short."""
+    teams = 4 if min(region.grid.tallest(), region.size) <= _SHORT else 1
+    return -(-region.units // teams), teams
 
 
-def geometry(region: Region) -> tuple:
+def geometry(region: Region | Span) -> tuple:
     return tuple(np.uint64(number) for number in region.geometry)
+
+
+def region_table(span: Span, units_of) -> np.ndarray:
+    """What kernels know a span's regions by, in uint64 rows: (start relative to the span's, first unit) of each, then
+    (size, units) of all. `units_of(region)` counts a region's units.
+    """
+    units = np.cumsum([0, *map(units_of, span.regions)])
+    starts = [region.start - span.start for region in span.regions]
+    return np.column_stack([[*starts, span.size], units]).astype(np.uint64)

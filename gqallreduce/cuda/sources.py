@@ -23,7 +23,7 @@ def source(family: str) -> str:
 
 def kernels(family: str) -> list[str]:
     """The names of a family's kernels."""
-    return re.findall(r"^GQ_KERNEL (\w+)\(", source(family), re.MULTILINE)
+    return re.findall(r"^GQ_KERNEL (?:GQ_THREADS\(\w+\)\s+)?(\w+)\(", source(family), re.MULTILINE)
 
 
 @functools.cache

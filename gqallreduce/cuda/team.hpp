@@ -96,13 +96,17 @@ class Team {
   unsigned turn_ = 0;
 };
 
+// The number of a team in the grid.
+static inline std::size_t team_number(unsigned teams) {
+  return std::size_t(block_index()) * teams + Team::number(teams);
+}
+
 // The unit of a team, relative to the region.
 struct TeamUnit {
   std::size_t number, begin, end;
   bool exists;
 
-  TeamUnit(const Grid& grid, std::size_t n, unsigned teams)
-      : number(std::size_t(block_index()) * teams + Team::number(teams)), begin(0), end(0) {
+  TeamUnit(const Grid& grid, std::size_t n, unsigned teams) : number(team_number(teams)), begin(0), end(0) {
     exists = number < unit_count(grid, n);
     if (!exists) return;
     begin = unit_begin(grid, n, number);

@@ -17,6 +17,7 @@
 #include "gq/standard.hpp"
 
 #define GQ_KERNEL extern "C" void
+#define GQ_THREADS(count)
 #define GQ_SHARED static
 #define GQ_UNROLL
 

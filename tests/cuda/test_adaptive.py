@@ -1,178 +1,297 @@
-"""The GPU's kernels of `adaptive`, as a serial grid, select what the CPU selects and give its bytes."""
+"""The GPU's kernels of `adaptive`, as a serial grid, select what the CPU selects and give its bytes, span by span."""
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import KINDS, floats, regions, same_bits
-from serial import SerialDevice, both_orders, needs_compiler, region, shifted, status
+from serial import SerialDevice, both_orders, needs_compiler, shifted, status
 
-from gqallreduce import _kernels
+from gqallreduce import _kernels, layout
 from gqallreduce.cuda import adaptive as launches
-from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
+from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE, region_table
 from gqallreduce.errors import WireError
-from gqallreduce.layout import Grid, Region
+from gqallreduce.layout import Grid, Piece, Region, Span
 from gqallreduce.selection import Parts, drained, select_largest
 from gqallreduce.workspace import Workspace
 
 pytestmark = needs_compiler
 
+GUARD = 64  # elements on either side of what is decoded
 
-def pieces(n, start, run, parts, cuts):
-    """The region from `start` on as several, cut at some elements."""
-    edges = [0, *sorted(cuts), n]
+
+def cut_up(n, start, run, parts, cuts):
+    """The elements from `start` on as regions, cut anywhere."""
     grid = Grid(run, parts)
-    return [Region(start + a, b - a, grid, start + n) for a, b in itertools.pairwise(edges)]
+    return [Region(start + a, b - a, grid, start + n) for a, b in itertools.pairwise([0, *sorted(cuts), n])]
 
 
-def encode_on_cpu(x, e, keep, found, pi, scope):
-    """[(wire, r)] of each region."""
-    start = found[0].start
+def in_pieces(n, run, parts, pieces, block):
+    """The regions of each piece of a vector, as an allreduce cuts it, but with smaller blocks."""
+    grid = Grid(run, parts)
+    with mock.patch.object(layout, "BLOCK", block):
+        return [Piece(*ends, grid, n).regions for ends in itertools.pairwise(layout.cut(n, pieces, grid))]
 
-    def load(place):
-        at = slice(place.start - start, place.start - start + place.size)
-        return x[at], None if e is None else e[at], r[at] if keep else None
 
+def together(pieces):
+    return Span([region for piece in pieces for region in piece])
+
+
+def table(span):
+    return region_table(span, launches.units)
+
+
+def part_of(array, whole, place):
+    """The elements of a region or span, of an array of those of a span."""
+    return None if array is None else array[place.start - whole.start : place.start - whole.start + place.size]
+
+
+def encode_on_cpu(x, e, keep, pieces, pi, scope, separate):
+    """[(the wire, r)] of each piece."""
+    whole, workspace = together(pieces), Workspace()
     r = np.empty_like(x) if keep else None
+
+    def load(region):
+        return tuple(part_of(array, whole, region) for array in (x, e, r))
+
+    if scope == "matrix":
+        kept = iter(drained(select_largest(Parts(whole.regions, load), pi, separate, workspace)))
     messages = []
-    selected = drained(select_largest(Parts(found, load), pi, False, Workspace())) if scope == "matrix" else None
-    for number, place in enumerate(found):
-        here, owed, owing = load(place)
-        if selected is not None:
-            index, value = selected[number].index, selected[number].value
-        else:
-            index, value = np.empty(place.size, np.uint32), np.empty(place.size, np.float32)
-            count = _kernels.adaptive_select_columns(here, owed, owing, index, value, *place.geometry, pi, False)
-            index, value = index[:count], value[:count]
-        wire = np.empty(12 * place.units + 4 + 2 * len(index), np.uint8)
-        assert _kernels.adaptive_encode(index, value, owing, wire, place.size, *place.geometry) == wire.size
-        messages.append((wire, owing))
+    for piece in pieces:
+        wires = []
+        for region in piece:
+            here, owed, owing = load(region)
+            if scope == "matrix":
+                found = next(kept)
+                index, value = found.index, found.value
+            else:
+                index, value = np.empty(region.size, np.uint32), np.empty(region.size, np.float32)
+                how = *region.geometry, pi, separate
+                count = _kernels.adaptive_select_columns(here, owed, owing, index, value, *how)
+                index, value = index[:count], value[:count]
+            wire = np.empty(12 * region.units + 4 + 2 * len(index), np.uint8)
+            assert _kernels.adaptive_encode(index, value, owing, wire, region.size, *region.geometry) == wire.size
+            wires.append(wire)
+        messages.append((np.concatenate(wires), part_of(r, whole, Span(piece))))
     return messages
 
 
-def encode_on_device(device, x, e, keep, found, pi, scope):
-    start = found[0].start
-    parts, flaws = [], status()
-    for place in found:
-        at = slice(place.start - start, place.start - start + place.size)
-        room = np.full(place.size, 7, np.float32) if keep else None
-        parts.append((place, x[at], None if e is None else e[at], room))
-    search, table = np.empty(2, np.uint32), np.zeros(4096, np.uint32)
-    if scope == "matrix":
-        launches.adaptive_search(device, parts, pi, search, table, flaws)
-        assert not table.any()
-    messages = []
-    for place, here, owed, r in parts:
-        columns = np.full(3 * place.units + 1, 0xEEEEEEEE, np.uint32)
-        v = here if r is None else r
-        if scope == "matrix":
-            launches.adaptive_count(device, v, place, search, columns)
+def select_on_device(device, x, e, r, spans, pi, scope, separate, flaws):
+    """What is kept of each unit, found span by span."""
+    total = sum(span.units for span in spans)
+    columns = launches.Columns.of(np.full(launches.Columns.words(total, separate), 7, np.uint32), separate)
+    whole = Span([region for span in spans for region in span.regions])
+    parts = [(span, *(part_of(array, whole, span) for array in (x, e, r))) for span in spans]
+    if scope == "column":
+        assert len(spans) == 1
+        launches.adaptive_select(device, x, e, r, whole, table(whole), pi, columns, flaws)
+        return columns
+    search = np.full(launches.SEARCH_WORDS, 7, np.uint32)
+    bins = np.zeros(launches.TABLE_WORDS, np.uint32)
+    launches.adaptive_search(device, parts, pi, separate, search, bins, flaws)
+    assert not bins.any()
+    begin = 0
+    for span, here, _, owing in parts:
+        mine = columns.part(begin, begin + span.units)
+        launches.adaptive_count(device, here if owing is None else owing, span, table(span), search, mine)
+        begin += span.units
+    return columns
+
+
+def write_on_device(device, v, r, span, columns):
+    length = np.zeros(1, np.uint64)
+    wire = shifted(np.full(12 * span.units + 4 * len(span.regions) + 2 * span.size + 9, 0xEE, np.uint8), 1)
+    launches.adaptive_encode(device, v, r, wire, span, table(span), columns, length)
+    assert (wire[int(length[0]) :] == 0xEE).all()
+    return wire[: int(length[0])]
+
+
+def encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once=True):
+    """[(the wire, r)] of each piece, and the status. Values are selected at once, or piece by piece."""
+    whole, flaws = together(pieces), status()
+    spans = [Span(piece) for piece in pieces]
+    r = np.full(x.size, 7, np.float32) if keep else None
+    v = x if r is None else r
+    if scope == "matrix" or at_once:
+        columns = select_on_device(device, x, e, r, [whole] if at_once else spans, pi, scope, separate, flaws)
+    messages, begin = [], 0
+    for span in spans:
+        here, owed, owing, formed = (part_of(array, whole, span) for array in (x, e, r, v))
+        if scope == "matrix" or at_once:
+            mine = columns.part(begin, begin + span.units)
         else:
-            launches.adaptive_select(device, here, owed, r, place, pi, search, columns, flaws)
-        entries = int(columns[-1]) if place.size else 0
-        wire = shifted(np.full(12 * place.units + 4 + 2 * entries, 0xEE, np.uint8), 1)
-        launches.adaptive_encode(device, v, r, wire, place, columns)
-        messages.append((wire, r))
+            mine = select_on_device(device, here, owed, owing, [span], pi, scope, separate, flaws)
+        messages.append((write_on_device(device, formed, owing, span, mine), owing))
+        begin += span.units
     return messages, int(flaws[0])
 
 
-def check(x, e, found, pi, scope, descending=False):
+def check(x, e, pieces, pi, scope, separate, descending=False, at_once=True):
     device = SerialDevice(descending)
-    for keep in (True,) if e is not None else (True, False):
-        ours, flaws = encode_on_device(device, x, e, keep, found, pi, scope)
+    keeps = (True,) if e is not None else (True, False)
+    for keep in keeps:
+        ours, flaws = encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once)
         assert flaws == 0
-        theirs = encode_on_cpu(x, e, keep, found, pi, scope)
+        theirs = encode_on_cpu(x, e, keep, pieces, pi, scope, separate)
         for (wire, r), (expected, owing) in zip(ours, theirs, strict=True):
             assert same_bits(wire, expected)
             assert not keep or same_bits(r, owing)
-    for place, (wire, _) in zip(found, theirs, strict=True):
-        for scale, add in ((1.0, False), (0.3, False), (1.0, True)):
-            assert read(device, wire, place, scale, add) is not None
+    return theirs
 
 
-def read(device, wire, place, scale=1.0, add=False):
-    """What the device and the CPU decode alike; None if both refuse it."""
-    ours, theirs, flaws = np.ones(place.size, np.float32), np.ones(place.size, np.float32), status()
-    launches.adaptive_decode(device, wire, ours, place, scale, add, flaws)
-    try:
-        if add:
-            _kernels.adaptive_decode_add(wire, theirs, *place.geometry)
-        else:
-            _kernels.adaptive_decode(wire, theirs, *place.geometry, scale, False)
-    except WireError:
+def read_on_cpu(wire, y, span, scale, add):
+    """Are the messages of all regions there, and nothing else?"""
+    for region in span.regions:
+        here = part_of(y, span, region)
+        try:
+            if add:
+                nbytes = _kernels.adaptive_decode_add(wire, here, *region.geometry)
+            else:
+                nbytes = _kernels.adaptive_decode(wire, here, *region.geometry, scale, False)
+        except WireError:
+            return False
+        wire = wire[nbytes:]
+    return wire.size == 0
+
+
+def read(device, wire, span, scale=1.0, add=False):
+    """Do the device and the CPU decode alike? Returns whether they do not refuse."""
+    room, theirs, flaws = np.ones(span.size + 2 * GUARD, np.float32), np.ones(span.size, np.float32), status()
+    ours = room[GUARD : GUARD + span.size]
+    where = np.full(len(span.regions) + 1, 2**63, np.uint64)
+    launches.adaptive_decode(device, wire, ours, span, table(span), scale, add, flaws, where)
+    assert (room[:GUARD] == 1).all()
+    assert (room[GUARD + span.size :] == 1).all()
+    if not read_on_cpu(wire, theirs, span, scale, add):
         assert flaws[0] == MALFORMED
-        return None
+        return False
     assert flaws[0] == 0
     assert same_bits(ours, theirs)
-    return ours
+    return True
 
 
 every_scope = pytest.mark.parametrize("scope", ["matrix", "column"])
+both_signs = pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])
 
 
 @both_orders
+@both_signs
 @every_scope
-@pytest.mark.parametrize("pi", [1, 5, 64, 10**6])
-@pytest.mark.parametrize(
-    "place", [(200000, 0, 4096, 1), (100003, 301, 4096, 1), (70001, 77, 40000, 2), (30000, 9, 33, 1)], ids=str
-)
-def test_large_vectors_in_several_regions(place, pi, scope, descending):
-    n, *geometry = place
-    found = pieces(n, *geometry, cuts=[n // 3, n // 3 + 1, n // 2])
-    check(floats(1, n), floats(2, n), found, pi, scope, descending)
+@pytest.mark.parametrize("pi", [1, 64, 10**6])
+@pytest.mark.parametrize("grid", [(4096, 1), (40000, 2), (70, 1)], ids=str)
+def test_vectors_are_selected_from_at_once_and_encoded_piece_by_piece(grid, pi, scope, separate, descending):
+    n = 40001 if grid[0] > 100 else 9001
+    pieces = in_pieces(n, *grid, pieces=3, block=5000)
+    messages = check(floats(1, n), floats(2, n), pieces, pi, scope, separate, descending)
+    for piece, (wire, _) in zip(pieces, messages, strict=True):
+        for scale, add in ((1.0, False), (0.3, False), (1.0, True)):
+            assert read(SerialDevice(descending), wire, Span(piece), scale, add)
+
+
+@both_signs
+def test_more_units_than_a_scan_takes_at_once(separate):
+    n = 5000 * 8
+    check(floats(1, n, "steps"), None, in_pieces(n, 8, 1, pieces=2, block=9999), 300, "matrix", separate)
 
 
 @both_orders
+@both_signs
 @every_scope
 @pytest.mark.parametrize("kind", KINDS)
-def test_awkward_values_and_many_ties(kind, scope, descending):
-    n = 9001
+def test_awkward_values_and_many_ties(kind, scope, separate, descending):
+    n = 6001
     for run in (n, 1500, 100):
-        check(floats(1, n, kind), None, pieces(n, 5, run, 1, cuts=[4000]), 7, scope, descending)
+        pieces = in_pieces(n, run, 1, pieces=2, block=1000)
+        check(floats(1, n, kind), None, pieces, 7, scope, separate, descending, at_once=run == 100)
 
 
+@both_signs
 @every_scope
 @pytest.mark.parametrize("values", [[], [0.0], [-0.0, 0.0], [1.0], [-2.0, 0.0], [1e-45, -1e-45], [3.0] * 40])
-def test_few_values(values, scope):
+def test_few_values(values, scope, separate):
     x = np.array(values, np.float32)
     for pi in (1, 2, 100):
-        check(x, None, [region(x.size, 3, 8)], pi, scope)
+        check(x, None, [cut_up(x.size, 3, 8, 1, [])], pi, scope, separate)
 
 
+@both_orders
 @every_scope
-@given(regions(), st.data(), st.integers(1, 20), st.sampled_from(KINDS), st.booleans())
+@given(st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=1, max_size=90), st.integers(1, 12), st.integers(1, 40))
 @settings(max_examples=60)
-def test_any_regions(scope, place, data, pi, kind, owed):
-    n = place[0]
-    cuts = data.draw(st.lists(st.integers(0, n), max_size=3))
-    x = floats(n, n, kind)
-    check(x, floats(n + 1, n, kind) if owed else None, pieces(*place, cuts=cuts), pi, scope)
+def test_the_value_left_over_by_separate_signs_is_the_first_of_equal_ones(scope, descending, values, pi, run):
+    x = np.array(values, np.float32)
+    pieces = [[region] for region in cut_up(x.size, 0, run, 1, [x.size // 2])]
+    for at_once in (True, False):
+        check(x, None, pieces, pi, scope, True, descending, at_once)
 
 
+@pytest.mark.parametrize("far", [0, 1, 31, 32, 1023, 1024, 3000])
+@pytest.mark.parametrize("sign", [1, -1])
 @every_scope
-@pytest.mark.parametrize("flaw", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_reported(scope, flaw):
+def test_equal_candidates_far_apart_in_one_unit(scope, sign, far):
+    x = floats(1, 4096) / 8
+    x[[5, 6, 7]] = 3, 2, -2  # k = 3, of a positive and a negative share of 1, and one of 1 and -1 left over
+    x[np.abs(x) < 1e-3] = 0.5
+    x[1000], x[1000 + max(far, 1)] = sign, -sign
+    check(x, None, [cut_up(4096, 0, 4096, 1, [])], 4096 // 3, scope, True)
+
+
+@both_signs
+@every_scope
+@given(regions(), st.data(), st.integers(1, 20), st.sampled_from(KINDS), st.booleans(), st.booleans())
+@settings(max_examples=50)
+def test_any_regions(scope, separate, place, data, pi, kind, owed, at_once):
+    n = place[0]
+    found = cut_up(*place, cuts=data.draw(st.lists(st.integers(0, n), max_size=4)))
+    first = data.draw(st.integers(1, len(found)))
+    pieces = [piece for piece in (found[:first], found[first:]) if piece]
+    x = floats(n, n, kind)
+    check(x, floats(n + 1, n, kind) if owed else None, pieces, pi, scope, separate, at_once=at_once)
+
+
+@both_signs
+@every_scope
+@pytest.mark.parametrize("flaw", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_reported(scope, separate, flaw):
     x = floats(1, 9000)
     x[8000] = flaw
-    _, flaws = encode_on_device(SerialDevice(), x, None, True, [region(x.size, 0, 4096)], 64, scope)
+    pieces = in_pieces(x.size, 4096, 1, pieces=1, block=5000)
+    _, flaws = encode_on_device(SerialDevice(), x, None, True, pieces, 64, scope, separate)
     assert flaws == NOT_FINITE
 
 
-@given(regions(most=120), st.binary(max_size=400))
+@given(regions(most=120), st.data(), st.binary(max_size=400))
 @settings(max_examples=150)
-def test_any_bytes_are_read_as_the_cpu_reads_them(place, data):
-    read(SerialDevice(), np.frombuffer(data, np.uint8), region(*place))
+def test_any_bytes_are_read_as_the_cpu_reads_them(place, data, wire):
+    cuts = data.draw(st.lists(st.integers(0, place[0]), max_size=2))
+    read(SerialDevice(), np.frombuffer(wire, np.uint8), Span(cut_up(*place, cuts)))
 
 
-@given(regions(most=120), st.data(), st.integers(1, 9))
-@settings(max_examples=150)
-def test_a_message_with_faults_is_read_as_the_cpu_reads_it(place, data, pi):
-    x, found = floats(1, place[0]), [region(*place)]
-    wire = bytearray(encode_on_cpu(x, None, False, found, pi, "matrix")[0][0].tobytes())
-    for _ in range(data.draw(st.integers(1, 3))):
+@given(regions(most=120), st.data(), st.integers(1, 9), st.booleans())
+@settings(max_examples=300)
+def test_messages_with_faults_are_read_as_the_cpu_reads_them(place, data, pi, add):
+    found = cut_up(*place, cuts=data.draw(st.lists(st.integers(0, place[0]), max_size=3)))
+    wire = bytearray(encode_on_cpu(floats(1, place[0]), None, False, [found], pi, "matrix", False)[0][0].tobytes())
+    for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(wire) - 1))
         wire[at] = data.draw(st.sampled_from([0, 1, 2, 127, 255, wire[at] ^ 2]))
     del wire[len(wire) - data.draw(st.integers(0, min(4, len(wire)))) :]
-    read(SerialDevice(), np.frombuffer(bytes(wire), np.uint8), found[0])
+    wire += data.draw(st.binary(max_size=3))
+    read(SerialDevice(), np.frombuffer(bytes(wire), np.uint8), Span(found), add=add)
+
+
+def test_bytes_after_the_last_message_are_a_fault():
+    pieces = [cut_up(1000, 0, 100, 1, [300, 650])]
+    ((wire, _),) = encode_on_cpu(floats(1, 1000), None, False, pieces, 10, "matrix", False)
+    assert read(SerialDevice(), wire, Span(pieces[0]))
+    assert not read(SerialDevice(), np.append(wire, np.uint8(0)), Span(pieces[0]))
+    assert not read(SerialDevice(), wire[:-1], Span(pieces[0]))
+
+
+def test_a_table_says_where_regions_and_their_units_begin():
+    span = Span(cut_up(100, 7, 10, 1, [30, 30, 60]))
+    assert table(span).tolist() == [[0, 0], [30, 4], [30, 4], [60, 8], [100, 13]]
+    assert span.units == 13
