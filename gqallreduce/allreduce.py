@@ -17,16 +17,16 @@ from gqallreduce import frame
 from gqallreduce.agreement import FIELDS, agree, compare_replicas
 from gqallreduce.buffer import Buffer
 from gqallreduce.checkpoint import form_in, load, save
-from gqallreduce.dense import dense_invalid, dense_sum
+from gqallreduce.dense import dense_invalid, dense_on
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.memory import Memory
+from gqallreduce.processor import Processors
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
-from gqallreduce.workspace import Workspace
 
 
 @dataclass(slots=True)
@@ -55,7 +55,8 @@ class Allreduce:
     verify
         N > 0: compare a checksum of the result every N calls; ReplicaError if it differs.
     cuda_aware
-        for GPU buffers: True or False overrides what the MPI says of itself. No effect on host buffers.
+        may MPI be given GPU memory? None asks the MPI; True and False override what it says of itself. Otherwise
+        compressed bytes pass through page-locked host memory. No effect on host buffers.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class Allreduce:
         self.average, self.seed, self.timeout = bool(average), int(seed), float(timeout)
         self.check, self.verify, self.cuda_aware = check, verify, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.memory, self.workspace = Memory(), Workspace()
+        self.memory, self._processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
         self._keys: dict[str | None, Key] = {}
         self._kinds: dict[tuple, Kind] = {}
         self._calls = 0
         self._failed: BaseException | None = None
-        self._making = Kinds(self.scheme, self.rank, self.size, self.average, self.workspace)
+        self._making = Kinds(self.scheme, self.rank, self.size, self.average)
         self._home = home(self.comm)
         self._home.connect(self.comm, self.timeout)
 
@@ -91,12 +92,13 @@ class Allreduce:
         """Sum (or average) `buf` over all ranks, in place or into `out`; returns the object it wrote.
 
         buf
-            float32, float64, float16 or bfloat16 array on the host; any shape, 0-d and size 0 included; C or Fortran
-            order, or such a view with a leading dimension.
+            float32, float64, float16 or bfloat16 array, on the host or on a CUDA device, there worked on in the order
+            of the caller's stream; any shape, 0-d and size 0 included; C or Fortran order, or such a view with a
+            leading dimension.
         key
             names the buffer from step to step; needed with /ef. One key, one shape, dtype and order.
         out
-            of the same shape, dtype and order, not partly overlapping; then `buf` is not written.
+            of the same shape, dtype, order and device, not partly overlapping; then `buf` is not written.
         Raises TypeError, ValueError for an unfit argument; NonFiniteError for NaN, Inf or overflow, on every rank;
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
@@ -124,9 +126,11 @@ class Allreduce:
         place = (key, source.shape, source.order, source.dtype)
         kind = self._kinds.get(place)
         if kind is None or self.check == "always":
-            kind = self._agree(link, place)
+            kind = self._agree(link, place, source.located is not None)
         spent = Spent(kind.what, kind.why)
-        self._run(link, kind, source, target, place, spent)
+        processor = self._processors.of(source)
+        with processor.active(source.located, key):
+            self._run(link, kind, processor, source, target, place, spent)
         spent.total = perf_counter() - began
         self._account(spent, source, key)
         return buf if out is None else out
@@ -138,6 +142,7 @@ class Allreduce:
         if key is None and self.scheme.feedback:
             raise ValueError(f"{self.scheme} keeps a residual: give the buffer a key")
         source = Buffer(buf)
+        source.arithmetic = self._processors.of(source).arithmetic
         form = source.shape, source.order, source.dtype
         known = self._keys.get(key)
         if known is not None and known.form not in (None, form):
@@ -146,6 +151,9 @@ class Allreduce:
             source.require_writable("buf")
             return source, source
         target = Buffer(out)
+        if target.device != source.device:
+            raise ValueError(f"out is {target.device}, expected {source.device} as buf")
+        target.arithmetic = source.arithmetic
         target.require_writable("out")
         if (target.shape, target.order, target.dtype) != form:
             raise ValueError(f"out has {target.shape, target.order, target.dtype}, expected {form} as buf")
@@ -153,29 +161,38 @@ class Allreduce:
             raise ValueError("out overlaps buf partly; expected the same memory or other memory")
         return source, target
 
-    def _run(self, link, kind: Kind, source, target, place, spent: Spent) -> None:
+    def _run(self, link, kind: Kind, processor, source, target, place, spent: Spent) -> None:
         """Carry the call out and, if it succeeded, let what was written take effect."""
         key = place[0]
         step = self._step(key)
-        owed = owing = None
-        if self.scheme.feedback:
-            owed, owing = self.memory.open(key, source.size)
-        if kind.worker is None:
-            flaw = dense_sum(link, source, target, owed, owing, self, spent)
+        owed, owing = self._residuals(link, kind, processor, source, key)
+        if kind.dense:
+            flaw = dense_on(processor, link, source, target, owed, owing, self, spent)
         else:
-            flaw = self._quantized(link, kind, source, target, owed, owing, step, spent)
+            worker = self._making.worker(kind, processor)
+            flaw = self._quantized(link, kind, worker, source, target, owed, owing, step, spent)
         if flaw is not None:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
         self._calls += 1
         if self.verify and self._calls % self.verify == 0:
-            compare_replicas(link, target.array, self.timeout)
+            compare_replicas(link, processor.on_host(target.array), self.timeout)
         if self.scheme.feedback:
             self.memory.commit(key)
         form = None if key is None else place[1:]
         self._keys.setdefault(key, Key(form)).step = step + 1
 
-    def _quantized(self, link, kind, source, target, owed, owing, step, spent):
-        worker = kind.worker
+    def _residuals(self, link, kind: Kind, processor, source, key) -> tuple:
+        """(owed, owing) of the key; if there is no memory for them, the other ranks learn that this one failed."""
+        if not self.scheme.feedback:
+            return None, None
+        try:
+            return self.memory.open(key, source.size, processor)
+        except BaseException:
+            if not kind.dense:
+                link.abort(link.next_call(), frame.REASON_FAILURE)
+            raise
+
+    def _quantized(self, link, kind, worker, source, target, owed, owing, step, spent):
         worker.spent = spent
         worker.begin(source, target, owed, owing, kind.stream, step, kind.signature)
         try:
@@ -204,10 +221,10 @@ class Allreduce:
 
     # --- agreement ---
 
-    def _agree(self, link, place) -> Kind:
+    def _agree(self, link, place, on_device: bool) -> Kind:
         """Compare this call with the other ranks', decide what runs, and remember it."""
         key, shape, order, dtype = place
-        choice, why = self._making.choose(shape, dtype)
+        choice, why = self._making.choose(shape, dtype, on_device)
         values = (key, self.scheme.resolved(), shape, dtype, order, self.average, self.seed, frame.VERSION)
         hashes = {name: hash64(value) for name, value in zip(FIELDS, values, strict=True)}
         if self.size > 1:
@@ -227,7 +244,7 @@ class Allreduce:
         known = next((place for place in self._kinds if place[0] == key), None)
         if known is None or self.check == "always":
             agree(link, None, 0, self.timeout)
-        elif self._kinds[known].worker is None:
+        elif self._kinds[known].dense:
             dense_invalid(link, known, self.timeout)
         else:
             link.abort(link.next_call(), frame.REASON_ARGUMENTS)
@@ -240,7 +257,7 @@ class Allreduce:
         return self._keys[key].form
 
     def residual(self, key: str) -> np.ndarray:
-        """A copy of what this rank owes for the key: float32, in the buffer's shape, in units of the sum.
+        """A copy of what this rank owes for the key: float32, in the buffer's shape and memory, in units of the sum.
 
         Raises KeyError for an unknown key or without /ef.
         """
@@ -259,14 +276,16 @@ class Allreduce:
 
     def _flush(self, link, key: str) -> np.ndarray:
         shape, order, _ = self._form_of(key)
-        total = self.memory.owed(key).copy()
-        kind = self._making.exact(total.size, hash64("flush", key, self.scheme.resolved(), shape, self.average))
-        buffer = Buffer(total)
-        flaw = self._quantized(link, kind, buffer, buffer, None, None, self._keys[key].step, Spent())
-        if flaw is not None:
-            raise NonFiniteError(None, key, flaw[1])
-        self.memory.clear(key)
-        return total.reshape(shape, order=order)
+        processor = self.memory.home(key)
+        with processor.active(None, key):
+            total = self.memory.owed(key).copy()
+            kind = self._making.exact(total.size, hash64("flush", key, self.scheme.resolved(), shape, self.average))
+            buffer, worker = Buffer.of_vector(total, processor), self._making.worker(kind, processor)
+            flaw = self._quantized(link, kind, worker, buffer, buffer, None, None, self._keys[key].step, Spent())
+            if flaw is not None:
+                raise NonFiniteError(None, key, flaw[1])
+            self.memory.clear(key)
+            return total.reshape(shape, order=order)
 
     def _residual_norm(self) -> float:
         return math.hypot(*map(self.memory.norm, self.memory))
@@ -287,4 +306,4 @@ class Allreduce:
         self._kinds.clear()
         self._keys = {key: Key(form_in(entry), entry["step"]) for key, entry in keys.items()}
         for key, residual in residuals.items():
-            self.memory.set(key, residual)
+            self.memory.set(key, residual, self._processors.host)

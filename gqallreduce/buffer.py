@@ -1,14 +1,17 @@
 """A caller's array as one vector in memory order: what may be reduced, and how its elements are reached.
 
-Taken are float32, float64, float16 and bfloat16 arrays on the host, of any shape, in C or Fortran order, or with gaps
-at one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__` or a buffer.
+Taken are float32, float64, float16 and bfloat16 arrays of any shape, in C or Fortran order, or with gaps at one place
+(a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__`, `__cuda_array_interface__` or a
+buffer, in host memory or in that of a CUDA device.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce import _kernels, dlpack
+from gqallreduce import arithmetic, dlpack
+from gqallreduce.cuda.arrays import located
+from gqallreduce.cuda.runtime import runtime
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
@@ -18,11 +21,6 @@ _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16")}  #
 
 def as_array(value) -> tuple[np.ndarray, str]:
     """(array that shares the value's memory, dtype name); bfloat16 memory is seen as uint16. TypeError if unfit."""
-    if hasattr(value, "__cuda_array_interface__"):
-        raise TypeError(
-            f"got {type(value).__name__} in GPU memory; GPU buffers are not supported yet: copy it to the host first "
-            "(cupy.asnumpy, tensor.cpu())"
-        )
     if not isinstance(value, np.ndarray):
         value = _foreign(value)
         if isinstance(value, tuple):
@@ -51,15 +49,53 @@ class Buffer:
 
     shape, order, dtype
         what ranks must agree on; order is "C" or "F" ("C" where both fit).
+    located
+        None, or where in GPU memory it is (cuda/arrays.py).
+    array
+        the memory as an array of the processor's; bfloat16 is seen as uint16.
     flat
         the vector as a float32 or float64 array that shares memory, or None (16 bits, or gaps).
+    arithmetic
+        the operations by which elements are loaded and stored: the host's, until somebody sets a device's.
     """
 
-    __slots__ = ("_memory", "array", "dtype", "flat", "order", "owner", "shape", "size")
+    __slots__ = (
+        "_memory", "arithmetic", "array", "dtype", "flat", "located", "order", "owner", "readonly", "shape", "size",
+    )  # fmt: skip
 
     def __init__(self, value):
-        self.owner = value
-        self.array, self.dtype = as_array(value)
+        self.owner, self.arithmetic = value, arithmetic
+        self.located = None if isinstance(value, np.ndarray) else located(value)
+        if self.located is None:
+            self.array, self.dtype = as_array(value)
+            self.readonly = not self.array.flags.writeable
+        else:
+            self.array, self.dtype, self.readonly = _view(self.located), self.located.dtype, self.located.readonly
+        self._see_as_vector()
+
+    def copied_to_host(self, processor) -> Buffer:
+        """A buffer of the same form and content in host memory, without gaps."""
+        made = Buffer.__new__(Buffer)
+        vector = processor.on_host(self.arithmetic.contiguous(self._memory)).reshape(-1)
+        made.owner = made.array = vector.reshape(self.shape, order=self.order)
+        made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
+        made._see_as_vector()
+        return made
+
+    def copy_from_host(self, processor, other: Buffer) -> None:
+        """Take over what `copied_to_host` gave, after a change."""
+        self.arithmetic.copy(self._memory, processor.adopt(other._memory).reshape(self._memory.shape))
+
+    @classmethod
+    def of_vector(cls, vector, processor) -> Buffer:
+        """A float32 vector in a processor's memory."""
+        made = cls.__new__(cls)
+        made.owner = made.array = vector
+        made.dtype, made.readonly, made.located, made.arithmetic = "float32", False, None, processor.arithmetic
+        made._see_as_vector()
+        return made
+
+    def _see_as_vector(self) -> None:
         self.shape, self.size = self.array.shape, self.array.size
         flags = self.array.flags
         if flags.c_contiguous:
@@ -67,41 +103,47 @@ class Buffer:
         elif flags.f_contiguous:
             self.order, self._memory = "F", self.array.reshape(-1, order="F")
         else:
-            self.order, self._memory = _with_gaps(self.array)
+            self.order, form, strides = _with_gaps(self.array)
+            if self.located is None:
+                self._memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
+            else:
+                self._memory = _view(self.located._replace(shape=form, strides=strides, owner=(self.located.owner,)))
         plain = self._memory.ndim == 1 and self.dtype in ("float32", "float64")
         self.flat = self._memory if plain else None
 
+    @property
+    def device(self) -> str:
+        """In words, where it is."""
+        return "in host memory" if self.located is None else f"on CUDA device {self.located.device}"
+
     def require_writable(self, name: str) -> None:
-        if not self.array.flags.writeable:
+        if self.readonly:
             hint = "; pass out=" if name == "buf" else ""
             raise ValueError(f"{name} is read-only{hint}")
 
     def load(self, start: int, stop: int, y: np.ndarray) -> None:
         """y := elements [start, stop), as y's dtype. A float64 beyond float32 becomes an infinity."""
-        if self.flat is not None and self.flat.dtype == y.dtype:
-            y[:] = self.flat[start:stop]
-            return
         for at, piece in self._segments(start, stop):
             part = y[at : at + piece.size]
             if self.dtype == y.dtype.name:
-                part.reshape(piece.shape)[...] = piece
+                self.arithmetic.copy(part.reshape(piece.shape), piece)
             else:
-                _kernels.widen(np.ascontiguousarray(piece).reshape(-1).view(np.uint8), part, FORMATS[self.dtype])
+                self.arithmetic.widen(self.arithmetic.contiguous(piece), part, FORMATS[self.dtype])
 
-    def store(self, start: int, stop: int, y: np.ndarray) -> bool:
-        """Elements [start, stop) := y, rounded to nearest even; True if a result is not finite."""
-        flawed = False
-        for at, piece in self._segments(start, stop):
-            part = y[at : at + piece.size]
-            if self.dtype == y.dtype.name:
-                piece[...] = part.reshape(piece.shape)
-                flawed |= not bool(np.isfinite(part).all())
-            elif piece.flags.c_contiguous:
-                flawed |= bool(_kernels.narrow(part, piece.reshape(-1).view(np.uint8), FORMATS[self.dtype]))
-            else:
-                whole = np.empty(piece.size, piece.dtype)
-                flawed |= bool(_kernels.narrow(part, whole.view(np.uint8), FORMATS[self.dtype]))
-                piece[...] = whole.reshape(piece.shape)
+    def store(self, start: int, stop: int, y: np.ndarray) -> bool | None:
+        """Elements [start, stop) := y, rounded to nearest even; True if a result is not finite, None as arithmetic."""
+        found = [self._store(piece, y[at : at + piece.size]) for at, piece in self._segments(start, stop)]
+        return None if None in found else any(found)
+
+    def _store(self, piece, part) -> bool | None:
+        if self.dtype == part.dtype.name:
+            self.arithmetic.copy(piece, part.reshape(piece.shape))
+            return self.arithmetic.not_finite(part)
+        if piece.flags.c_contiguous:
+            return self.arithmetic.narrow(part, piece, FORMATS[self.dtype])
+        whole = self.arithmetic.contiguous(piece)
+        flawed = self.arithmetic.narrow(part, whole, FORMATS[self.dtype])
+        self.arithmetic.copy(piece, whole)
         return flawed
 
     def _segments(self, start: int, stop: int):
@@ -130,15 +172,25 @@ class Buffer:
 
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
-        if self.size == 0 or not np.may_share_memory(self.array, other.array):
+        (begin, end), (others_begin, others_end) = _bounds(self.array), _bounds(other.array)
+        if self.size == 0 or end <= others_begin or others_end <= begin:
             return False
-        return self.array.__array_interface__["data"] != other.array.__array_interface__["data"] or (
-            self.array.strides != other.array.strides
-        )
+        return begin != others_begin or self.array.strides != other.array.strides
 
 
-def _with_gaps(array: np.ndarray) -> tuple[str, np.ndarray]:
-    """(order, memory as runs x run) of a C- or Fortran-ordered view with a leading dimension; else ValueError."""
+def _view(located):
+    return runtime(located.device).view(located)
+
+
+def _bounds(array) -> tuple[int, int]:
+    """Addresses of the first byte and behind the last, for non-negative strides."""
+    begin = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    reach = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
+    return begin, begin + reach + array.itemsize
+
+
+def _with_gaps(array) -> tuple[str, tuple[int, int], tuple[int, int]]:
+    """(order, (runs, run), their strides) of a C- or Fortran-ordered view with a leading dimension; else ValueError."""
     axes = [axis for axis, extent in enumerate(array.shape) if extent > 1]
     for order, slowest_first in (("C", axes), ("F", axes[::-1])):
         levels: list[list[int]] = []  # [extent, stride], merged from the slowest axis on
@@ -153,8 +205,7 @@ def _with_gaps(array: np.ndarray) -> tuple[str, np.ndarray]:
             levels.append([1, array.itemsize])  # one row of a matrix with a leading dimension
         (runs, leading), (run, stride) = levels if len(levels) == 2 else ((0, 0), (0, 0))
         if stride == array.itemsize and leading > run * stride:
-            memory = np.lib.stride_tricks.as_strided(array, (runs, run), (leading, stride))
-            return order, memory
+            return order, (runs, run), (leading, stride)
     raise ValueError(
         f"got shape {array.shape} with strides {array.strides}, expected C or Fortran order, or such a view with one "
         "leading dimension; copy it first (numpy.ascontiguousarray)"

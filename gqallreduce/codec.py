@@ -4,6 +4,9 @@ A codec is an immutable value made of its options. It owns no memory and no rand
 comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by somebody else. It works on a *region*:
 a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
 
+Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); then a region may be a Span
+of several, and what the device alone can know is told later (processor.py).
+
 encode(x, owed, owing, wire, region, stream, selected) -> bytes written, or NOT_FINITE
     v = x + owed, or x where owed is None. Writes the wire and, where `owing` is given, v minus what `wire` decodes to.
 decode(wire, y, region, scale, streaming) -> bytes read
@@ -21,17 +24,18 @@ A codec that `agrees` has `measure` called on every rank before the first encodi
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
 
+from gqallreduce import arithmetic
+from gqallreduce.arithmetic import NOT_FINITE as NOT_FINITE
 from gqallreduce.errors import WireError
 from gqallreduce.layout import Grid, Region
 from gqallreduce.registry import CODECS, near
-
-NOT_FINITE = -1
 
 PROMISES = ("unbiased", "deterministic", "linear", "fixed_size", "bit_exact", "learns")
 
@@ -50,6 +54,8 @@ class Codec(ABC):
     learns: ClassVar[bool] = False
     # float32, but for codecs that carry the buffer's own dtype
     working: ClassVar[np.dtype] = np.dtype(np.float32)
+    # the operations that it is made of, on the arrays of one processor
+    arithmetic = arithmetic
     # must `select` run over the whole range before its first region is encoded?
     selects: ClassVar[bool] = False
     # are own values turned by `lift` into the numbers that `sums` encodes?
@@ -81,6 +87,16 @@ class Codec(ABC):
     def bind(self, dtype: str, terms: int = 1) -> Codec:
         """The codec for buffers of this dtype and sums of so many terms; most do not care."""
         return self
+
+    def on(self, arithmetic) -> Codec:
+        """The same codec for the arrays of another processor."""
+        made = copy.copy(self)
+        object.__setattr__(made, "arithmetic", arithmetic)
+        return made
+
+    def entries(self, nbytes: int, regions: list[Region]) -> int:
+        """Values that a message of so many bytes holds, for codecs that send some only."""
+        return 0
 
     @property
     def sums(self) -> Codec:

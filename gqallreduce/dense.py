@@ -18,6 +18,20 @@ _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE}
 _INNOCENT, _INVALID = -1, -2
 
 
+def dense_on(processor, link, source, target, owed, owing, allreduce, spent):
+    """`dense_sum` of buffers in any memory: MPI adds in the host's."""
+    if source.located is None:
+        return dense_sum(link, source, target, owed, owing, allreduce, spent)
+    here, result = source.copied_to_host(processor), target.copied_to_host(processor)
+    mine = None if owed is None else processor.on_host(owed)
+    lost = None if owing is None else np.empty_like(mine)
+    flaw = dense_sum(link, here, result, mine, lost, allreduce, spent)
+    target.copy_from_host(processor, result)
+    if owing is not None:
+        processor.arithmetic.copy(owing, processor.adopt(lost))
+    return flaw
+
+
 def dense_sum(link, source, target, owed, owing, allreduce, spent):
     """target := sum (or average) of source + owed over ranks; owing := 0, or what rounding to 16 bits loses.
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from gqallreduce import frame
 from gqallreduce.errors import Error, MismatchError, TimeoutError
 from gqallreduce.link import LISTEN, REQUESTS, Link, abandoned, pause, wait
-from gqallreduce.message import Expected, ForeignFrame, Parcel
+from gqallreduce.message import Expected, ForeignFrame, Parcel, Receipt
 
 POLL = 100e-6
 LOOKS = 32
@@ -218,7 +218,7 @@ class _Receiving:
         item.received += got
         item.parts_left -= 1
         if not item.parts_left:
-            item.nbytes = item.received
+            item.arrived(item.received)
         lane.post_receives()
         return True
 
@@ -229,7 +229,7 @@ class _Lane:
     def __init__(self, engine: Engine, number: int, share: int):
         self.engine, self.number = engine, number
         self.steps = engine.worker.lane(number)
-        self.waiting: list[Expected] = []
+        self.waiting: list[Expected | Receipt] = []
         self.to_send: deque = deque()
         self.to_receive: deque = deque()
         self.share = self.sends_free = self.receives_free = share
@@ -238,7 +238,7 @@ class _Lane:
     def ready(self) -> bool:
         if self.finished:
             return False
-        return not self.waiting or any(item.nbytes is not None for item in self.waiting)
+        return not self.waiting or any(item.ready for item in self.waiting)
 
     def done(self) -> bool:
         """Finished, and all its messages out."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gqallreduce import _kernels
-from gqallreduce.codec import NOT_FINITE, Codec, Region
+from gqallreduce.codec import Codec, Region
 from gqallreduce.layout import Grid
 
 ANY_UNIT = -1.0
@@ -47,31 +47,29 @@ class IntegerCodec(Codec):
     def nbytes_bound(self, regions: list[Region]) -> int:
         return sum(_kernels.integers_bound(region.size, self.terms) for region in regions)
 
-    def unit_of(self, x, owed) -> float:
+    def unit_of(self, x, owed, region: Region):
         """The unit of a message of these own values; not finite if a value is not."""
         return self.unit
 
     def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
-        unit = self.unit_of(x, owed)
-        if not unit < float("inf"):
-            return NOT_FINITE
-        return _kernels.integers_encode_own(x, owed, owing, wire, unit, self.ternary, region.start, stream)
+        unit = self.unit_of(x, owed, region)
+        return self.arithmetic.integers_encode_own(x, owed, owing, wire, unit, self.ternary, region, stream)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
-        return _kernels.integers_decode(wire, y, self.unit, self.terms, False, scale)
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, False, region, scale)
 
     def decode_add(self, wire, y, region: Region) -> int:
-        return _kernels.integers_decode(wire, y, self.unit, self.terms, False, add=True)
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, False, region, add=True)
 
     @property
     def sums(self):
-        return Sums(self.unit, self.terms) if self.lifts else self
+        return Sums(self.unit, self.terms, self.arithmetic) if self.lifts else self
 
     def lift(self, x, owed, owing, y, region: Region, stream) -> bool:
-        return bool(_kernels.integers_lift(x, owed, owing, y, self.unit, self.ternary, region.start, stream))
+        return self.arithmetic.integers_lift(x, owed, owing, y, self.unit, self.ternary, region, stream)
 
     def lower(self, y) -> bool:
-        return bool(_kernels.scale(y, self.unit))
+        return self.arithmetic.scale(y, self.unit)
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,14 @@ class Sums:
 
     unit: float
     terms: int
+    arithmetic: object
 
     def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
         """NOT_FINITE if a sum times the unit leaves float32."""
-        return _kernels.integers_encode(x, wire, self.unit, self.terms)
+        return self.arithmetic.integers_encode(x, wire, self.unit, self.terms, region)
 
     def decode(self, wire, y, region: Region) -> int:
-        return _kernels.integers_decode(wire, y, self.unit, self.terms, True)
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, True, region)
 
     def decode_add(self, wire, y, region: Region) -> int:
-        return _kernels.integers_decode(wire, y, self.unit, self.terms, True, add=True)
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, True, region, add=True)

@@ -18,21 +18,28 @@ EXACT = "ring/raw"
 
 @dataclass(slots=True)
 class Kind:
-    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by."""
+    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by.
+
+    form
+        (choice, shape, order, dtype), by which Workers are known.
+    """
 
     what: str
     why: str
     signature: int
     stream: int
-    worker: Worker | None
+    form: tuple
+
+    @property
+    def dense(self) -> bool:
+        return self.form[0] == model.DENSE
 
 
 class Kinds:
     """Decides and makes Kinds for one scheme on P ranks. A choice is a schedule, with or without /raw, or "dense"."""
 
-    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool, workspace):
-        self.scheme, self.rank, self.size = scheme, rank, size
-        self.average, self.workspace = average, workspace
+    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool):
+        self.scheme, self.rank, self.size, self.average = scheme, rank, size, average
         self.profile = model.Profile()
         self._workers: dict[tuple, Worker] = {}
 
@@ -41,29 +48,43 @@ class Kinds:
         """All that can be chosen, in an order that is alike on every rank."""
         return [model.DENSE, EXACT, *sorted(SCHEDULES)]
 
-    def choose(self, shape, dtype: str) -> tuple[str, str]:
-        """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best."""
+    def choose(self, shape, dtype: str, on_device: bool = False) -> tuple[str, str]:
+        """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best.
+
+        For a buffer on a device that is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are safe point to
+        point only, and the others would need the buffer copied to the host.
+        """
         elements, codec = math.prod(shape), self.scheme.codec.bind(dtype)
         if self.scheme.schedule is None:
             return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
         if self.scheme.schedule != AUTO:
             return self.scheme.schedule, "as written"
         raw = CODECS["raw"]().bind(dtype)
-        return model.choose(codec, raw, self.size, elements, raw.itemsize, self.profile)
+        choice, why = model.choose(codec, raw, self.size, elements, raw.itemsize, self.profile)
+        if choice == model.DENSE and on_device:
+            return EXACT, f"{why}; for a GPU buffer our own"
+        return choice, why
 
     def make(self, choice: str, why: str, signature: int, stream: int, shape, order: str, dtype: str) -> Kind:
-        """The Kind of a choice, with the Worker of its form."""
-        if choice == model.DENSE:
-            return Kind(model.DENSE, why, signature, stream, None)
+        """The Kind of a choice."""
         schedule, raw, _ = choice.partition(RAW)
-        codec = CODECS["raw"]() if raw else self.scheme.codec
-        what = choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
-        form = (choice, shape, order, dtype)
-        if form not in self._workers:
-            self._workers[form] = Worker(
-                schedule, codec, self.rank, self.size, shape, order, dtype, self.average, self.workspace, Spent()
+        if choice == model.DENSE:
+            what = choice
+        else:
+            what = choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
+        return Kind(what, why, signature, stream, (choice, shape, order, dtype))
+
+    def worker(self, kind: Kind, processor) -> Worker:
+        """The Worker of a Kind on a processor; made once."""
+        place = (*kind.form, processor)
+        if place not in self._workers:
+            choice, *form = kind.form
+            schedule, raw, _ = choice.partition(RAW)
+            codec = CODECS["raw"]() if raw else self.scheme.codec
+            self._workers[place] = Worker(
+                schedule, codec, self.rank, self.size, *form, self.average, processor, Spent()
             )
-        return Kind(what, why, signature, stream, self._workers[form])
+        return self._workers[place]
 
     def exact(self, size: int, signature: int) -> Kind:
         """For `flush`: the exact sum of float32 vectors."""

@@ -76,22 +76,20 @@ class Span:
     """Consecutive regions of a vector, at least one, worked on in one go: to a device a large launch is as dear as a
     small one. In the wire each region keeps its own message, one after the other.
 
+    units
+        of all regions; one that is cut between regions counts in each.
     tables
         what a device keeps of the span, by name.
     """
 
-    __slots__ = ("grid", "regions", "size", "start", "tables", "total")
+    __slots__ = ("grid", "regions", "size", "start", "tables", "total", "units")
 
     def __init__(self, regions: list[Region]):
         first, last = regions[0], regions[-1]
         self.regions, self.tables = regions, {}
         self.start, self.size = first.start, last.start + last.size - first.start
         self.grid, self.total = first.grid, first.total
-
-    @property
-    def units(self) -> int:
-        """Units of all regions; one that is cut between regions counts in each."""
-        return sum(region.units for region in self.regions)
+        self.units = sum(region.units for region in regions)
 
     streams = Region.streams
     STREAM_LEAST = Region.STREAM_LEAST
@@ -137,13 +135,18 @@ def blocks(start: int, stop: int, grid: Grid) -> list[tuple[int, int]]:
 
 
 class Piece:
-    """One chunk of one lane: elements [start, stop) of the vector, in regions (blocks) that are encoded one by one."""
+    """One chunk of one lane: elements [start, stop) of the vector, in regions (blocks).
 
-    __slots__ = ("bound", "first", "regions", "start", "stop")
+    extents
+        what is encoded at once: region after region, or all as one Span.
+    """
+
+    __slots__ = ("bound", "extents", "first", "regions", "start", "stop")
 
     def __init__(self, start: int, stop: int, grid: Grid, total: int):
         self.start, self.stop = start, stop
         self.regions = [Region(begin, end - begin, grid, total) for begin, end in blocks(start, stop, grid)]
+        self.extents = self.regions
         self.bound = self.first = 0  # most bytes of its message; number of its first region in the vector
 
     @property

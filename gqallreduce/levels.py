@@ -26,12 +26,10 @@ class LevelCodec(FixedSizeCodec):
         return _kernels.levels_nbytes(region.start, region.size, self.bucket, self.bits)
 
     def write(self, x, owed, owing, payload, region, stream):
-        return _kernels.levels_encode(
-            x, owed, owing, payload, self.levels, self.norm == "l2", region.start, self.bucket, stream
-        )
+        return self.arithmetic.levels_encode(x, owed, owing, payload, self.levels, self.norm == "l2", region, stream)
 
     def read(self, payload, y, region, scale, streaming):
-        _kernels.levels_decode(payload, y, self.levels, region.start, self.bucket, scale)
+        self.arithmetic.levels_decode(payload, y, self.levels, region, scale, add=False)
 
     def read_add(self, payload, y, region):
-        _kernels.levels_decode_add(payload, y, self.levels, region.start, self.bucket)
+        self.arithmetic.levels_decode(payload, y, self.levels, region, 1.0, add=True)

@@ -11,23 +11,24 @@ from gqallreduce.buffer import Buffer
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.memory import Memory
-from gqallreduce.message import Expected, Parcel
+from gqallreduce.message import Expected, Parcel, Receipt
 from gqallreduce.model import fixed_schedule
+from gqallreduce.processor import Host
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.worker import Worker
-from gqallreduce.workspace import Workspace
 
 
 class LocalAllreduce:
     """P ranks in one process: the same Workers, schedules and bytes as under MPI.
 
     allreduce(arrays, key="w") reduces one array per rank in place and returns them; `memory[rank]` holds residuals,
-    `spent[rank]` what the last call cost.
+    `spent[rank]` what the last call cost. `processors` has one per rank, for arrays in their memory.
     """
 
-    def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0):
+    def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0, processors=None):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
+        self.processors = processors or [Host() for _ in range(size)]
         self.memory = [Memory() for _ in range(size)]
         self.spent = [Spent() for _ in range(size)]
         self.steps: dict[str | None, int] = {}
@@ -37,12 +38,14 @@ class LocalAllreduce:
         """Reduce; NonFiniteError as on every rank under MPI."""
         sources = [Buffer(array) for array in arrays]
         targets = sources if out is None else [Buffer(array) for array in out]
+        for rank, processor in enumerate(self.processors):
+            sources[rank].arithmetic = targets[rank].arithmetic = processor.arithmetic
         workers = [self._worker(rank, sources[rank]) for rank in range(self.size)]
         step = self.steps.get(key, 0)
         for rank, worker in enumerate(workers):
             owed = owing = None
             if self.scheme.feedback:
-                owed, owing = self.memory[rank].open(key, sources[rank].size)
+                owed, owing = self.memory[rank].open(key, sources[rank].size, self.processors[rank])
             worker.begin(sources[rank], targets[rank], owed, owing, hash64(self.seed, key), step, hash64(key))
         _agree(workers)
         _carry(workers, self.order)
@@ -64,7 +67,7 @@ class LocalAllreduce:
         schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, source.size)
         return Worker(
             schedule, self.scheme.codec, rank, self.size, source.shape, source.order, source.dtype, self.average,
-            Workspace(), spent,
+            self.processors[rank], spent,
         )  # fmt: skip
 
 
@@ -94,13 +97,16 @@ class _Lane:
 
     def __init__(self, worker: Worker, lane: int, mail):
         self.worker, self.steps, self.mail = worker, worker.lane(lane), mail
-        self.waiting: list[Expected] = []
+        self.waiting: list[Expected | Receipt] = []
         self.done, self.moves = False, 0
 
     def advance(self) -> None:
         for item in self.waiting:
-            self._receive(item)
-        if self.waiting and not any(item.nbytes is not None for item in self.waiting):
+            if isinstance(item, Expected):
+                self._receive(item)
+            else:
+                self.moves += 1  # what is under way arrives
+        if self.waiting and not any(item.ready for item in self.waiting):
             return
         for event in self.steps:
             self.moves += 1
@@ -126,5 +132,5 @@ class _Lane:
         if item.nbytes is None and box:
             data = box.popleft()
             item.room[: len(data)] = data
-            item.nbytes = len(data)
+            item.arrived(len(data))
             self.worker.spent.bytes_received += len(data)

@@ -10,14 +10,16 @@ import math
 
 import numpy as np
 
-_NORM_BLOCK = 1 << 16
-
 
 class Memory:
-    """Residuals, float32, in memory order of the buffer, in units of the sum."""
+    """Residuals, float32, in memory order of the buffer, in units of the sum.
+
+    A key's arrays lie in the memory of the processor that the key was last opened for.
+    """
 
     def __init__(self):
-        self._pairs: dict[str, list[np.ndarray]] = {}
+        self._pairs: dict[str, list] = {}
+        self._homes: dict[str, object] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._pairs
@@ -26,30 +28,34 @@ class Memory:
         """Keys, sorted."""
         return iter(sorted(self._pairs))
 
-    def open(self, key: str, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """(owed, owing) of a key, zeros when it is new."""
+    def open(self, key: str, size: int, processor) -> tuple:
+        """(owed, owing) of a key in the processor's memory, zeros when it is new."""
         if key not in self._pairs:
-            self._pairs[key] = [np.zeros(size, np.float32), np.zeros(size, np.float32)]
-        owed, owing = self._pairs[key]
-        return owed, owing
+            self._pairs[key] = [processor.zeros(size), processor.zeros(size)]
+        elif self._homes[key] is not processor:
+            owed = self._homes[key].on_host(self.owed(key))
+            self._pairs[key] = [processor.adopt(owed), processor.zeros(size)]
+        self._homes[key] = processor
+        return tuple(self._pairs[key])
 
-    def owed(self, key: str) -> np.ndarray:
+    def owed(self, key: str):
         return self._pairs[key][0]
 
+    def home(self, key: str):
+        """The processor in whose memory the key's arrays lie."""
+        return self._homes[key]
+
     def norm(self, key: str) -> float:
-        """Euclidean norm of what is owed, in float64 by blocks. Not by BLAS: its threads spin into the next call."""
-        owed, squares = self.owed(key), 0.0
-        for start in range(0, owed.size, _NORM_BLOCK):
-            block = owed[start : start + _NORM_BLOCK].astype(np.float64)
-            squares += float(np.einsum("i,i", block, block))
-        return math.sqrt(squares)
+        """Euclidean norm of what is owed. Not by BLAS: its threads spin into the next call."""
+        return math.sqrt(self.home(key).squares(self.owed(key)))
 
     def commit(self, key: str) -> None:
         """The call has succeeded: what it wrote is what is owed now."""
         self._pairs[key].reverse()
 
-    def set(self, key: str, values: np.ndarray) -> None:
-        self._pairs[key] = [values, np.zeros_like(values)]
+    def set(self, key: str, values: np.ndarray, processor) -> None:
+        """What is owed, in the processor's memory."""
+        self._pairs[key], self._homes[key] = [values, np.zeros_like(values)], processor
 
     def clear(self, key: str) -> None:
         self._pairs[key][0][:] = 0

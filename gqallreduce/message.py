@@ -15,13 +15,37 @@ class ForeignFrame(Exception):
         self.source, self.header = source, header
 
 
+class Receipt:
+    """Something under way: a lane that has yielded [it] goes on when it is `ready`."""
+
+    ready: bool
+
+
 class Frame:
-    """A header and a wire in a lent buffer, which is free again when it has been sent `uses` times."""
+    """A header and a wire in a lent buffer, which is free again when it has been sent `uses` times.
 
-    __slots__ = ("buffer", "nbytes", "uses")
+    payload
+        of a frame made here: where the arithmetic writes and reads the wire; on the host, a part of `buffer`.
+    header
+        of a frame made here, once it is known.
+    receipt
+        what must be ready before the frame is sent, or None.
+    """
 
-    def __init__(self, buffer, nbytes: int, uses: int):
-        self.buffer, self.nbytes, self.uses = buffer, nbytes, uses
+    __slots__ = ("buffer", "header", "nbytes", "payload", "receipt", "uses")
+
+    def __init__(self, buffer, payload, uses: int, nbytes: int = 0, receipt: Receipt | None = None):
+        self.buffer, self.payload, self.uses = buffer, payload, uses
+        self.nbytes, self.receipt, self.header = nbytes, receipt, None
+
+    def seal(self, header: frame.Header) -> None:
+        self.header = header
+        self.nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
+
+    @property
+    def wire(self):
+        """What of the payload is the message."""
+        return self.payload[: self.nbytes - frame.SIZE]
 
 
 class Parcel:
@@ -35,10 +59,13 @@ class Parcel:
 
 
 class Expected:
-    """A message that is due, received into `room[:bound]`; `nbytes` is None until it is there."""
+    """A message that is due, received into `room[:bound]`; `nbytes` is None until it is there, and it is ready."""
 
-    __slots__ = ("bound", "lane", "nbytes", "parts_left", "received", "receiving", "room", "source")
+    __slots__ = ("bound", "lane", "nbytes", "parts_left", "ready", "received", "receiving", "room", "source")
 
     def __init__(self, source: int, lane: int, room, bound: int, receiving):
         self.source, self.lane, self.room, self.bound, self.receiving = source, lane, room, bound, receiving
-        self.nbytes, self.received = None, 0
+        self.nbytes, self.received, self.ready = None, 0, False
+
+    def arrived(self, nbytes: int) -> None:
+        self.nbytes, self.ready = nbytes, True

@@ -32,13 +32,13 @@ class PlainCodec(FixedSizeCodec):
         return self.itemsize * region.size
 
     def write(self, x, owed, owing, payload, region, stream):
-        return _kernels.plain_encode(x, owed, owing, payload, self.format)
+        return self.arithmetic.plain_encode(x, owed, owing, payload, self.format)
 
     def read(self, payload, y, region, scale, streaming):
-        _kernels.plain_decode(payload, y, self.format, scale, False, streaming)
+        self.arithmetic.plain_decode(payload, y, self.format, scale, False, streaming)
 
     def read_add(self, payload, y, region):
-        _kernels.plain_decode(payload, y, self.format, 1.0, True)
+        self.arithmetic.plain_decode(payload, y, self.format, 1.0, True)
 
 
 class ShortCodec(PlainCodec):

@@ -91,6 +91,10 @@ class Selection(list):
         super().__init__(survivors.kept())
         self.release = survivors.release
 
+    def of(self, piece) -> list[Kept]:
+        """Of the selection from a whole vector: one Kept per extent of a piece."""
+        return self[piece.first : piece.first + len(piece.regions)]
+
 
 def drained(steps):
     """What a generator of kernel calls returns, all of them made at once: for callers that have nothing to poll."""

@@ -9,7 +9,6 @@ from time import perf_counter
 
 import numpy as np
 
-from gqallreduce import _kernels
 from gqallreduce.errors import WireError
 from gqallreduce.frame import NO_RANK
 from gqallreduce.layout import Piece
@@ -29,26 +28,27 @@ class Values:
 
     def __init__(self, shared, source, target, owed, owing):
         self.shared = shared  # the Worker: what does not change from call to call
-        self.codec, self.workspace, self.spent = shared.codec, shared.workspace, shared.spent
+        self.codec, self.processor, self.spent = shared.codec, shared.processor, shared.spent
+        self.arithmetic, self.workspace = shared.processor.arithmetic, shared.processor.workspace
         self.source, self.target, self.owed, self.owing = source, target, owed, owing
         self.working = self.codec.working
         self.direct = target.flat is not None and target.flat.dtype == self.working
         self.running: dict[tuple[int, int], np.ndarray] = {}
         self.flaws: dict[tuple[int, int], tuple[int, int]] = {}
-        self._lent: list[np.ndarray] = []
+        self._lent: dict[object, np.ndarray] = {}
         self._scratch: list[np.ndarray] = []
 
     def release(self) -> None:
-        for buffer in self._lent:
+        for buffer in self._lent.values():
             self.workspace.give(buffer)
         self._lent.clear()
         self.running.clear()
 
-    def lend(self, size: int) -> np.ndarray:
-        """An array of the working dtype until the end of the call."""
+    def lend(self, size: int, name=None) -> np.ndarray:
+        """An array of the working dtype until the end of the call, or until what is lent to that name is given back."""
         buffer = self.workspace.take(size * self.working.itemsize)
-        self._lent.append(buffer)
-        return buffer.view(self.working)[:size]
+        self._lent[object() if name is None else name] = buffer
+        return buffer[: size * self.working.itemsize].view(self.working)
 
     def scratch(self, which: int, size: int) -> np.ndarray:
         """One of two arrays for a region; whoever yields has lost it."""
@@ -68,48 +68,61 @@ class Values:
         return x, of(self.owed, region)
 
     def own_parts(self) -> Parts:
-        """The whole vector, for `Codec.select`."""
-        return Parts(self.shared.regions, lambda region: (*self.own(region), of(self.owing, region)))
+        """The whole vector, for `Codec.select` and `Codec.measure`: in one part, if a device has it as such."""
+        flat, extents = self.source.flat, self.shared.extents
+        if flat is None or flat.dtype != self.working:
+            extents = [extent for lane in self.shared.pieces for piece in lane for extent in piece.extents]
+        return Parts(extents, lambda extent: (*self.own(extent), of(self.owing, extent)))
 
     def running_parts(self, piece: Piece, running, owing) -> Parts:
         """A running value, for `Codec.select`."""
-        return Parts(piece.regions, lambda region: (part(running, piece, region), None, of(owing, region)))
+        return Parts(piece.extents, lambda extent: (part(running, piece, extent), None, of(owing, extent)))
 
     def new(self, place, piece: Piece) -> np.ndarray:
         """Room for a running value: the result's own memory where it fits, which costs nothing."""
-        self.running[place] = self.target.flat[piece.start : piece.stop] if self.direct else self.lend(piece.size)
-        return self.running[place]
+        room = self.target.flat[piece.start : piece.stop] if self.direct else self.lend(piece.size, place)
+        self.running[place] = room
+        return room
 
     def drop(self, place) -> None:
         """A running value that is not needed any more."""
-        running = self.running.pop(place, None)
-        if running is not None and running.size and not self.direct:
-            number = next(at for at, buffer in enumerate(self._lent) if np.may_share_memory(buffer, running))
-            self.workspace.give(self._lent.pop(number))
+        if self.running.pop(place, None) is not None and not self.direct:
+            self.workspace.give(self._lent.pop(place))
 
     def form(self, place, piece: Piece):
         """Begin a running value: own values + owed, exactly, or lifted."""
         value = self.new(place, piece)
-        for region in piece.regions:
+        for region in piece.extents:
             if self.shared.poll_is_due():
                 yield
             began = perf_counter()
             x, owed = self.own(region)
             y = part(value, piece, region)
-            if self._own_sum(x, owed, y, region):
-                self.blame(place, region, y, owed, own=True, formed=True)
+            flawed = self._own_sum(x, owed, y, region)
             self.spent.encode += perf_counter() - began
+            if flawed is None:
+                flawed = yield from self.settled()
+            if flawed:
+                self.blame(place, region, y, owed, own=True, formed=True)
+
+    def settled(self):
+        """Wait until all that was asked for is done; was a value not finite?"""
+        receipt = self.processor.settle()
+        if receipt is None:
+            return False
+        yield [receipt]
+        return receipt.flawed
 
     def _own_sum(self, x, owed, y, region) -> bool:
         if self.codec.lifts:
             return self.codec.lift(x, owed, of(self.owing, region), y, region, self.shared.own_stream)
-        return _add_finite(x, owed, y)
+        return self.arithmetic.add_finite(x, owed, y)
 
     def decode(self, piece: Piece, payload, value, add: bool):
         """Decode a wire into a running value, or add it."""
         decode = self.codec.sums.decode_add if add else self.codec.sums.decode
         at = 0
-        for region in piece.regions:
+        for region in piece.extents:
             if self.shared.poll_is_due():
                 yield
             began = perf_counter()
@@ -123,7 +136,7 @@ class Values:
         """Decode a finished chunk into the result, in its dtype and scale; it replaces the running value."""
         self.drop(place)
         at, scale = 0, self.shared.scale
-        for region in piece.regions:
+        for region in piece.extents:
             if self.shared.poll_is_due():
                 yield
             began = perf_counter()
@@ -133,7 +146,7 @@ class Values:
             else:
                 y = self.scratch(1, region.size)
                 at += self.codec.decode(payload[at:], y, region)
-                self._round(place, piece, region, y)
+                yield from self._round(place, piece, region, y)
             self.spent.decode += perf_counter() - began
         _require_end(payload, at)
 
@@ -141,40 +154,58 @@ class Values:
         """Running values that nothing will replace become the result."""
         for place in [place for place in self.running if place[0] == lane and place not in self.flaws]:
             piece = self.shared.pieces[lane][place[1]]
-            for region in piece.regions:
+            for region in piece.extents:
                 if self.shared.poll_is_due():
                     yield
                 began = perf_counter()
-                y = part(self.running[place], piece, region)
-                if self.codec.lifts and self.codec.lower(y):
-                    self._overflow(place, region, y)
-                elif not self.direct:
-                    self._round(place, piece, region, y)
-                elif _scale(y, self.shared.scale):
-                    self._overflow(place, region, y)
+                yield from self._finish(place, piece, region, part(self.running[place], piece, region))
                 self.spent.decode += perf_counter() - began
 
-    def _round(self, place, piece: Piece, region, y) -> None:
+    def _finish(self, place, piece: Piece, region, y):
+        """A region of a running value becomes the result."""
+        flawed = self.codec.lower(y) if self.codec.lifts else False
+        if flawed is None:
+            flawed = yield from self.settled()
+        if not flawed and not self.direct:
+            yield from self._round(place, piece, region, y)
+            return
+        if not flawed:
+            flawed = self.arithmetic.scale(y, self.shared.scale)
+        if flawed is None:
+            flawed = yield from self.settled()
+        if flawed:
+            self._overflow(place, region, y)
+
+    def _round(self, place, piece: Piece, region, y):
         """Store a region of a finished sum, and owe what a 16-bit buffer loses: that is one more encoding."""
         begin, stop = region.start, region.start + region.size
         rounded = self.scratch(0, region.size)
-        np.multiply(y, y.dtype.type(self.shared.scale), out=rounded)
-        if self.target.store(begin, stop, rounded):
-            self.target.load(begin, stop, rounded)
-            self._overflow(place, region, rounded)
-            return
+        self.arithmetic.multiply(y, self.shared.scale, rounded)
+        flawed = self.target.store(begin, stop, rounded)
+        self._owe_rounding(place, piece, region, y, rounded)
+        if flawed is None:
+            flawed = yield from self.settled()
+        if flawed:
+            back = self.lend(region.size, "flawed")
+            self.target.load(begin, stop, back)
+            self._overflow(place, region, back)
+            self.workspace.give(self._lent.pop("flawed"))
+
+    def _owe_rounding(self, place, piece: Piece, region, y, rounded) -> None:
+        """Owe this rank's share of what the buffer lost of y; `rounded` is scratch. Worthless if it is not finite."""
         debtors = self.shared.schedule.debtors(place[1], self.shared.size)
         if self.owing is None or not self.shared.short or self.shared.rank not in debtors:
             return
+        begin, stop = region.start, region.start + region.size
         low, high = piece.share(debtors.index(self.shared.rank), len(debtors))
         low, high = max(low, begin), min(high, stop)
         if low < high:
             self.target.load(begin, stop, rounded)
             mine = slice(low - begin, high - begin)
             back = rounded[mine]
-            back *= back.dtype.type(1.0 / self.shared.scale)
-            np.subtract(y[mine], back, out=back)
-            self.owing[low:high] += back
+            self.arithmetic.multiply(back, 1.0 / self.shared.scale, back)
+            self.arithmetic.subtract(y[mine], back, back)
+            self.arithmetic.accumulate(back, self.owing[low:high])
 
     # --- what is not finite ---
 
@@ -182,12 +213,20 @@ class Values:
         """Note (rank or NO_RANK, C-order index); the lowest stays."""
         self.flaws[place] = min(flaw, self.flaws.get(place, flaw))
 
+    def blame_piece(self, place, piece: Piece) -> None:
+        """Blame for what could not be encoded of a piece."""
+        running = self.running.get(place)
+        for extent in piece.extents:
+            x, owed = self.own(extent) if running is None else (part(running, piece, extent), None)
+            self.blame(place, extent, x, owed, own=running is None)
+
     def blame(self, place, region, x, owed, own: bool, formed: bool = False) -> None:
         """Note who made a region that cannot be sent: this rank, if its own values are not finite; else an overflow.
 
         formed
             x is own values + owed already.
         """
+        x, owed = self.processor.on_host(x), None if owed is None else self.processor.on_host(owed)
         with np.errstate(over="ignore", invalid="ignore"):
             v = x if formed or owed is None else x + owed
             bad = ~np.isfinite(v)
@@ -201,7 +240,7 @@ class Values:
         self.flawed(place, (rank, self.source.c_index(region.start + where)))
 
     def _overflow(self, place, region, y) -> None:
-        where = region.start + np.flatnonzero(~np.isfinite(y))
+        where = region.start + np.flatnonzero(~np.isfinite(self.processor.on_host(y)))
         self.flawed(place, (NO_RANK, self.target.c_index(where)))
 
 
@@ -219,22 +258,3 @@ def part(value: np.ndarray, piece: Piece, region) -> np.ndarray:
 def _require_end(payload, at: int) -> None:
     if at != len(payload):
         raise WireError(f"{len(payload)} bytes, of which the values took {at}")
-
-
-def _add_finite(x, owed, y) -> bool:
-    """y := x + owed; True if a value is not finite."""
-    if y.dtype == np.float32:
-        return _kernels.add_finite(x, owed, y)
-    if owed is None:
-        y[:] = x
-    else:
-        np.add(x, owed, out=y)
-    return not np.isfinite(y).all()
-
-
-def _scale(y, factor: float) -> bool:
-    """y *= factor; True if a value is not finite."""
-    if y.dtype == np.float32:
-        return _kernels.scale(y, factor)
-    y *= factor
-    return not np.isfinite(y).all()

@@ -1,8 +1,8 @@
 """One rank's arithmetic in one allreduce, without a network: what to send, where to receive, what to do with it.
 
 A lane is a generator. It yields None before a kernel call when the carrier wants to poll, an Expected to be received
-into, a Parcel to be sent, or a list of Expected of which one must have arrived before it goes on. Whoever carries the
-bytes (engine, local) drives it.
+into, a Parcel to be sent, or a list of Expected or Receipts of which one must be ready before it goes on. Whoever
+carries the bytes (engine, local) drives it.
 
 The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here as
 at everyone else's, and the difference is owed: all of it by a single holder, a slice of it by each of several.
@@ -19,7 +19,7 @@ from gqallreduce import _kernels, frame
 from gqallreduce.codec import NOT_FINITE
 from gqallreduce.errors import WireError
 from gqallreduce.layout import Piece, columns, pieces
-from gqallreduce.message import Expected, ForeignFrame, Frame, Parcel
+from gqallreduce.message import Expected, ForeignFrame, Parcel
 from gqallreduce.program import DROPPED, RESULT, Arrival, Encoding, Receiving, program
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.schedule import Send
@@ -39,17 +39,20 @@ class Worker:
         when (by time.perf_counter) the carrier wants control back, set by it; never, at first.
     """
 
-    def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, workspace, spent):
-        self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype, size)
+    def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, processor, spent):
+        self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype, size).on(processor.arithmetic)
         self.rank, self.size = rank, size
         self.steps = program(schedule, rank, size)
         grid = self.codec.grid(columns(shape, order))
         self.pieces = pieces(math.prod(shape), self.schedule.chunks(size), grid, self.codec.nbytes_bound)
-        self.regions = [region for lane in self.pieces for piece in lane for region in piece.regions]
-        self.widest = max((region.size for region in self.regions), default=0)
+        everything = [piece for lane in self.pieces for piece in lane]
+        self.extents = processor.extents([region for piece in everything for region in piece.regions])
+        for piece in everything:
+            piece.extents = processor.extents(piece.regions)
+        self.widest = max((extent.size for piece in everything for extent in piece.extents), default=0)
         self.short = dtype in ("float16", "bfloat16")
         self.scale = 1.0 / size if average else 1.0
-        self.workspace, self.spent = workspace, spent
+        self.processor, self.arithmetic, self.spent = processor, processor.arithmetic, spent
         self.poll_at = math.inf
         room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * math.prod(shape))
         self.lanes_at_once = max(1, int(room // max([1, *map(self._most_live, range(self.lanes))])))
@@ -75,7 +78,7 @@ class Worker:
         self.values = Values(self, source, target, owed, owing)
         self.key64, self.step, self.signature = key64, step & 0xFFFFFFFF, signature
         self.own_stream = _kernels.Stream(key64, 0, self.rank, self.step) if self.codec.lifts else None
-        self.wires = Wires(self.workspace)
+        self.wires = Wires(self.processor)
         self.selection, self.selecting = None, False
 
     def measure(self) -> float | None:
@@ -112,7 +115,10 @@ class Worker:
                 if isinstance(move, Encoding):
                     yield from self._encode(lane, move)
                 else:
-                    yield self.wires.pack(move.to, lane, move.wires, self._bound(lane, move.wires))
+                    parcel = self.wires.pack(move.to, lane, move.wires, self._bound(lane, move.wires))
+                    if parcel.frame.receipt is not None:
+                        yield [parcel.frame.receipt]
+                    yield parcel
             for move in step.outgoing:
                 if isinstance(move, Encoding):
                     yield from self._keep(lane, move)
@@ -126,33 +132,41 @@ class Worker:
             waiting = [item for item in expected if not item.receiving.move.reduce]
             while waiting:
                 yield waiting
-                arrived = next(item for item in waiting if item.nbytes is not None)
+                arrived = next(item for item in waiting if item.ready)
                 waiting.remove(arrived)
                 yield from self._unpack(lane, arrived)
         yield from self.values.finish(lane)
+        yield from self.values.settled()
 
     # --- encoding ---
 
     def _encode(self, lane: int, encoding: Encoding):
         move, place = encoding.move, (lane, encoding.move.chunk)
         piece = self.pieces[lane][move.chunk]
-        made = Frame(self.workspace.take(frame.SIZE + piece.bound), frame.SIZE, encoding.sends + 1)
-        if place not in self.values.flaws:
-            made.nbytes += yield from self._encode_regions(place, piece, move, made.buffer)
-        if place in self.values.flaws:
-            made.nbytes = frame.SIZE
-            rank, index = self.values.flaws[place]
-            header = frame.Header(frame.NOT_FINITE, self.step, self.signature, index, rank, move.hop, lane)
+        made = self.processor.make_frame(piece.bound, encoding.sends + 1)
+        flaws = self.values.flaws
+        if place not in flaws:
+            nbytes = yield from self._encode_extents(place, piece, move, made.payload)
+            if place not in flaws:
+                header = frame.Header(frame.DATA, self.step, self.signature, 0, move.holders[0], move.hop, lane)
+                receipt = self.processor.ship(made, header, nbytes)
+                if receipt is not None:
+                    yield [receipt]
+                    if receipt.flawed:
+                        self.values.blame_piece(place, piece)
+        if place in flaws:
+            rank, index = flaws[place]
+            self.processor.mark(
+                made, frame.Header(frame.NOT_FINITE, self.step, self.signature, index, rank, move.hop, lane)
+            )
         else:
-            nbytes = made.nbytes - frame.SIZE
-            header = frame.Header(frame.DATA, self.step, self.signature, nbytes, move.holders[0], move.hop, lane)
-        header.write(made.buffer)
+            self.spent.selected += self.codec.entries(made.nbytes - frame.SIZE, piece.regions)
         self.wires[lane, move.chunk, move.holders[0]] = made
 
-    def _encode_regions(self, place, piece: Piece, move, buffer):
-        """Encode region after region behind the header; returns bytes written.
+    def _encode_extents(self, place, piece: Piece, move, payload):
+        """Encode extent after extent; returns bytes written.
 
-        A region that is not finite does not end it: the first flaw in C order may lie in a later one.
+        One that is not finite does not end it: the first flaw in C order may lie in a later one.
         """
         values = self.values
         running, lifts = values.running.get(place), values.codec.lifts
@@ -162,36 +176,36 @@ class Worker:
         if self.codec.selects:
             selected = yield from self._select(piece, running, owing)
         stream = self.own_stream if lifts else _kernels.Stream(self.key64, move.hop, move.holders[0], self.step)
-        at, end = frame.SIZE, frame.SIZE + piece.bound
-        for number, region in enumerate(piece.regions):
+        at = 0
+        for number, region in enumerate(piece.extents):
             if self.poll_is_due():
                 yield
             began = perf_counter()
             x, owed = values.own(region) if running is None else (part(running, piece, region), None)
             kept = None if selected is None else selected[number]
-            nbytes = codec.encode(x, owed, of(owing, region), buffer[at:end], region, stream, kept)
+            nbytes = codec.encode(x, owed, of(owing, region), payload[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
                 values.blame(place, region, x, owed, own=running is None)
             else:
-                at += nbytes
-                self.spent.selected += 0 if kept is None else len(kept.index)
+                at = at + nbytes if at else nbytes  # a device, which has one extent, may be the only one to know it
             self.spent.encode += perf_counter() - began
         if selected is not None and running is not None:
             selected.release()
-        return at - frame.SIZE
+        return at
 
     def _select(self, piece: Piece, running, owing):
         """What of a piece is encoded: chosen within the whole vector for own values, else within the piece."""
         if running is not None:
             parts = self.values.running_parts(piece, running, owing)
-            return (yield from self._timed(self.codec.select(parts, self.workspace)))
+            return (yield from self._timed(self.codec.select(parts, self.processor.workspace)))
         while self.selecting:  # another lane is at it
             yield
         if self.selection is None:
             self.selecting = True
-            self.selection = yield from self._timed(self.codec.select(self.values.own_parts(), self.workspace))
+            parts = self.values.own_parts()
+            self.selection = yield from self._timed(self.codec.select(parts, self.processor.workspace))
             self.selecting = False
-        return self.selection[piece.first : piece.first + len(piece.regions)]
+        return self.selection.of(piece)
 
     def _timed(self, steps):
         """Run a generator of kernel calls, counting its time as encoding."""
@@ -216,7 +230,7 @@ class Worker:
         if encoding.kept == DROPPED:
             self.values.drop(place)
         elif place not in self.values.flaws:
-            yield from self._keep_decoded(place, encoding, made.buffer[frame.SIZE : made.nbytes])
+            yield from self._keep_decoded(place, encoding, made.wire)
         self.wires.used(made)
 
     def _keep_decoded(self, place, encoding: Encoding, payload):
@@ -232,10 +246,10 @@ class Worker:
         begin, stop = piece.share(holders.index(self.rank), len(holders))
         mine = running[begin - piece.start : stop - piece.start]
         lost = values.lend(stop - begin)
-        lost[:] = mine
+        self.arithmetic.copy(lost, mine)
         yield from values.decode(piece, payload, running, add=False)
-        np.subtract(lost, mine, out=lost)
-        values.owing[begin:stop] += lost
+        self.arithmetic.subtract(lost, mine, lost)
+        self.arithmetic.accumulate(lost, values.owing[begin:stop])
 
     # --- sending and receiving ---
 
@@ -248,32 +262,37 @@ class Worker:
 
     def _expect(self, lane: int, receiving: Receiving) -> Expected:
         bound = self._bound(lane, receiving.move.wires)
-        return Expected(receiving.move.source, lane, self.workspace.take(bound), bound, receiving)
+        return Expected(receiving.move.source, lane, self.processor.make_room(bound), bound, receiving)
 
     def _unpack(self, lane: int, arrived: Expected):
         """Check and apply a message's frames; keep those that will be passed on."""
         arrivals, at = arrived.receiving.arrivals, 0
         alone = len(arrivals) == 1
         for arrival in arrivals:
-            header = self._accept(arrived, at, lane, arrival.wire)
+            head, receipt = self.processor.head(arrived.room, at, arrived.nbytes)
+            if receipt is not None:
+                yield [receipt]
+            header = self._accept(head, arrived, at, lane, arrival.wire)
             nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
             if arrival.sends:
                 self.wires.forward((lane, *arrival.wire), arrived.room, at, nbytes, arrival.sends, alone)
-            yield from self._apply(lane, arrival, header, arrived.room[at + frame.SIZE : at + nbytes])
+            payload = self.processor.wire(arrived.room, at + frame.SIZE, at + nbytes)
+            yield from self._apply(lane, arrival, header, payload)
+            self.processor.give_wire(payload)
             at += nbytes
         if not (alone and arrivals[0].sends):
-            self.workspace.give(arrived.room)
+            self.processor.give_room(arrived.room)
 
     def _apply_own(self, lane: int, arrival: Arrival):
         """Add what this rank's own bytes decode to, in their turn."""
         own = self.wires[(lane, *arrival.wire)]
-        yield from self._apply(lane, arrival, frame.read(own.buffer), own.buffer[frame.SIZE : own.nbytes])
+        yield from self._apply(lane, arrival, own.header, own.wire)
         self.wires.used(own)
 
-    def _accept(self, arrived: Expected, at: int, lane: int, wire) -> frame.Header:
+    def _accept(self, head, arrived: Expected, at: int, lane: int, wire) -> frame.Header:
         """The header at `at`; ForeignFrame unless it belongs to this wire of this call."""
         try:
-            header = frame.read(arrived.room[at : arrived.nbytes])
+            header = frame.read(head)
         except WireError:
             raise ForeignFrame(arrived.source) from None
         ours = (header.signature, header.step, header.lane) == (self.signature, self.step, lane)

@@ -208,16 +208,6 @@ def test_what_is_no_float_array_is_a_type_error(value):
         Buffer(value)
 
 
-def test_gpu_memory_is_a_type_error():
-    class OnDevice:
-        __cuda_array_interface__ = None
-
-    with pytest.raises(
-        TypeError, match="OnDevice in GPU memory; GPU buffers are not supported yet: copy it"
-    ):
-        Buffer(OnDevice())
-
-
 BASE = np.zeros((6, 8, 10), np.float32)
 
 

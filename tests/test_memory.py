@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 
 from gqallreduce.hashing import checksum, hash64
 from gqallreduce.memory import Memory
+from gqallreduce.processor import Host
 from gqallreduce.workspace import Workspace
+
+HOST = Host()
 
 
 def test_a_new_key_owes_nothing():
     memory = Memory()
-    owed, owing = memory.open("w", 5)
+    owed, owing = memory.open("w", 5, HOST)
     assert "w" in memory
     assert "b" not in memory
     assert owed.dtype == owing.dtype == np.float32
@@ -22,15 +25,15 @@ def test_a_new_key_owes_nothing():
 
 def test_what_was_written_is_owed_after_a_commit_only():
     memory = Memory()
-    _, owing = memory.open("w", 3)
+    _, owing = memory.open("w", 3, HOST)
     owing[:] = 1, 2, 3
     assert not memory.owed("w").any()
-    again, scratch = memory.open("w", 3)
+    again, scratch = memory.open("w", 3, HOST)
     assert not again.any()
     assert scratch is owing
     memory.commit("w")
     np.testing.assert_array_equal(memory.owed("w"), [1, 2, 3])
-    owed, owing = memory.open("w", 3)
+    owed, owing = memory.open("w", 3, HOST)
     owing[:] = 7
     np.testing.assert_array_equal(owed, [1, 2, 3])
 
@@ -38,7 +41,7 @@ def test_what_was_written_is_owed_after_a_commit_only():
 def test_keys_are_apart_and_sorted():
     memory = Memory()
     for key in ("w", "b", "a"):
-        memory.open(key, 2)[1][:] = ord(key)
+        memory.open(key, 2, HOST)[1][:] = ord(key)
     memory.commit("b")
     assert list(memory) == ["a", "b", "w"]
     assert memory.owed("b")[0] == ord("b")
@@ -47,8 +50,8 @@ def test_keys_are_apart_and_sorted():
 
 def test_set_and_clear():
     memory = Memory()
-    memory.set("w", np.array([4, 5], np.float32))
-    np.testing.assert_array_equal(memory.open("w", 2)[0], [4, 5])
+    memory.set("w", np.array([4, 5], np.float32), HOST)
+    np.testing.assert_array_equal(memory.open("w", 2, HOST)[0], [4, 5])
     memory.clear("w")
     assert not memory.owed("w").any()
     with pytest.raises(KeyError):

@@ -7,12 +7,8 @@ entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). 
 
 from __future__ import annotations
 
-import numpy as np
-
-from gqallreduce import _kernels
-from gqallreduce.codec import NOT_FINITE, Codec, Region, choice, integer, register
+from gqallreduce.codec import Codec, Region, choice, integer, register
 from gqallreduce.layout import Grid
-from gqallreduce.selection import Kept, select_largest
 
 
 @register
@@ -55,37 +51,33 @@ class Adaptive(Codec):
         return columns
 
     def nbytes_bound(self, regions: list[Region]) -> int:
-        headers = sum(12 * region.units + 4 for region in regions)
         elements = sum(region.size for region in regions)
         if self.scope == "column":
             most = sum(region.units * self._column_share(region) for region in regions)
         else:
             most = max((max(1, region.total // self.pi) for region in regions), default=0)
-        return headers + 2 * min(elements, most)
+        return self._headers(regions) + 2 * min(elements, most)
+
+    def _headers(self, regions: list[Region]) -> int:
+        return sum(12 * region.units + 4 for region in regions)
 
     def select(self, parts, workspace):
-        return select_largest(parts, self.pi, self.signs == "separate", workspace)
+        return self.arithmetic.select_largest(parts, self.pi, self.signs == "separate", workspace)
 
-    def encode(self, x, owed, owing, wire, region: Region, stream=None, selected: Kept | None = None) -> int:
+    def encode(self, x, owed, owing, wire, region: Region, stream=None, selected=None) -> int:
         if selected is None:
-            selected = self._select_columns(x, owed, owing, region)
-        if selected is None or not selected.finite:
-            return NOT_FINITE
-        nbytes = _kernels.adaptive_encode(selected.index, selected.value, owing, wire, region.size, *region.geometry)
-        return NOT_FINITE if nbytes < 0 else nbytes
+            separate = self.signs == "separate"
+            selected = self.arithmetic.select_columns(x, owed, owing, region, self.pi, separate)
+        return self.arithmetic.adaptive_encode(selected, x, owing, wire, region)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
-        return _kernels.adaptive_decode(wire, y, *region.geometry, scale, streaming)
+        return self.arithmetic.adaptive_decode(wire, y, region, scale, False, streaming)
 
     def decode_add(self, wire, y, region: Region) -> int:
-        return _kernels.adaptive_decode_add(wire, y, *region.geometry)
+        return self.arithmetic.adaptive_decode(wire, y, region, 1.0, True)
+
+    def entries(self, nbytes: int, regions: list[Region]) -> int:
+        return (nbytes - self._headers(regions)) // 2
 
     def _column_share(self, region: Region) -> int:
         return max(1, region.grid.tallest() // self.pi)
-
-    def _select_columns(self, x, owed, owing, region: Region) -> Kept | None:
-        capacity = min(region.size, region.units * self._column_share(region))
-        index, value = np.empty(capacity, np.uint32), np.empty(capacity, np.float32)
-        separate = self.signs == "separate"
-        count = _kernels.adaptive_select_columns(x, owed, owing, index, value, *region.geometry, self.pi, separate)
-        return None if count < 0 else Kept(index[:count], value[:count])

@@ -35,10 +35,10 @@ class OneBit(FixedSizeCodec):
         return _kernels.onebit_nbytes(region.start, region.size, region.grid.run, region.grid.parts)
 
     def write(self, x, owed, owing, payload, region, stream):
-        return _kernels.onebit_encode(x, owed, owing, payload, *region.geometry)
+        return self.arithmetic.onebit_encode(x, owed, owing, payload, region)
 
     def read(self, payload, y, region, scale, streaming):
-        _kernels.onebit_decode(payload, y, *region.geometry, scale)
+        self.arithmetic.onebit_decode(payload, y, region, scale, add=False)
 
     def read_add(self, payload, y, region):
-        _kernels.onebit_decode_add(payload, y, *region.geometry)
+        self.arithmetic.onebit_decode(payload, y, region, 1.0, add=True)

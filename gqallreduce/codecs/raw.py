@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from gqallreduce.codec import Codec, register
-from gqallreduce.errors import WireError
 from gqallreduce.plain import PlainCodec
 from gqallreduce.registry import CODECS
 
@@ -40,22 +39,12 @@ class _RawFloat64(Raw):
     working = np.dtype(np.float64)
 
     def write(self, x, owed, owing, payload, region, stream):
-        sent = payload.view(np.float64)
-        np.copyto(sent, x)
-        if owed is not None:
-            sent += owed
         if owing is not None:
-            owing[:] = 0
-        return not np.isfinite(sent).all()
+            self.arithmetic.clear(owing)
+        return self.arithmetic.wide_encode(x, owed, payload)
 
     def read(self, payload, y, region, scale, streaming):
-        np.multiply(self._finite(payload), scale, out=y)
+        self.arithmetic.wide_decode(payload, y, scale, add=False)
 
     def read_add(self, payload, y, region):
-        y += self._finite(payload)
-
-    def _finite(self, payload) -> np.ndarray:
-        values = payload.view(np.float64)
-        if not np.isfinite(values).all():
-            raise WireError("a value on the wire is not finite")
-        return values
+        self.arithmetic.wide_decode(payload, y, 1.0, add=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from gqallreduce import _kernels, layout
+from gqallreduce import layout
+from gqallreduce.arithmetic import scale_of
 from gqallreduce.codec import choice, register
 from gqallreduce.integers import ANY_UNIT, IntegerCodec
 
@@ -67,26 +66,13 @@ class TernGrad(IntegerCodec):
     def grid(self, columns: layout.Grid) -> layout.Grid:
         return layout.Grid(1 if self.shared else layout.BLOCK)
 
-    def unit_of(self, x, owed) -> float:
-        return self.unit if self.unit != ANY_UNIT else self._scale([(x, owed)])
+    def unit_of(self, x, owed, region):
+        return self.unit if self.unit != ANY_UNIT else self.arithmetic.own_unit(x, owed, region, self.clip)
 
     def measure(self, parts) -> float:
         """The scale of a rank's own values, 0 if one is not finite: that comes out when it is encoded."""
-        scale = self._scale((x, owed) for _, x, owed, _ in parts)
+        scale = scale_of(self.arithmetic.measure(parts, bool(self.clip)), self.clip)
         return scale if scale < math.inf else 0.0
 
     def agreed(self, largest: float) -> TernGrad:
         return self.knowing(unit=largest)
-
-    def _scale(self, parts) -> float:
-        largest = squares = 0.0
-        count = 0
-        for x, owed in parts:
-            magnitude, summed = _kernels.measure(x, owed, bool(self.clip))
-            if not magnitude < math.inf:
-                return math.inf
-            largest, squares, count = max(largest, magnitude), squares + summed, count + x.size
-        if not self.clip or not count:
-            return largest
-        with np.errstate(over="ignore"):
-            return min(largest, float(np.float32(self.clip * math.sqrt(squares / count))))

@@ -173,7 +173,7 @@ GQ_KERNEL GQ_THREADS(kScanThreads)
 GQ_KERNEL adaptive_encode(const float* v, float* r, std::uint8_t* wire, std::uint64_t start, std::uint64_t run,
                           std::uint64_t parts, const RegionRow* regions, std::uint64_t count,
                           const std::uint32_t* threshold, const std::uint32_t* ties, const std::uint32_t* first,
-                          unsigned sides, std::uint64_t* length, unsigned teams) {
+                          unsigned sides, std::uint64_t* length, unsigned teams, std::uint32_t* status) {
   GQ_SHARED Shared shared;
   write_totals(wire, regions, count, first, length);
   const SpanUnit unit({start, run, parts}, regions, count, team_number(teams));
@@ -185,7 +185,7 @@ GQ_KERNEL adaptive_encode(const float* v, float* r, std::uint8_t* wire, std::uin
   const std::uint32_t entries_here = first[unit.number + 1] - first[unit.number];
   std::uint8_t* const entries = message + headers_nbytes(unit.siblings) + before * kEntry;
   const Means means = write_entries(team, v + unit.begin, unit.height(), load_pair(threshold, unit.number, sides),
-                                    load_pair(ties, unit.number, sides), sides, entries);
+                                    load_pair(ties, unit.number, sides), sides, entries, status);
   if (team.leads()) {
     store(header, before);
     store(header + 4, means.mean[1]);

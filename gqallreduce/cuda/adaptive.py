@@ -91,13 +91,13 @@ def adaptive_select(launch, x, e, r, span: Span, regions, pi: int, columns: Colu
         _scan(launch, x if r is None else r, span, regions, None, columns)
 
 
-def adaptive_encode(launch, v, r, wire, span: Span, regions, columns: Columns, length) -> None:
+def adaptive_encode(launch, v, r, wire, span: Span, regions, columns: Columns, length, status) -> None:
     """Write the messages of a span's regions, and into `length`, a uint64, how many bytes they are. Where errors are
-    kept, r is v.
+    kept, r is v. NOT_FINITE where a value of v is not, kept or not.
     """
     blocks, teams = blocks_of_teams(span)
     kept = columns.threshold, columns.ties, columns.first, np.uint32(columns.sides)
-    arguments = v, r, wire, *_place(span, regions), *kept, length, np.uint32(teams)
+    arguments = v, r, wire, *_place(span, regions), *kept, length, np.uint32(teams), status
     launch("adaptive", "adaptive_encode", max(blocks, 1), TEAM_THREADS, *arguments)
 
 

@@ -60,6 +60,7 @@ struct KeptValues {
   double lane[2] = {0.0, 0.0};
   std::uint32_t count[2] = {0, 0};
   Pair ties_seen = {0, 0};
+  bool finite = true;  // kept or not
 };
 
 static inline void keep_tile(const Team& team, std::size_t n, std::size_t first_row, const Pair& threshold,
@@ -69,6 +70,7 @@ static inline void keep_tile(const Team& team, std::size_t n, std::size_t first_
     const std::size_t i = row + lane_index();
     const float v = i < n ? team.tile[i] : 0.0f;
     const bool side = side_of(v, sides);
+    kept.finite &= is_finite(v);
     if (!ballot(magnitude(v) >= threshold[side])) continue;
     const std::uint32_t equal = ballot(magnitude(v) == threshold[side]), ones = ballot(side);
     const std::uint32_t earlier = kept.ties_seen[side] + count_bits(equal & (side ? ones : ~ones) & before);
@@ -94,7 +96,7 @@ struct Means {
 };
 
 static inline Means write_entries(Team& team, const float* v, std::size_t n, const Pair& threshold, const Pair& ties,
-                                  unsigned sides, std::uint8_t* entries) {
+                                  unsigned sides, std::uint8_t* entries, std::uint32_t* status) {
   KeptValues kept;
   double sum[2] = {0.0, 0.0};
   for (std::size_t done = 0; done < n; done += team.capacity) {
@@ -108,6 +110,7 @@ static inline Means write_entries(Team& team, const float* v, std::size_t n, con
       kept.lane[side] = 0.0;
     }
   }
+  if (!kept.finite) atomic_or(status, kNotFinite);
   Means means = {};
   for (int side = 0; side < 2; ++side)
     if (kept.count[side]) means.mean[side] = static_cast<float>(sum[side] / static_cast<double>(kept.count[side]));

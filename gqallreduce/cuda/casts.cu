@@ -135,10 +135,11 @@ GQ_KERNEL buffer_add(const float* x, const float* e, float* y, std::uint64_t n, 
   report(bad, kNotFinite, status);
 }
 
-GQ_KERNEL buffer_scale(float* y, float factor, std::uint64_t n, std::uint32_t* status) {
+// y = x * factor; y may be x.
+GQ_KERNEL buffer_scale(const float* x, float factor, float* y, std::uint64_t n, std::uint32_t* status) {
   bool bad = false;
   by_fours(n, [&](std::size_t i, std::size_t count) {
-    Four<float> v = load_four<float>(y + i, count);
+    Four<float> v = load_four<float>(x + i, count);
     for (int k = 0; k < 4; ++k) {
       v.number[k] *= factor;
       bad |= !is_finite(v.number[k]);
@@ -146,4 +147,46 @@ GQ_KERNEL buffer_scale(float* y, float factor, std::uint64_t n, std::uint32_t* s
     store_four(y + i, v, count);
   });
   report(bad, kNotFinite, status);
+}
+
+// y = a - b; y may be a or b.
+GQ_KERNEL buffer_subtract(const float* a, const float* b, float* y, std::uint64_t n) {
+  by_fours(n, [&](std::size_t i, std::size_t count) {
+    Four<float> v = load_four<float>(a + i, count);
+    const Four<float> less = load_four<float>(b + i, count);
+    for (int k = 0; k < 4; ++k) v.number[k] -= less.number[k];
+    store_four(y + i, v, count);
+  });
+}
+
+// y = x + e in float64; e may be null, y may be x.
+GQ_KERNEL wide_add(const double* x, const float* e, double* y, std::uint64_t n, std::uint32_t* status) {
+  bool bad = false;
+  by_fours(n, [&](std::size_t i, std::size_t count) {
+    Four<double> v = load_four<double>(x + i, count);
+    const Four<float> owed = e ? load_four<float>(e + i, count) : Four<float>{};
+    for (int k = 0; k < 4; ++k) {
+      if (e) v.number[k] += static_cast<double>(owed.number[k]);
+      bad |= !Float64::finite(v.number[k]);
+    }
+    store_four(y + i, v, count);
+  });
+  report(bad, kNotFinite, status);
+}
+
+// y = x * factor, or y += x, in float64; y may be x. Reports `flag` where the result is not finite.
+GQ_KERNEL wide_scale(const double* x, double* y, std::uint64_t n, double factor, int add, std::uint32_t flag,
+                     std::uint32_t* status) {
+  bool bad = false;
+  by_fours(n, [&](std::size_t i, std::size_t count) {
+    Four<double> v = load_four<double>(x + i, count);
+    const Four<double> before = add ? load_four<double>(y + i, count) : Four<double>{};
+    for (int k = 0; k < 4; ++k) {
+      v.number[k] *= factor;
+      bad |= !Float64::finite(v.number[k]);
+      if (add) v.number[k] = before.number[k] + v.number[k];
+    }
+    store_four(y + i, v, count);
+  });
+  report(bad, flag, status);
 }

@@ -30,5 +30,22 @@ def buffer_add(launch, x, e, y, status) -> None:
     by_fours(launch, "casts", "buffer_add", x.size, x, e, y, np.uint64(x.size), status)
 
 
-def buffer_scale(launch, y, factor: float, status) -> None:
-    by_fours(launch, "casts", "buffer_scale", y.size, y, np.float32(factor), np.uint64(y.size), status)
+def buffer_scale(launch, x, factor: float, y, status) -> None:
+    """y = x * factor; y may be x."""
+    by_fours(launch, "casts", "buffer_scale", y.size, x, np.float32(factor), y, np.uint64(y.size), status)
+
+
+def buffer_subtract(launch, a, b, y) -> None:
+    """y = a - b; y may be a or b."""
+    by_fours(launch, "casts", "buffer_subtract", y.size, a, b, y, np.uint64(y.size))
+
+
+def wide_add(launch, x, e, y, status) -> None:
+    """y = x + e, where x and y are float64."""
+    by_fours(launch, "casts", "wide_add", x.size, x, e, y, np.uint64(x.size), status)
+
+
+def wide_scale(launch, x, factor: float, y, add: bool, flag: int, status) -> None:
+    """y = x * factor, or y += x, all float64; `flag` is reported where x is not finite, or the result."""
+    how = np.float64(factor), np.int32(add), np.uint32(flag)
+    by_fours(launch, "casts", "wide_scale", y.size, x, y, np.uint64(y.size), *how, status)

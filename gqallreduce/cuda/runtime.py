@@ -111,6 +111,9 @@ class CupyRuntime:
         """Between arrays of this device, of one shape and any strides."""
         self._cupy.copyto(target, source)
 
+    def clear(self, array) -> None:
+        array.fill(0)
+
     def upload(self, target, source: np.ndarray) -> None:
         """Bytes of a contiguous, page-locked array; the source must stay as it is until they have arrived."""
         self._carry(target.data.ptr, _address(source), source.nbytes, self._calls.memcpyHostToDevice)

@@ -101,10 +101,10 @@ def select_on_device(device, x, e, r, spans, pi, scope, separate, flaws):
     return columns
 
 
-def write_on_device(device, v, r, span, columns):
+def write_on_device(device, v, r, span, columns, flaws):
     length = np.zeros(1, np.uint64)
     wire = shifted(np.full(12 * span.units + 4 * len(span.regions) + 2 * span.size + 9, 0xEE, np.uint8), 1)
-    launches.adaptive_encode(device, v, r, wire, span, table(span), columns, length)
+    launches.adaptive_encode(device, v, r, wire, span, table(span), columns, length, flaws)
     assert (wire[int(length[0]) :] == 0xEE).all()
     return wire[: int(length[0])]
 
@@ -124,7 +124,7 @@ def encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once=Tr
             mine = columns.part(begin, begin + span.units)
         else:
             mine = select_on_device(device, here, owed, owing, [span], pi, scope, separate, flaws)
-        messages.append((write_on_device(device, formed, owing, span, mine), owing))
+        messages.append((write_on_device(device, formed, owing, span, mine, flaws), owing))
         begin += span.units
     return messages, int(flaws[0])
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits
 from serial import SerialDevice, both_orders, needs_compiler, shifted, status
 
-from gqallreduce import _kernels
+from gqallreduce import _kernels, arithmetic
 from gqallreduce.cuda import casts as launches
 from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
@@ -117,6 +117,34 @@ def test_values_are_added_and_scaled_as_on_the_cpu(n, kind):
         assert same_bits(ours, theirs)
     for factor in (0.25, 3.0, 1e30):
         ours, theirs, found = x.copy(), x.copy(), status()
-        launches.buffer_scale(device, ours, factor, found)
+        launches.buffer_scale(device, ours, factor, ours, found)
         assert bool(found[0]) == bool(_kernels.scale(theirs, factor))
         assert same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_float64_is_added_and_scaled_as_on_the_cpu(n, kind):
+    x, e, device = floats(n, n, kind).astype(np.float64) * 1e200, floats(n + 1, n, kind), SerialDevice()
+    for owed in (None, e):
+        ours, theirs, found = np.empty_like(x), np.empty_like(x), status()
+        launches.wide_add(device, x, owed, ours, found)
+        assert bool(found[0]) == arithmetic.add_finite(x, owed, theirs)
+        assert same_bits(ours, theirs)
+    for factor in (0.25, 1e150):
+        ours, theirs, found = np.empty_like(x), x.copy(), status()
+        launches.wide_scale(device, x, factor, ours, False, NOT_FINITE, found)
+        assert bool(found[0]) == arithmetic.scale(theirs, factor)
+        assert same_bits(ours, theirs)
+        launches.wide_scale(device, x, 1.0, ours, True, NOT_FINITE, found)
+        assert same_bits(ours, theirs + x)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_subtracted_in_place_or_not(n):
+    a, b, device = floats(n, n), floats(n + 1, n), SerialDevice()
+    difference = np.empty_like(a)
+    launches.buffer_subtract(device, a, b, difference)
+    assert same_bits(difference, a - b)
+    launches.buffer_subtract(device, a, b, b)
+    assert same_bits(b, difference)

@@ -69,7 +69,7 @@ def test_small_pieces_really_are_lanes_and_blocks():
     for text in TEXTS:
         worker = LocalAllreduce(f"direct/{text}", 3)._worker(0, Buffer(np.zeros((67, 71), np.float32)))
         laned |= {text} if worker.lanes > 1 else set()
-        blocked |= {text} if len(worker.regions) > 3 * worker.lanes else set()
+        blocked |= {text} if len(worker.extents) > 3 * worker.lanes else set()
     assert len(laned) > 0.7 * len(TEXTS)  # not where next to nothing travels, or a bucket is half the vector
     assert len(blocked) > 0.7 * len(TEXTS)
 
