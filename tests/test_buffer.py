@@ -1,16 +1,15 @@
 """Which arrays may be reduced, and that every element of them is reached where it lies."""
 
 import array
-import ctypes
 
 import ml_dtypes
 import numpy as np
 import pytest
+from dlpacked import Tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
-from gqallreduce import dlpack
 from gqallreduce.buffer import Buffer
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -117,33 +116,6 @@ def test_an_array_interface_shares_its_memory():
     values = np.zeros((2, 3), np.float32)
     Buffer(Holder(values)).store(0, 6, np.arange(6, dtype=np.float32))
     np.testing.assert_array_equal(values, [[0, 1, 2], [3, 4, 5]])
-
-
-class Managed(ctypes.Structure):
-    _fields_ = (("tensor", dlpack._Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class Tensor:
-    """Something with DLPack: a capsule of a struct, as other libraries make it."""
-
-    def __init__(self, values, code=2, bits=None, device=1, lanes=1, strides=True, offset=0):
-        self.values, self.device = values, device
-        self.shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
-        steps = [stride // values.itemsize for stride in values.strides]
-        self.strides = (ctypes.c_int64 * max(values.ndim, 1))(*steps)
-        tensor = dlpack._Tensor(
-            values.ctypes.data - offset, device, 0, values.ndim, code, bits or 8 * values.itemsize, lanes, self.shape,
-            self.strides if strides else None, offset,
-        )  # fmt: skip
-        self.managed = Managed(tensor, None, None)
-
-    def __dlpack_device__(self):
-        return self.device, 0
-
-    def __dlpack__(self, **_):
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return new(ctypes.addressof(self.managed), b"dltensor", None)
 
 
 @every_dtype
