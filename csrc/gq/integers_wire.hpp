@@ -1,9 +1,7 @@
 // A region of integers on the wire: its unit (float32), the sizes of all tiles in bytes (uint16), which say where each
 // begins, and the tiles (integers_tile.hpp).
 #pragma once
-#include <cstddef>
-#include <cstdint>
-
+#include "gq/standard.hpp"
 #include "gq/wire.hpp"
 
 namespace gq {
@@ -24,6 +22,15 @@ inline int width_of(std::uint32_t largest) {
 }
 
 inline std::int32_t middle(int width) { return (1 << (width - 1)) - 1; }
+
+inline std::uint32_t code_of(std::int32_t integer, int width) {
+  return width == 1 ? integer > 0 : static_cast<std::uint32_t>(integer + middle(width));
+}
+
+inline std::int32_t integer_of(std::uint32_t code, int width) {
+  const std::int32_t number = static_cast<std::int32_t>(code);
+  return width == 1 ? 2 * number - 1 : number - middle(width);
+}
 
 inline std::size_t code_bytes(std::size_t count, int width) { return (count * width + 7) / 8; }
 
@@ -46,6 +53,31 @@ inline std::size_t tiles_bound(std::size_t n, std::uint32_t terms) {
   const int width = width_of(terms);
   return whole * (1 + code_bytes(kTileValues, width)) + (rest ? 1 + code_bytes(rest, width) : 0);
 }
+
+// How a tile is written: zeros, with codes of a width for all, or sparse.
+struct TileForm {
+  bool sparse;
+  int width;
+  std::size_t nbytes;
+};
+
+// The shortest form of `height` integers up to `largest`, of which `count` are not zero and have so many gap bytes.
+inline TileForm tile_form(std::size_t height, std::uint32_t largest, std::size_t count, std::size_t gap_bytes) {
+  if (count == 0) return {false, kZeros, 1};
+  const int width = width_of(largest), narrow = largest > 1 ? width : 1;
+  const std::size_t dense = 1 + code_bytes(height, width);
+  const std::size_t sparse = kSparseHead + gap_bytes + code_bytes(count, narrow);
+  if (sparse < dense) return {true, narrow, sparse};
+  return {false, width, dense};
+}
+
+// What integers on the wire may be: at most `terms`, and finite times the unit.
+struct Limits {
+  std::uint32_t terms;
+  float unit;
+
+  bool hold(std::uint32_t largest) const { return largest <= terms && is_finite(static_cast<float>(largest) * unit); }
+};
 
 // Do `nbytes` bytes begin as a tile of `height` values that is so long?
 inline bool is_tile(const std::uint8_t* wire, std::size_t nbytes, std::size_t height) {
