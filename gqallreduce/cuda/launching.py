@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce.layout import Region
+from gqallreduce.layout import Region, Span
 
 NOT_FINITE, MALFORMED = 1, 2
 
@@ -45,3 +45,14 @@ def _teams(region: Region) -> int:
 
 def geometry(region: Region) -> tuple:
     return tuple(np.uint64(number) for number in region.geometry)
+
+
+def region_table(span: Span, units_of) -> np.ndarray:
+    """(first element, relative to the span; first unit) of each region, and of what would follow the last, in uint64.
+
+    units_of
+        units_of(region) is how many units a region has, of whatever kind the kernels go by.
+    """
+    table = np.zeros((len(span.regions) + 1, 2), np.uint64)
+    np.cumsum([(region.size, units_of(region)) for region in span.regions], axis=0, out=table[1:])
+    return table
