@@ -229,7 +229,7 @@ GQ_KERNEL integers_decode(const std::uint8_t* wire, float* y, const std::uint64_
     if (thread_index() == 0) atomic_or(status, kMalformed);
     return;
   }
-  const Reading reading = {{terms, whole ? 1.0f : load<float>(message)}, add ? 1.0f : scale, add != 0};
+  const Reading reading = {terms, whole ? 1.0f : load<float>(message), add ? 1.0f : scale, add != 0};
   y += place.begin;
   if (tile[0] == kZeros || tile[0] > kSparse) {
     if (!add) clear(y, place.height);

@@ -8,13 +8,13 @@ namespace device {
 
 // What is read: y = integer * unit * scale, or y += it.
 struct Reading {
-  Limits limits;
-  float scale;
+  std::uint32_t terms;
+  float unit, scale;
   bool add;
 
   float value(std::int32_t integer, bool* bad) const {
-    *bad |= !limits.hold(static_cast<std::uint32_t>(integer < 0 ? -integer : integer));
-    return static_cast<float>(integer) * limits.unit * scale;
+    *bad |= !Limits{terms, unit}.hold(static_cast<std::uint32_t>(integer < 0 ? -integer : integer));
+    return static_cast<float>(integer) * unit * scale;
   }
 };
 

@@ -411,7 +411,7 @@ def test_measures_are_those_of_each_region_alone(sizes, descending):
         largest, totals = np.full(len(sizes), 9, np.uint32), np.full(len(sizes), 9, np.float64)
         launches.integers_measure(device.launch, x, e, *device.place(), squares, largest, totals, device.scratch)
         expected = [_kernels.measure(x[own(span, part)], cut_off(e, own(span, part)), squares) for part in span.regions]
-        assert [tuple(pair) for pair in zip(largest.view(np.float32).tolist(), totals.tolist())] == expected
+        assert [tuple(pair) for pair in zip(largest.view(np.float32).tolist(), totals.tolist(), strict=True)] == expected
 
 
 @pytest.mark.parametrize("clip", [None, 0, 0.5, 1.0, 2.5, 1e300])
