@@ -65,7 +65,7 @@ struct Sums {
       unsigned bits = 0;
       GQ_UNROLL
       for (unsigned k = 0; k < 8; ++k) {
-        bits |= unsigned(v.number[k] != 0) << k;
+        if (v.number[k] != 0) bits |= 1u << k;
         largest = magnitude(v.number[k]) > largest ? magnitude(v.number[k]) : largest;
       }
       reinterpret_cast<std::uint8_t*>(shared.mask)[i / 8] = static_cast<std::uint8_t>(bits);
