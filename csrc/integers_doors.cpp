@@ -14,7 +14,7 @@ enum Fault { kNotFinite = 1, kTooMany = 2 };
 
 Grid tiles() { return {0, kTileValues, 1}; }
 
-// The region of n values: its unit, then what encode(begin, size, wire) makes of the whole tiles of each thread.
+// The region of n values: its unit, then what encode(begin, size, sizes, wire) makes of the whole tiles of each thread.
 template <class Encode>
 std::int64_t encode_region(std::uint8_t* wire, std::size_t n, float unit, std::uint32_t terms, Encode encode) {
   if (n == 0) return 0;
@@ -22,12 +22,13 @@ std::int64_t encode_region(std::uint8_t* wire, std::size_t n, float unit, std::u
     std::size_t begin, size;
   } slice[kMostThreads];
   const int count = threads_for(n);
-  std::uint8_t* const first = wire + kUnitBytes;
+  std::uint8_t *const sizes = wire + kUnitBytes, *const first = wire + tiles_offset(n);
   store(wire, unit);
   const int fault = on_threads(count, [&](int thread) {
     const UnitPiece piece = piece_of_units(tiles(), n, thread, count);
     slice[thread].begin = tiles_bound(piece.begin, terms);
-    const std::int64_t made = encode(piece.begin, piece.size(), first + slice[thread].begin);
+    const std::int64_t made = encode(piece.begin, piece.size(), sizes + kSizeBytes * (piece.begin / kTileValues),
+                                     first + slice[thread].begin);
     slice[thread].size = made < 0 ? 0 : static_cast<std::size_t>(made);
     return made == -1 ? kNotFinite : made == -2 ? kTooMany : 0;
   });
@@ -35,7 +36,7 @@ std::int64_t encode_region(std::uint8_t* wire, std::size_t n, float unit, std::u
   std::size_t end = slice[0].size;
   for (int thread = 1; thread < count; end += slice[thread++].size)
     std::memmove(first + end, first + slice[thread].begin, slice[thread].size);
-  return static_cast<std::int64_t>(kUnitBytes + end);
+  return static_cast<std::int64_t>(tiles_offset(n) + end);
 }
 
 }  // namespace
@@ -45,7 +46,9 @@ void measure(const float* x, const float* e, std::size_t n, bool squares, std::u
   kernels().measure(x, e, n, squares, largest, sum);
 }
 
-std::size_t integers_bound(std::size_t n, std::uint32_t terms) { return n ? kUnitBytes + tiles_bound(n, terms) : 0; }
+std::size_t integers_bound(std::size_t n, std::uint32_t terms) {
+  return n ? tiles_offset(n) + tiles_bound(n, terms) : 0;
+}
 
 int integers_lift(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
                   std::uint64_t first, const Stream& stream) {
@@ -57,40 +60,40 @@ int integers_lift(const float* x, const float* e, float* r, float* m, std::size_
 
 std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
                                  const Lift& lift, std::uint64_t first, const Stream& stream) {
-  return encode_region(wire, n, lift.unit, 1, [&](std::size_t begin, std::size_t size, std::uint8_t* to) {
-    return kernels().integers_encode_own(x + begin, shifted(e, begin), shifted(r, begin), to, size, lift, first + begin,
-                                         stream);
-  });
+  const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
+    return kernels().integers_encode_own(x + begin, shifted(e, begin), shifted(r, begin), sizes, to, size, lift,
+                                         first + begin, stream);
+  };
+  return encode_region(wire, n, lift.unit, 1, encode);
 }
 
 std::int64_t integers_encode(const float* m, std::uint8_t* wire, std::size_t n, float unit, std::uint32_t terms) {
-  return encode_region(wire, n, unit, terms, [&](std::size_t begin, std::size_t size, std::uint8_t* to) {
-    return kernels().integers_encode(m + begin, to, size, unit, terms);
-  });
+  const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
+    return kernels().integers_encode(m + begin, sizes, to, size, unit, terms);
+  };
+  return encode_region(wire, n, unit, terms, encode);
 }
 
 std::int64_t integers_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, float unit,
                              bool whole, float scale, bool add, std::uint32_t terms) {
   if (n == 0) return 0;
-  if (nbytes < kUnitBytes) return -1;
+  if (nbytes < tiles_offset(n)) return -1;
   const float found = load<float>(wire);
   if (!is_finite(found) || std::signbit(found) || (unit >= 0 && found != unit)) return -1;
   const int count = threads_for(n);
-  std::size_t start[kMostThreads + 1], at = kUnitBytes;
-  for (int thread = 0; thread < count; ++thread) {  // a look at every tile's head tells where the threads begin
+  const std::uint8_t* const sizes = wire + kUnitBytes;
+  std::size_t start[kMostThreads], at = tiles_offset(n);
+  for (int thread = 0; thread < count; ++thread) {
     const UnitPiece piece = piece_of_units(tiles(), n, thread, count);
     start[thread] = at;
-    for (std::size_t begin = piece.begin; begin < piece.end; begin += kTileValues) {
-      const std::size_t height = std::min(kTileValues, n - begin), used = tile_bytes(wire + at, nbytes - at, height);
-      if (used == 0) return -1;
-      at += used;
-    }
+    for (std::size_t begin = piece.begin; begin < piece.end; begin += kTileValues)
+      at += tile_size(sizes, begin / kTileValues);
   }
-  start[count] = at;
+  if (at > nbytes) return -1;
   const int bad = on_threads(count, [&](int thread) {
     const UnitPiece piece = piece_of_units(tiles(), n, thread, count);
-    return kernels().integers_decode(wire + start[thread], start[thread + 1] - start[thread], y + piece.begin,
-                                     piece.size(), whole ? 1.0f : found, scale, add, terms);
+    return kernels().integers_decode(sizes + kSizeBytes * (piece.begin / kTileValues), wire + start[thread],
+                                     y + piece.begin, piece.size(), whole ? 1.0f : found, scale, add, terms);
   });
   return bad ? -1 : static_cast<std::int64_t>(at);
 }

@@ -1,8 +1,9 @@
 """The linear codecs: own values become whole multiples of a unit, once, and sums travel as those integers, exactly.
 
-Wire, per region: the unit (float32), then tiles of 4096 integers. A tile's first byte says whether all are zero, or
-each has a code of the width that the largest needs, or only those that are not zero have one, after the gaps between
-them. A subclass says what the unit is, and how a value becomes a multiple of it: by threshold, or `ternary` at random.
+Wire, per region: the unit (float32), the sizes of all tiles in bytes (uint16), then the tiles, of 4096 integers each. A
+tile's first byte says whether all are zero, or each has a code of the width that the largest needs, or only those that
+are not zero have one, after the gaps between them. A subclass says what the unit is, and how a value becomes a multiple
+of it: by threshold, or `ternary` at random.
 """
 
 from __future__ import annotations

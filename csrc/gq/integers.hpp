@@ -39,9 +39,10 @@ static int integers_lift(const float* x, const float* e, float* r, float* m, std
   return lift_all(x, e, r, n, lift, first, window, out);
 }
 
-// The tiles of n own values; returns their bytes, or -1 if a value is not finite.
-static std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                                        const Lift& lift, std::uint64_t first, const Stream& stream) {
+// The tiles of n own values, and their sizes; returns their bytes, or -1 if a value is not finite.
+static std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* sizes,
+                                        std::uint8_t* wire, std::size_t n, const Lift& lift, std::uint64_t first,
+                                        const Stream& stream) {
   std::uint8_t* out = wire;
   bool bad = false;
   RandomWindow window(stream, first + n);
@@ -50,13 +51,16 @@ static std::int64_t integers_encode_own(const float* x, const float* e, float* r
     Signs signs;
     bad |= lift_all(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, height, lift, first + begin, window,
                     signs);
-    out += write_signs(signs, height, out);
+    const std::size_t made = write_signs(signs, height, out);
+    set_tile_size(sizes, begin / kTileValues, made);
+    out += made;
   }
   return bad ? -1 : out - wire;
 }
 
-// The tiles of n integers; returns their bytes, -1 if one times the unit is not finite, -2 if one is above `terms`.
-static std::int64_t integers_encode(const float* m, std::uint8_t* wire, std::size_t n, float unit,
+// The tiles of n integers, and their sizes; returns their bytes, -1 if one times the unit is not finite, -2 if one is
+// above `terms`.
+static std::int64_t integers_encode(const float* m, std::uint8_t* sizes, std::uint8_t* wire, std::size_t n, float unit,
                                     std::uint32_t terms) {
   std::uint8_t* out = wire;
   for (std::size_t begin = 0; begin < n; begin += kTileValues) {
@@ -64,23 +68,24 @@ static std::int64_t integers_encode(const float* m, std::uint8_t* wire, std::siz
     const float largest = largest_of(m + begin, height);
     if (!(largest <= float(terms))) return -2;
     if (!(largest * unit < __builtin_inff())) return -1;
-    out += write_tile(m + begin, height, static_cast<std::uint32_t>(largest), out);
+    const std::size_t made = write_tile(m + begin, height, static_cast<std::uint32_t>(largest), out);
+    set_tile_size(sizes, begin / kTileValues, made);
+    out += made;
   }
   return out - wire;
 }
 
-// y = m * unit * scale, or y += m * unit, of the tiles in exactly `nbytes`. 1 if they are malformed, else 0.
-static int integers_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, float unit,
+// y = m * unit * scale, or y += m * unit, of tiles that have these sizes. 1 if they are malformed, else 0.
+static int integers_decode(const std::uint8_t* sizes, const std::uint8_t* wire, float* y, std::size_t n, float unit,
                            float scale, bool add, std::uint32_t terms) {
   const Limits limits{terms, unit};
   for (std::size_t begin = 0; begin < n; begin += kTileValues) {
     const std::size_t height = n - begin < kTileValues ? n - begin : kTileValues;
-    const std::size_t used = tile_bytes(wire, nbytes, height);
-    if (used == 0 || !read_tile(wire, y + begin, height, limits, scale, add)) return 1;
-    wire += used;
-    nbytes -= used;
+    const std::size_t nbytes = tile_size(sizes, begin / kTileValues);
+    if (!is_tile(wire, nbytes, height) || !read_tile(wire, y + begin, height, limits, scale, add)) return 1;
+    wire += nbytes;
   }
-  return nbytes != 0;
+  return 0;
 }
 
 }  // namespace GQ_NAMESPACE

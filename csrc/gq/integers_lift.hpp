@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gq/integers_sending.hpp"
 #include "gq/integers_wire.hpp"
 #include "gq/kernels.hpp"
-#include "gq/levels_round.hpp"
 #include "gq/random.hpp"
 #include "gq/vectors.hpp"
 
@@ -24,9 +24,7 @@ static inline std::uint64_t sign_bits(Ints v) { return std::uint32_t(_mm256_move
 struct Multiples {
   float* m;
 
-  void put(std::size_t i, float v, bool sent, bool finite) const {
-    m[i] = !finite ? v : sent ? __builtin_copysignf(1.0f, v) : 0.0f;
-  }
+  void put(std::size_t i, float v, bool sent, bool finite) const { m[i] = multiple_of(v, sent, finite); }
 #if GQ_LEVEL >= 1
   void put(std::size_t i, Floats v, Ints sent, Ints infinite) const {
     const Ints one = ((Ints)v & std::int32_t(0x80000000)) | 0x3f800000;
@@ -50,19 +48,6 @@ struct Signs {
     negative[i / 64] |= sign_bits((Ints)v) << i % 64;
   }
 #endif
-};
-
-// Which values are sent: by threshold, or at random with probability magnitude / unit (to 2^-17).
-struct Sending {
-  float unit;
-  bool ternary;
-  Unit share;  // of a magnitude in the unit
-
-  explicit Sending(const Lift& lift) : unit(lift.unit), ternary(lift.ternary), share(unit_of_norm(lift.unit, 1.0f)) {}
-
-  bool operator()(float magnitude, std::uint16_t random) const {
-    return ternary ? rounds_up(magnitude * share.before * share.inverse, random) : magnitude >= unit;
-  }
 };
 
 #if GQ_LEVEL >= 1
@@ -106,9 +91,8 @@ static inline bool lift_values(const float* x, const float* e, float* r, std::si
 #endif
   for (; i < n; ++i) {
     const float v = e ? x[i] + e[i] : x[i];
-    const float magnitude = __builtin_fabsf(v);
-    const bool finite = magnitude < __builtin_inff(), sent = sending(magnitude, sending.ternary ? random[i] : 0);
-    if (r) r[i] = v - (sent ? __builtin_copysignf(sending.unit, v) : 0.0f);
+    const bool finite = is_finite(v), sent = sending(v, sending.ternary ? random[i] : 0);
+    if (r) r[i] = sending.error(v, sent);
     out.put(begin + i, v, sent, finite);
     bad |= !finite;
   }

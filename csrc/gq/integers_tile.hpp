@@ -35,18 +35,15 @@ static inline float largest_of(const float* m, std::size_t n) {
 static inline void write_codes(const float* m, std::size_t n, int width, std::uint8_t* out) {
   if (width <= 8) {
     alignas(64) std::uint8_t code[kTileValues];
-    const std::int32_t zero = middle(width);
-    if (width == 1)
-      for (std::size_t i = 0; i < n; ++i) code[i] = m[i] > 0;
-    else
-      for (std::size_t i = 0; i < n; ++i) code[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(m[i]) + zero);
+    for (std::size_t i = 0; i < n; ++i)
+      code[i] = static_cast<std::uint8_t>(code_of(static_cast<std::int32_t>(m[i]), width));
     pack(code, n, width, out);
     return;
   }
   std::uint64_t word = 0;
   int held = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    word |= static_cast<std::uint64_t>(static_cast<std::int32_t>(m[i]) + middle(width)) << held;
+    word |= static_cast<std::uint64_t>(code_of(static_cast<std::int32_t>(m[i]), width)) << held;
     for (held += width; held >= 8; held -= 8, word >>= 8) *out++ = static_cast<std::uint8_t>(word);
   }
   if (held > 0) *out = static_cast<std::uint8_t>(word);
@@ -58,9 +55,8 @@ static inline std::uint32_t read_codes(const std::uint8_t* in, std::size_t n, in
   if (width <= 8) {
     alignas(64) std::uint8_t code[kTileValues];
     unpack(in, n, width, code);
-    const std::int32_t zero = width == 1 ? 1 : middle(width), step = width == 1 ? 2 : 1;
     for (std::size_t i = 0; i < n; ++i) {
-      const std::int32_t value = code[i] * step - zero, magnitude = value < 0 ? -value : value;
+      const std::int32_t value = integer_of(code[i], width), magnitude = value < 0 ? -value : value;
       m[i] = static_cast<float>(value);
       largest = magnitude > largest ? magnitude : largest;
     }
@@ -69,7 +65,7 @@ static inline std::uint32_t read_codes(const std::uint8_t* in, std::size_t n, in
     int held = 0;
     for (std::size_t i = 0; i < n; ++i, held -= width, word >>= width) {
       for (; held < width; held += 8) word |= static_cast<std::uint64_t>(*in++) << held;
-      const std::int32_t value = static_cast<std::int32_t>(word & ((1u << width) - 1)) - middle(width);
+      const std::int32_t value = integer_of(word & ((1u << width) - 1), width);
       const std::int32_t magnitude = value < 0 ? -value : value;
       m[i] = static_cast<float>(value);
       largest = magnitude > largest ? magnitude : largest;
@@ -77,16 +73,6 @@ static inline std::uint32_t read_codes(const std::uint8_t* in, std::size_t n, in
   }
   return static_cast<std::uint32_t>(largest);
 }
-
-// What integers on the wire may be: at most `terms`, and finite times the unit.
-struct Limits {
-  std::uint32_t terms;
-  float unit;
-
-  bool hold(std::uint32_t largest) const {
-    return largest <= terms && static_cast<float>(largest) * unit < __builtin_inff();
-  }
-};
 
 // --- where the entries are ---
 
@@ -157,20 +143,20 @@ static inline std::size_t write_tile(const float* m, std::size_t n, std::uint32_
     entry[begin / 64] = entry_mask(m + begin, n - begin < 64 ? n - begin : 64);
   const std::size_t count = count_bits(entry, n);
   if (count == 0) return write_zeros(out);
-  const int width = width_of(largest), narrow = largest > 1 ? width : 1;
-  const std::size_t dense = 1 + code_bytes(n, width), codes = code_bytes(count, narrow);
-  if (kSparseHead + count + codes < dense) {
+  TileForm form = tile_form(n, largest, count, count);  // an entry has one gap byte at least
+  if (form.sparse) {
     float value[kTileValues];
     std::size_t found = 0;
     const Gaps gaps(entry, n, [&](std::size_t at) { value[found++] = m[at]; });
-    if (kSparseHead + gaps.size + codes < dense) {
-      write_codes(value, count, narrow, write_sparse_head(narrow, count, gaps, out));
-      return kSparseHead + gaps.size + codes;
+    form = tile_form(n, largest, count, gaps.size);
+    if (form.sparse) {
+      write_codes(value, count, form.width, write_sparse_head(form.width, count, gaps, out));
+      return form.nbytes;
     }
   }
-  *out = static_cast<std::uint8_t>(width);
-  write_codes(m, n, width, out + 1);
-  return dense;
+  *out = static_cast<std::uint8_t>(form.width);
+  write_codes(m, n, form.width, out + 1);
+  return form.nbytes;
 }
 
 // Bit k of the lower 32 to bit 2 k.
@@ -191,8 +177,8 @@ static inline std::uint64_t spread(std::uint64_t bits) {
 static inline std::size_t write_signs(const Signs& signs, std::size_t n, std::uint8_t* out) {
   const std::size_t count = count_bits(signs.sent, n);
   if (count == 0) return write_zeros(out);
-  const std::size_t dense = 1 + code_bytes(n, 2), codes = code_bytes(count, 1);
-  if (kSparseHead + count + codes < dense) {
+  TileForm form = tile_form(n, 1, count, count);
+  if (form.sparse) {
     std::uint8_t code[kTileValues / 8] = {};
     std::size_t found = 0;
     const Gaps gaps(signs.sent, n, [&](std::size_t at) {
@@ -200,9 +186,10 @@ static inline std::size_t write_signs(const Signs& signs, std::size_t n, std::ui
       code[found / 8] |= static_cast<std::uint8_t>(positive << found % 8);
       ++found;
     });
-    if (kSparseHead + gaps.size + codes < dense) {
-      std::memcpy(write_sparse_head(1, count, gaps, out), code, codes);
-      return kSparseHead + gaps.size + codes;
+    form = tile_form(n, 1, count, gaps.size);
+    if (form.sparse) {
+      std::memcpy(write_sparse_head(1, count, gaps, out), code, code_bytes(count, 1));
+      return form.nbytes;
     }
   }
   *out++ = 2;
@@ -213,7 +200,7 @@ static inline std::size_t write_signs(const Signs& signs, std::size_t n, std::ui
     const std::uint64_t word[2] = {spread(low) | spread(high) << 1, spread(low >> 32) | spread(high >> 32) << 1};
     std::memcpy(out, word, code_bytes(height, 2));
   }
-  return dense;
+  return form.nbytes;
 }
 
 // False if the entries are not where the gaps say, or beyond the tile, or too large.

@@ -27,7 +27,7 @@ class TernGrad(IntegerCodec):
     Variance: |v| (s - |v|) per value of at most s, for each rounding: one per rank if shared. Unbiased to 2^-16 of s.
     A vector whose values have one magnitude is exact, zeros are.
     Cost: 2 bits per value, or 9 bits per value that is not zero where that is less; shared sums of P values up to
-    log2(2P + 1) bits, rounded up; 4 bytes per block and at most 22 per 4096 values.
+    log2(2P + 1) bits, rounded up; 4 bytes per block and at most 24 per 4096 values.
     Source: Wen et al., TernGrad, NeurIPS 2017, eq. 3, 5 and section 4; differs: the deviation is taken about zero,
     since about the mean it is zero for a single or a constant value, which would never be sent; where it exceeds the
     largest magnitude, that is the scale; a rank clips to the scale that is shared, not to a lower one of its own.

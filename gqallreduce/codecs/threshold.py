@@ -23,7 +23,7 @@ class Threshold(IntegerCodec):
     Error: v where it is not sent, |v| - tau where it is; with feedback and |gradient| < tau what is owed stays below
     tau, but for rounding.
     Cost: 9 bits per sent value, or 2 bits per value where that is less; sums of P values up to log2(2P + 1) bits,
-    rounded up; 4 bytes per block and at most 22 per 4096 values.
+    rounded up; 4 bytes per block and at most 24 per 4096 values.
     Source: Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015;
     differs: sums are not thresholded again, so that nothing is lost between ranks; gaps of a byte, not 31-bit indices.
     """

@@ -36,6 +36,7 @@ static inline void atomic_or(std::uint32_t* word, std::uint32_t bits) { atomicOr
 static inline void atomic_add(std::uint32_t* word, std::uint32_t number) { atomicAdd(word, number); }
 
 static inline unsigned count_bits(std::uint32_t word) { return __popc(word); }
+static inline unsigned leading_zeros(std::uint32_t word) { return __clz(word); }
 static inline double square_root(double v) { return sqrt(v); }
 
 }  // namespace device
@@ -52,6 +53,10 @@ static inline unsigned lane_index() { return thread_index() % kWarp; }
 
 // What a kernel found wrong, or'ed into a word of the device.
 constexpr std::uint32_t kNotFinite = 1, kMalformed = 2;
+
+static inline void report(bool bad, std::uint32_t flag, std::uint32_t* status) {
+  if (bad) atomic_or(status, flag);
+}
 
 }  // namespace device
 }  // namespace gq

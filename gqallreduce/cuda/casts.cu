@@ -33,10 +33,6 @@ static inline void with_format(int format, Work work) {
   work(Float64());
 }
 
-static inline void report(bool bad, std::uint32_t flag, std::uint32_t* status) {
-  if (bad) atomic_or(status, flag);
-}
-
 }  // namespace device
 }  // namespace gq
 

@@ -49,9 +49,11 @@ def geometry(region: Region | Span) -> tuple:
 
 
 def region_table(span: Span, units_of) -> np.ndarray:
-    """What kernels know a span's regions by, in uint64 rows: (start relative to the span's, first unit) of each, then
-    (size, units) of all. `units_of(region)` counts a region's units.
+    """(first element, relative to the span; first unit) of each region, and of what would follow the last, in uint64.
+
+    units_of
+        units_of(region) is how many units a region has, of whatever kind the kernels go by.
     """
-    units = np.cumsum([0, *map(units_of, span.regions)])
-    starts = [region.start - span.start for region in span.regions]
-    return np.column_stack([[*starts, span.size], units]).astype(np.uint64)
+    table = np.zeros((len(span.regions) + 1, 2), np.uint64)
+    np.cumsum([(region.size, units_of(region)) for region in span.regions], axis=0, out=table[1:])
+    return table

@@ -1,37 +1,13 @@
 // Level codecs (levels.hpp says what is sent): a team per bucket. It stages the values, finds their norm, and then each
 // thread rounds eight neighbours at a time, for which one Philox block has the bits and whose codes are whole bytes.
 #include "block.hpp"
+#include "draws.hpp"
 #include "gq/levels_round.hpp"
 #include "gq/levels_wire.hpp"
-#include "gq/philox.hpp"
 #include "team.hpp"
 
 namespace gq {
 namespace device {
-
-constexpr unsigned kEight = kPerBlock;
-
-struct Draws {
-  std::uint32_t word[4];
-
-  // The bits of the eight elements from a global index on, which two blocks share unless it is a multiple of eight.
-  Draws(const Stream& stream, const KeySchedule& keys, std::uint64_t index) {
-    const unsigned inside = index % kEight;
-    if (inside == 0) {
-      random_block(stream, keys, index / kEight, word);
-      return;
-    }
-    std::uint32_t both[8];
-    random_block(stream, keys, index / kEight, both);
-    random_block(stream, keys, index / kEight + 1, both + 4);
-    for (unsigned k = 0; k < 4; ++k) word[k] = half(both, inside + 2 * k) | half(both, inside + 2 * k + 1) << 16;
-  }
-
-  std::uint16_t operator[](unsigned k) const { return static_cast<std::uint16_t>(half(word, k)); }
-
- private:
-  static std::uint32_t half(const std::uint32_t* word, unsigned k) { return word[k / 2] >> 16 * (k % 2) & 0xffff; }
-};
 
 static inline float level_of(const Levels& levels, int code) {
   return levels.uniform ? uniform_level(levels, code) : levels.value[code];

@@ -109,4 +109,4 @@ def test_these_are_the_bytes_of_values_that_are_exact():
     codec = CODECS["terngrad"](clip=0)
     v = np.array([3, 0, -3, 3, 0, 0, -3], np.float32)  # codes of two bits: 2 1 0 2 1 1 0
     wire, _ = encode(codec, v, None, Region(0, 7, Grid(1), 7), _kernels.Stream(0, 0, 0, 0))
-    assert wire.tobytes() == np.float32(3).tobytes() + b"\x02" + bytes([0b10000110, 0b000101])
+    assert wire.tobytes() == np.float32(3).tobytes() + b"\x03\0\x02" + bytes([0b10000110, 0b000101])

@@ -103,6 +103,9 @@ static inline unsigned ballot(bool bit) {
 static inline void atomic_or(std::uint32_t* word, std::uint32_t bits) { *word |= bits; }
 static inline void atomic_add(std::uint32_t* word, std::uint32_t number) { *word += number; }
 static inline unsigned count_bits(std::uint32_t word) { return static_cast<unsigned>(__builtin_popcount(word)); }
+static inline unsigned leading_zeros(std::uint32_t word) {
+  return word ? static_cast<unsigned>(__builtin_clz(word)) : 32;
+}
 static inline double square_root(double v) { return std::sqrt(v); }
 
 static inline void fiber_main() {

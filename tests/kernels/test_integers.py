@@ -65,7 +65,9 @@ def test_the_bytes_are_those_of_the_shorter_form_and_never_above_the_dense_one()
         gaps = sum(1 + zeros // 255 for zeros in np.diff(places, prepend=-1) - 1)
         codes = -(-places.size * (1 if top == 1 else width) // 8)
         expected = min(1 + TILE * width // 8, 5 + gaps + codes) if places.size else 1
-        assert encode(m).size == 4 + expected, (largest, density)
+        wire = encode(m)
+        assert wire.size == 4 + 2 + expected, (largest, density)
+        assert int.from_bytes(wire[4:6], "little") == expected
 
 
 @pytest.mark.parametrize("terms", [1, 3, 8, 200])
@@ -108,6 +110,23 @@ def test_another_unit_is_refused_where_one_is_agreed():
         wire[:4] = np.frombuffer(np.float32(unit).tobytes(), np.uint8)
         with pytest.raises(WireError):
             decode(wire, 50, unit=-1.0)
+
+
+def test_tiles_of_other_sizes_than_their_heads_say_are_refused():
+    m = np.concatenate([integers(1, TILE, 1), integers(2, TILE, 9, 0.01), np.zeros(TILE, np.float32)])
+    wire = encode(m)
+    sizes = wire[4:10].view("<u2").astype(int)
+    for tile, more in itertools.product(range(3), (-1, 1, 2, 40000)):
+        flawed = wire.copy()
+        flawed[4:10].view("<u2")[tile] = sizes[tile] + more
+        for level, threads in itertools.product(LEVELS, (1, 3)):
+            with using(level, threads), pytest.raises(WireError):
+                decode(flawed, m.size)
+    for nbytes in (0, 3, 4, 9, 10, wire.size - 1):
+        with pytest.raises(WireError):
+            decode(wire[:nbytes], m.size)
+    longer = np.append(wire, np.uint8(1))
+    assert _kernels.integers_decode(longer, np.empty(m.size, np.float32), 1.5, 9, True) == wire.size
 
 
 @pytest.mark.parametrize("ternary", [False, True])
