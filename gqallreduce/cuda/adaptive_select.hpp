@@ -150,7 +150,7 @@ struct ScanShared {
 };
 
 // Does side 0's still-th value that equals the threshold come first? For a block of 1024 threads, of a unit that holds
-// both.
+// both. All have read the places that are written here when the first scan is over.
 static inline bool zero_first(ScanShared& shared, const float* v, std::size_t n, std::uint32_t threshold,
                               const Pair& still) {
   std::uint64_t seen = 0;
@@ -189,7 +189,6 @@ static inline void settle_by_place(ScanShared& shared, const float* v, Search& s
   block_barrier();
   const std::uint32_t zero = shared.place[0], one = shared.place[1];
   const Pair still = {shared.still[0], shared.still[1]};
-  block_barrier();
   if (zero != one) return settle(search.left, zero < one);
   const SpanUnit unit = unit_at(zero);
   settle(search.left, zero_first(shared, v + unit.begin, unit.height(), search.prefix.zero, still));
