@@ -120,7 +120,7 @@ class Allreduce:
         began = perf_counter()
         try:
             source, target = self._buffers(buf, out, key)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, Error):  # Error: no way to the memory that the buffer is in
             self._tell_invalid(link, key)
             raise
         place = (key, source.shape, source.order, source.dtype)
@@ -262,7 +262,8 @@ class Allreduce:
         Raises KeyError for an unknown key or without /ef.
         """
         shape, order, _ = self._form_of(key)
-        return self.memory.owed(key).copy().reshape(shape, order=order)
+        with self.memory.home(key).active(None, key):
+            return self.memory.owed(key).copy().reshape(shape, order=order)
 
     def flush(self, key: str | None = None):
         """Pay what is owed: the exact sum (or average) over ranks of the residuals, which are then zero. Collective.

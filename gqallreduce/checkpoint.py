@@ -16,7 +16,7 @@ def save(allreduce) -> dict:
             shape, order, dtype = known.form
             keys[key].update(shape=shape, order=order, dtype=dtype)
         if key in allreduce.memory:
-            keys[key]["residual"] = allreduce.residual(key)
+            keys[key]["residual"] = allreduce.memory.home(key).on_host(allreduce.residual(key))
     return {
         "version": VERSION,
         "scheme": allreduce.scheme.resolved(),

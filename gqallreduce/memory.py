@@ -10,6 +10,9 @@ import math
 
 import numpy as np
 
+from gqallreduce.layout import Grid, Region, blocks
+from gqallreduce.selection import Parts
+
 
 class Memory:
     """Residuals, float32, in memory order of the buffer, in units of the sum.
@@ -47,7 +50,9 @@ class Memory:
 
     def norm(self, key: str) -> float:
         """Euclidean norm of what is owed. Not by BLAS: its threads spin into the next call."""
-        return math.sqrt(self.home(key).squares(self.owed(key)))
+        processor = self.home(key)
+        with processor.active(None, key):
+            return math.sqrt(_sum_of_squares(processor, self.owed(key)))
 
     def commit(self, key: str) -> None:
         """The call has succeeded: what it wrote is what is owed now."""
@@ -59,3 +64,11 @@ class Memory:
 
     def clear(self, key: str) -> None:
         self._pairs[key][0][:] = 0
+
+
+def _sum_of_squares(processor, x) -> float:
+    """The sum of x * x: of each block by the sum rule, blocks in order, so alike on all processors."""
+    grid = Grid(1)
+    regions = [Region(begin, end - begin, grid, x.size) for begin, end in blocks(0, x.size, grid)]
+    parts = Parts(processor.extents(regions), lambda part: (x[part.start : part.start + part.size], None, None))
+    return sum(squares for _, squares, _ in processor.arithmetic.measure(parts, squares=True))

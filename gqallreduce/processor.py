@@ -28,18 +28,8 @@ from gqallreduce import arithmetic, frame
 from gqallreduce.cuda.awareness import mpi_is_cuda_aware
 from gqallreduce.cuda.device import Device
 from gqallreduce.cuda.runtime import runtime
-from gqallreduce.layout import Grid, Region, blocks
 from gqallreduce.message import Frame
-from gqallreduce.selection import Parts
 from gqallreduce.workspace import Workspace
-
-
-def sum_of_squares(processor, x) -> float:
-    """The sum of x * x: of each block by the sum rule, blocks in order, so alike on all processors."""
-    grid = Grid(1)
-    regions = [Region(begin, end - begin, grid, x.size) for begin, end in blocks(0, x.size, grid)]
-    parts = Parts(processor.extents(regions), lambda part: (x[part.start : part.start + part.size], None, None))
-    return sum(squares for _, squares, _ in processor.arithmetic.measure(parts, squares=True))
 
 
 class Processors:
@@ -92,10 +82,6 @@ class Host:
     def on_host(self, array: np.ndarray) -> np.ndarray:
         """The array, or a copy of it in host memory: where something went wrong, or where MPI itself adds."""
         return array
-
-    def squares(self, x) -> float:
-        """The sum of x * x."""
-        return sum_of_squares(self, x)
 
     def settle(self) -> None:
         return None

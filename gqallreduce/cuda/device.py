@@ -48,11 +48,22 @@ class Device:
         """The device and the caller's stream are CUDA's current ones inside; Error for what CUDA or CuPy raise."""
         try:
             with self.runtime.active(None if located is None else located.stream):
-                yield
+                try:
+                    yield
+                except BaseException:
+                    self._abandon()
+                    raise
         except self.runtime.errors as problem:
             last = "" if self.launched is None else f" (last kernel: {self.launched})"
             call = "" if key is None else f", key {key!r}"
             raise Error(f"{type(problem).__name__}{call}{last}: {problem}") from problem
+
+    def _abandon(self) -> None:
+        """Let what is under way end, so that nothing of a call that failed reaches the next, on whatever stream."""
+        with contextlib.suppress(*self.runtime.errors):
+            self.wait(self.runtime.event())
+            self.arithmetic.status.fill(0)
+        self._lent.clear()
 
     def launch(self, family: str, kernel: str, blocks: int, threads: int, *arguments) -> None:
         self.launched = kernel
@@ -75,7 +86,8 @@ class Device:
         return room.view(array.dtype).reshape(array.shape)
 
     def on_host(self, array) -> np.ndarray:
-        return self.runtime.fetch(array)
+        with self.active(None, None):
+            return self.runtime.fetch(array)
 
     def wait(self, event) -> None:
         while not event.ready():

@@ -137,8 +137,8 @@ GQ_KERNEL integers_size_tiles(const float* m, float unit, std::uint32_t terms, c
 }
 
 // Where each tile begins among all, and how long the message is: one block of 1024 threads.
-GQ_KERNEL integers_scan(const std::uint64_t* table, std::uint64_t count, std::uint64_t* scratch,
-                        std::uint64_t* length) {
+GQ_KERNEL GQ_THREADS(kScanThreads)
+    integers_scan(const std::uint64_t* table, std::uint64_t count, std::uint64_t* scratch, std::uint64_t* length) {
   GQ_SHARED std::uint64_t warp[kScanThreads / kWarp];
   const Regions regions = {table, count};
   const std::size_t tiles = regions.tiles();

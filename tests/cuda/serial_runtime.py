@@ -129,6 +129,9 @@ class OnDevice:
         self.array, self.device = array, device
         LOCATIONS[array.__array_interface__["data"][0]] = device
 
+    def on_host(self) -> np.ndarray:
+        return self.array
+
     @property
     def __cuda_array_interface__(self):
         return {**self.array.__array_interface__, "stream": None}

@@ -6,7 +6,10 @@ import pytest
 from serial import needs_compiler
 from serial_runtime import OnDevice, SerialRuntime, use_serial_devices
 
+from gqallreduce import frame, local
+from gqallreduce.buffer import Buffer
 from gqallreduce.cuda.device import Device
+from gqallreduce.errors import Error, NonFiniteError, WireError
 from gqallreduce.local import LocalAllreduce
 from gqallreduce.processor import Host
 from gqallreduce.registry import SCHEDULES
@@ -39,15 +42,20 @@ def as_given(array, processor):
     return array if isinstance(processor, Host) else OnDevice(array)
 
 
+def content(given):
+    return given.on_host() if isinstance(given, OnDevice) else given
+
+
 def compare(text, ranks, arrays_of, mixed=False, aware=False, steps=2, average=False):
     theirs = LocalAllreduce(text, ranks, average=average)
     ours = LocalAllreduce(text, ranks, average=average, processors=processors(ranks, mixed, aware))
     for step in range(steps):
-        expected, got = arrays_of(step), arrays_of(step)
+        expected = arrays_of(step)
+        got = [as_given(*each) for each in zip(arrays_of(step), ours.processors, strict=True)]
         theirs(expected, key="w")
-        ours([as_given(*each) for each in zip(got, ours.processors, strict=True)], key="w")
+        ours(got, key="w")
         for rank in range(ranks):
-            np.testing.assert_array_equal(bits(got[rank]), bits(expected[rank]))
+            np.testing.assert_array_equal(bits(content(got[rank])), bits(expected[rank]))
             if theirs.scheme.feedback:
                 owed = ours.processors[rank].on_host(ours.memory[rank].owed("w"))
                 np.testing.assert_array_equal(bits(owed), bits(theirs.memory[rank].owed("w")))
@@ -107,3 +115,72 @@ def test_views_with_a_leading_dimension(text):
 @every_text
 def test_several_lanes_and_regions(text):
     compare(f"direct/{text}/ef", 2, lambda step: inputs(step, 2, 1_300_001), steps=1)
+
+
+def two_places(arrays):
+    arrays[0][900], arrays[1][3] = np.inf, np.inf
+
+
+FLAWS = {
+    "NaN": lambda arrays: arrays[-1].__setitem__(700, np.nan),
+    "Inf in two places": two_places,
+    "cancelling": lambda arrays: [arrays[0].__setitem__(5, np.inf), arrays[-1].__setitem__(5, -np.inf)],
+    "overflow": lambda arrays: [each.fill(3e38) for each in arrays],
+    "everything": lambda arrays: [each.fill(np.nan) for each in arrays],
+}
+
+
+@every_schedule
+@every_text
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_what_is_not_finite_is_named_alike(text, schedule, flaw):
+    def spoiled(step):
+        arrays = inputs(step, 3, 1003)
+        FLAWS[flaw](arrays)
+        return arrays
+
+    def error(local, arrays):
+        try:
+            local(arrays, key="w")
+        except NonFiniteError as flaw:
+            return flaw.rank, flaw.key, flaw.index
+        return None  # of a threshold large values are no overflow
+
+    theirs, devices = LocalAllreduce(f"{schedule}/{text}/ef", 3), processors(3, False, False)
+    ours = LocalAllreduce(f"{schedule}/{text}/ef", 3, processors=devices)
+    theirs(inputs(0, 3, 1003), key="w")
+    ours(list(map(OnDevice, inputs(0, 3, 1003))), key="w")
+    before = [devices[rank].on_host(ours.memory[rank].owed("w")) for rank in range(3)]
+    expected = error(theirs, spoiled(1))
+    assert error(ours, list(map(OnDevice, spoiled(1)))) == expected
+    assert expected or (flaw, text) == ("overflow", "threshold(tau=0.5)")
+    for rank in range(3 if expected else 0):
+        np.testing.assert_array_equal(devices[rank].on_host(ours.memory[rank].owed("w")), before[rank])
+
+
+@pytest.mark.parametrize("text", ["raw", "onebit", "qsgd", "adaptive", "threshold", "terngrad"])
+def test_bytes_that_no_codec_wrote_are_a_wire_error(text, monkeypatch):
+    def spoil(lane, parcel):
+        if len(parcel.data) > frame.SIZE:
+            parcel.data[frame.SIZE : frame.SIZE + 16] = 0xFF
+        send(lane, parcel)
+
+    send = local._Lane._send
+    monkeypatch.setattr(local._Lane, "_send", spoil)
+    ours = LocalAllreduce(f"direct/{text}", 2, processors=processors(2, False, False))
+    with pytest.raises(WireError):
+        ours(list(map(OnDevice, inputs(0, 2, 3000))))
+
+
+def test_a_fault_of_the_device_is_an_error_with_its_kernel_and_key():
+    device = Device(SerialRuntime(), False)
+    device.runtime.fail_at = 2
+    located = Buffer(OnDevice(np.zeros(3, np.float32))).located
+
+    def work():
+        with device.active(located, "w"):
+            device.arithmetic.scale(device.zeros(4), 2.0)
+            device.wait(device.settle()._event)
+
+    with pytest.raises(Error, match=r"Fault, key 'w' \(last kernel: frame_ship\): an illegal memory access"):
+        work()

@@ -1,0 +1,155 @@
+"""Buffers on devices under MPI: the bits of the host's, through page-locked memory or given to MPI, alone and mixed.
+
+Where there is no GPU, devices are serial grids whose streams run late.
+"""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, Oracle, bytes_of, everywhere, inputs, pairs, schemes
+from serial import needs_compiler
+from serial_runtime import OnDevice, use_serial_devices
+
+import gqallreduce as gq
+from gqallreduce.cuda import runtime
+
+pytestmark = [pytest.mark.mpi, needs_compiler]
+SHAPE = (21, 60)
+HOWS = {"staged": (False, 1), "aware": (True, 1), "mixed": (False, 2)}  # cuda_aware, every how many ranks a device's
+
+
+@pytest.fixture(autouse=True)
+def devices():
+    use_serial_devices()
+
+
+def content(given):
+    return given.on_host() if isinstance(given, OnDevice) else given
+
+
+def compare(comm, scheme, how, shape=SHAPE, dtype="float32", order="C", average=False):
+    aware, every = HOWS[how]
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, average=average, cuda_aware=aware)
+    oracle = Oracle(comm, scheme, average=average)
+    for step in range(2):
+        arrays = inputs(comm.size, shape, dtype, order, step)
+        expected, residual, counted = oracle(arrays)
+        mine = OnDevice(arrays[comm.rank]) if comm.rank % every == 0 else arrays[comm.rank]
+        assert allreduce(mine, key="w") is mine
+        assert bytes_of(content(mine)) == expected
+        if allreduce.scheme.feedback:
+            assert bytes_of(allreduce.state_dict()["keys"]["w"]["residual"]) == residual
+        last = allreduce.stats.last
+        assert (last.bytes_sent, last.bytes_received, last.messages, last.selected) == counted
+    return allreduce, oracle
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("scheme", schemes(True))
+def test_every_scheme_gives_the_hosts_bits(comm, scheme, how):
+    compare(comm, scheme, how)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("scheme", pairs())
+def test_other_dtypes_and_averages(comm, scheme, dtype):
+    compare(comm, scheme, "mixed", dtype=dtype, order="F", average=True)
+
+
+@pytest.mark.parametrize("scheme", pairs(True))
+def test_what_is_owed_is_paid_looked_at_and_saved(comm, scheme):
+    allreduce, _ = compare(comm, scheme, "mixed")
+    owed = allreduce.memory.home("w").on_host(allreduce.residual("w"))
+    assert bytes_of(owed) == bytes_of(allreduce.state_dict()["keys"]["w"]["residual"])
+    again = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    again.load_state_dict(allreduce.state_dict())
+    norm = np.linalg.norm(owed.astype(np.float64))
+    assert allreduce.stats.last.residual_norm == pytest.approx(norm, rel=1e-6)
+    home = allreduce.memory.home("w")
+    paid, as_much = home.on_host(allreduce.flush("w")), again.flush("w")
+    assert paid.shape == SHAPE
+    assert bytes_of(paid) == bytes_of(as_much)
+    assert len(set(comm.allgather(bytes_of(paid)))) == 1
+    assert not home.on_host(allreduce.residual("w")).any()
+
+
+@pytest.mark.parametrize("scheme", ["direct/adaptive(pi=4)/ef", "ring/qsgd/ef"])
+def test_a_key_may_move_from_the_host_to_a_device_and_back(comm, scheme):
+    allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
+    for step, place in enumerate([np.asarray, OnDevice, OnDevice, np.asarray]):
+        arrays = inputs(comm.size, SHAPE, step=step)
+        expected = oracle(arrays)[0]
+        mine = place(arrays[comm.rank])
+        allreduce(mine, key="w")
+        assert bytes_of(content(mine)) == expected
+
+
+def test_into_another_buffer(comm):
+    arrays = inputs(comm.size, SHAPE)
+    expected = Oracle(comm, "direct/onebit/ef")(arrays)[0]
+    buf, out = OnDevice(arrays[comm.rank].copy()), OnDevice(np.zeros(SHAPE, np.float32))
+    assert gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)(buf, key="w", out=out) is out
+    assert bytes_of(out.on_host()) == expected
+    assert bytes_of(buf.on_host()) == bytes_of(arrays[comm.rank])
+
+
+def test_an_out_elsewhere_is_an_error_on_every_rank(comm):
+    allreduce = gq.Allreduce("direct/onebit", comm=comm, timeout=TIMEOUT)
+    out = np.zeros(SHAPE, np.float32)
+    kind, said = everywhere(comm, allreduce, OnDevice(out.copy()), out=out)
+    assert kind in (ValueError, gq.MismatchError)
+
+
+@pytest.mark.parametrize("scheme", ["auto/qsgd", "auto/onebit/ef"])
+def test_auto_whatever_rank_0_chooses(comm, scheme):
+    """A rank on the host may choose MPI's own allreduce; one on a device does not, but takes part in it."""
+    for where in (0, 1):
+        allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+        arrays = inputs(comm.size, SHAPE)
+        mine = OnDevice(arrays[comm.rank]) if comm.rank % 2 == where else arrays[comm.rank]
+        allreduce(mine, key="w")
+        total = np.sum(inputs(comm.size, SHAPE), axis=0)
+        assert np.linalg.norm(content(mine) - total) <= np.linalg.norm(total)
+        assert len(set(comm.allgather(bytes_of(content(mine))))) == 1
+        if where == 0:
+            assert not allreduce.stats.last.dense
+
+
+def test_a_device_without_room_fails_everywhere_and_nothing_is_lost(comm):
+    allreduce, oracle = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT), Oracle(comm, "direct/onebit/ef")
+    first = inputs(comm.size, SHAPE)
+    oracle(first)
+    allreduce(OnDevice(first[comm.rank]), key="w")
+    before = bytes_of(allreduce.state_dict()["keys"]["w"]["residual"])
+    device = runtime.runtime(0)
+    if not hasattr(device, "memory_left"):
+        pytest.skip("a real device cannot be told how much memory it has")
+    device.memory_left = 1000 if comm.rank == comm.size - 1 else None
+    with pytest.raises(gq.Error, match=r"too many|failed in mid-call" if comm.size > 1 else "too many"):
+        allreduce(OnDevice(np.zeros((300, 300), np.float32)), key="v")
+    device.memory_left = None
+    assert bytes_of(allreduce.state_dict()["keys"]["w"]["residual"]) == before
+    if comm.size > 1:  # a call was given up half-way
+        with pytest.raises(gq.Error, match="of no use"):
+            allreduce(OnDevice(np.zeros(SHAPE, np.float32)), key="w")
+
+
+def test_a_fault_of_one_device_is_named_there_and_known_everywhere(comm):
+    if not hasattr(runtime.runtime(0), "fail_at"):
+        pytest.skip("a real device cannot be told to fail")
+    last = comm.rank == comm.size - 1
+    runtime.runtime(0).fail_at = 2 if last else None
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    with pytest.raises(gq.Error, match=r"key 'w' \(last kernel: \w+\)" if last else "failed in mid-call"):
+        allreduce(OnDevice(np.zeros(SHAPE, np.float32)), key="w")
+
+
+def test_without_cupy_the_error_says_what_to_install(comm):
+    runtime.use()
+    allreduce = gq.Allreduce("direct/onebit", comm=comm, timeout=TIMEOUT)
+    try:
+        import cupy  # noqa: F401
+    except ImportError:
+        with pytest.raises(gq.Error, match=r"need CuPy: pip install gqallreduce\[cuda13\]"):
+            allreduce(OnDevice(np.zeros(SHAPE, np.float32)), key="w")
+    else:
+        pytest.skip("CuPy is installed")
