@@ -29,6 +29,7 @@ def dense_on(processor, link, source, target, owed, owing, allreduce, spent):
     target.copy_from_host(processor, result)
     if owing is not None:
         processor.arithmetic.copy(owing, processor.adopt(lost))
+    processor.finish()
     return flaw
 
 

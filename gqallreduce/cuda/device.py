@@ -61,7 +61,7 @@ class Device:
     def _abandon(self) -> None:
         """Let what is under way end, so that nothing of a call that failed reaches the next, on whatever stream."""
         with contextlib.suppress(*self.runtime.errors):
-            self.wait(self.runtime.event())
+            self.finish()
             self.arithmetic.status.fill(0)
         self._lent.clear()
 
@@ -82,14 +82,16 @@ class Device:
         room, pinned = self.runtime.empty(array.nbytes), self.runtime.pinned(array.nbytes)
         pinned[:] = array.reshape(-1).view(np.uint8)
         self.runtime.upload(room, pinned)
-        self.wait(self.runtime.event())
+        self.finish()
         return room.view(array.dtype).reshape(array.shape)
 
     def on_host(self, array) -> np.ndarray:
         with self.active(None, None):
             return self.runtime.fetch(array)
 
-    def wait(self, event) -> None:
+    def finish(self) -> None:
+        """Wait until all that was asked for is done."""
+        event = self.runtime.event()
         while not event.ready():
             os.sched_yield()
 
@@ -121,7 +123,7 @@ class Device:
         packed = np.zeros(frame.SIZE, np.uint8)
         header.write(packed)
         self.runtime.copy(made.buffer[: frame.SIZE], self.adopt(packed))
-        self.wait(self.runtime.event())
+        self.finish()
 
     def join(self, parts: list, bound: int) -> tuple:
         buffer, at = self._messages.take(bound), 0

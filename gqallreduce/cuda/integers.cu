@@ -105,7 +105,6 @@ GQ_KERNEL integers_lift_tiles(const float* x, const float* e, float* r, float un
       const Eight v(x + at, e ? e + at : e, left);
       Four<float> error[2];
       finite &= lift_eight(sending, stream, keys, start + at, v, error, &sent);
-      if (left < 8) sent &= (1u << left) - 1;
       GQ_UNROLL
       for (unsigned k = 0; k < 8; ++k) negative |= bits_of(v.number[k]) >> 31 << k;
       if (r) store_eight(r + at, error, left);
@@ -197,7 +196,6 @@ GQ_KERNEL integers_find(const std::uint8_t* wire, std::uint64_t nbytes, float un
       if (tile < tiles) kept.offset[first + tile] = end - size;
       at = from_lane(end, kWarp - 1);
     }
-    bad |= at > nbytes;
   }
   if (lane_index() == 0) report(bad || at != nbytes, kMalformed, status);
 }
@@ -224,8 +222,7 @@ GQ_KERNEL integers_decode(const std::uint8_t* wire, float* y, const std::uint64_
   const Reading reading = {terms, whole ? 1.0f : load<float>(message), add ? 1.0f : scale, add != 0};
   y += place.begin;
   if (tile[0] == kZeros || tile[0] > kSparse) {
-    if (!add) clear(y, place.height);
-    block_barrier();
+    if (!add) clear(y, place.height);  // threads meet before they read on
     if (tile[0] > kSparse) report(read_sparse(tile, y, place.height, reading, sums), kMalformed, status);
   } else {
     report(read_dense(tile, y, place.height, reading), kMalformed, status);

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce.cuda.launching import TEAM_THREADS, THREADS, region_table
+from gqallreduce.cuda.launching import TEAM_THREADS, THREADS, blocks_for, region_table
 from gqallreduce.layout import Region, Span
 
 _TILE = 4096
 _SCAN_THREADS = 1024
-_LIFTED = 8  # neighbours that a thread lifts at a time
-_MOST_BLOCKS = 4096
 
 
 def tile_table(span: Span) -> np.ndarray:
@@ -54,7 +52,7 @@ def integers_encode_own(
 def integers_lift(launch, x, e, r, m, unit: float, ternary: bool, first: int, stream, status) -> None:
     """m = x + e as multiples of the unit; m may be x, and keeps a value that is not finite."""
     how = np.float32(unit), np.int32(ternary), np.uint64(first), *_words(stream)
-    blocks = min(-(-x.size // (_LIFTED * THREADS)), _MOST_BLOCKS)
+    blocks = blocks_for(-(-x.size // 2))  # each thread lifts eight values
     launch("integers", "integers_lift", blocks, THREADS, x, e, r, m, np.uint64(x.size), *how, status)
 
 

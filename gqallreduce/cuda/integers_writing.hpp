@@ -105,8 +105,7 @@ static inline void copy_out(const std::uint32_t* word, std::size_t nbytes, std::
   if (thread < nbytes - tail) target[tail + thread] = byte(tail + thread);
 }
 
-// Writes the tile, its size, and where it is the region's first the unit. If it is sparse, all
-// threads ask for the mask.
+// Writes the tile, its size and, where it is the first of its region, the unit. If it is sparse, all threads meet.
 template <class Source>
 static inline void write_tile(TileShared& shared, const Regions& regions, const Kept& kept, const TilePlace& place,
                               float unit, std::uint8_t* wire, const Source& source) {

@@ -180,7 +180,8 @@ def test_a_fault_of_the_device_is_an_error_with_its_kernel_and_key():
     def work():
         with device.active(located, "w"):
             device.arithmetic.scale(device.zeros(4), 2.0)
-            device.wait(device.settle()._event)
+            device.settle()
+            device.finish()
 
     with pytest.raises(Error, match=r"Fault, key 'w' \(last kernel: frame_ship\): an illegal memory access"):
         work()

@@ -224,7 +224,7 @@ def test_sums_of_spans(sizes, descending):
         assert check_read(message, 0.1, 8, span, descending)
 
 
-@pytest.mark.parametrize("places", [[], [0], [4095], [254], [255], [256], [0, 255, 511, 4095], [509, 510, 1020, 2000]])
+@pytest.mark.parametrize("places", [[], [0], [4095], [254], [255], [256], [44, 300, 303], [0, 255, 511, 4095]])
 def test_gaps_of_any_length(places):
     m, span = np.zeros(TILE, np.float32), span_of([TILE])
     for value in (1, -1, 3):
@@ -315,6 +315,8 @@ def sparse(n, gaps, codes, width, count):
         (100, [5], [255, 255, 255, 1], 25, 1),  # an integer that is too large
         (100, [5], [0, 0, 0, 0], 25, 1),
         (100, [5, 6], [3, 4], 8, 2),
+        (100, [5, 6], [0b0101], 2, 2),  # zeros
+        (1000, [3] * 50, [1], 8, 1),  # codes that are not there
         (4096, [255] * 16 + [15], [1], 1, 1),
         (4096, [255] * 16 + [16], [1], 1, 1),
     ],

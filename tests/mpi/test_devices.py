@@ -95,7 +95,7 @@ def test_into_another_buffer(comm):
 def test_an_out_elsewhere_is_an_error_on_every_rank(comm):
     allreduce = gq.Allreduce("direct/onebit", comm=comm, timeout=TIMEOUT)
     out = np.zeros(SHAPE, np.float32)
-    kind, said = everywhere(comm, allreduce, OnDevice(out.copy()), out=out)
+    kind, _ = everywhere(comm, allreduce, OnDevice(out.copy()), out=out)
     assert kind in (ValueError, gq.MismatchError)
 
 
