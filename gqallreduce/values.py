@@ -37,8 +37,11 @@ class Values:
         self.flaws: dict[tuple[int, int], tuple[int, int]] = {}
         self._lent: dict[object, np.ndarray] = {}
         self._scratch: list[np.ndarray] = []
+        self._selection, self._selecting = None, False
 
     def release(self) -> None:
+        if self._selection is not None:
+            self._selection.release()
         for buffer in self._lent.values():
             self.workspace.give(buffer)
         self._lent.clear()
@@ -58,6 +61,32 @@ class Values:
 
     # --- own and running values ---
 
+    def select(self, piece: Piece, running, owing):
+        """What of a piece is encoded: chosen within the whole vector for own values, else within the piece."""
+        if running is not None:
+            parts = Parts(piece.extents, lambda extent: (part(running, piece, extent), None, of(owing, extent)))
+            return (yield from self._timed(self.codec.select(parts, self.workspace)))
+        while self._selecting:  # another lane is at it
+            yield
+        if self._selection is None:
+            self._selecting = True
+            self._selection = yield from self._timed(self.codec.select(self.own_parts(), self.workspace))
+            self._selecting = False
+        return self._selection.of(piece)
+
+    def _timed(self, steps):
+        """Run a generator of kernel calls, counting its time as encoding."""
+        while True:
+            began = perf_counter()
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            finally:
+                self.spent.encode += perf_counter() - began
+            if self.shared.poll_is_due():
+                yield
+
     def own(self, region) -> tuple[np.ndarray, np.ndarray | None]:
         """(x, owed): this rank's own values of a region and what it owes there; x may be scratch 0."""
         flat = self.source.flat
@@ -73,10 +102,6 @@ class Values:
         if flat is None or flat.dtype != self.working:
             extents = [extent for lane in self.shared.pieces for piece in lane for extent in piece.extents]
         return Parts(extents, lambda extent: (*self.own(extent), of(self.owing, extent)))
-
-    def running_parts(self, piece: Piece, running, owing) -> Parts:
-        """A running value, for `Codec.select`."""
-        return Parts(piece.extents, lambda extent: (part(running, piece, extent), None, of(owing, extent)))
 
     def new(self, place, piece: Piece) -> np.ndarray:
         """Room for a running value: the result's own memory where it fits, which costs nothing."""

@@ -79,7 +79,6 @@ class Worker:
         self.key64, self.step, self.signature = key64, step & 0xFFFFFFFF, signature
         self.own_stream = _kernels.Stream(key64, 0, self.rank, self.step) if self.codec.lifts else None
         self.wires = Wires(self.processor)
-        self.selection, self.selecting = None, False
 
     def measure(self) -> float | None:
         """For codecs that agree, this rank's number: the largest of all ranks must be given to `agreed`; else None."""
@@ -96,10 +95,8 @@ class Worker:
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error."""
-        if self.selection is not None:
-            self.selection.release()
         self.values.release()
-        self.values = self.selection = self.wires = None
+        self.values = self.wires = None
 
     @property
     def flaw(self) -> tuple[int, int] | None:
@@ -174,7 +171,7 @@ class Worker:
         owing = values.owing if len(move.holders) == 1 else None
         selected = None
         if self.codec.selects:
-            selected = yield from self._select(piece, running, owing)
+            selected = yield from values.select(piece, running, owing)
         stream = self.own_stream if lifts else _kernels.Stream(self.key64, move.hop, move.holders[0], self.step)
         at = 0
         for number, region in enumerate(piece.extents):
@@ -192,33 +189,6 @@ class Worker:
         if selected is not None and running is not None:
             selected.release()
         return at
-
-    def _select(self, piece: Piece, running, owing):
-        """What of a piece is encoded: chosen within the whole vector for own values, else within the piece."""
-        if running is not None:
-            parts = self.values.running_parts(piece, running, owing)
-            return (yield from self._timed(self.codec.select(parts, self.processor.workspace)))
-        while self.selecting:  # another lane is at it
-            yield
-        if self.selection is None:
-            self.selecting = True
-            parts = self.values.own_parts()
-            self.selection = yield from self._timed(self.codec.select(parts, self.processor.workspace))
-            self.selecting = False
-        return self.selection.of(piece)
-
-    def _timed(self, steps):
-        """Run a generator of kernel calls, counting its time as encoding."""
-        while True:
-            began = perf_counter()
-            try:
-                next(steps)
-            except StopIteration as done:
-                return done.value
-            finally:
-                self.spent.encode += perf_counter() - began
-            if self.poll_is_due():
-                yield
 
     def _keep(self, lane: int, encoding: Encoding):
         """What you send is what you keep: decode the own bytes if the value is needed again, and share the error.
