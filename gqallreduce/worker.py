@@ -240,7 +240,8 @@ class Worker:
         alone = len(arrivals) == 1
         for arrival in arrivals:
             head, receipt = self.processor.head(arrived.room, at, arrived.nbytes)
-            if receipt is not None:
+            yield from self._form(lane, arrival)
+            if receipt is not None and not receipt.ready:
                 yield [receipt]
             header = self._accept(head, arrived, at, lane, arrival.wire)
             nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
@@ -256,6 +257,7 @@ class Worker:
     def _apply_own(self, lane: int, arrival: Arrival):
         """Add what this rank's own bytes decode to, in their turn."""
         own = self.wires[(lane, *arrival.wire)]
+        yield from self._form(lane, arrival)
         yield from self._apply(lane, arrival, own.header, own.wire)
         self.wires.used(own)
 
@@ -272,13 +274,17 @@ class Worker:
             raise ForeignFrame(arrived.source)
         return header
 
+    def _form(self, lane: int, arrival: Arrival):
+        """Own values, where a wire is to be added to them."""
+        place = lane, arrival.wire.chunk
+        if arrival.adds and place not in self.values.running:
+            yield from self.values.form(place, self.pieces[lane][arrival.wire.chunk])
+
     def _apply(self, lane: int, arrival: Arrival, header, payload):
         place = lane, arrival.wire.chunk
         values, piece = self.values, self.pieces[lane][arrival.wire.chunk]
         if header.kind == frame.NOT_FINITE:
             values.flawed(place, (header.rank, header.word))
-        if arrival.adds and place not in values.running:
-            yield from values.form(place, piece)
         if place in values.flaws:
             return
         if arrival.kept == RESULT:
