@@ -5,21 +5,22 @@ Where there is no GPU, devices are serial grids whose streams run late.
 
 import numpy as np
 import pytest
+from devices import OnDevice, needs_device, use_devices
 from ranks import TIMEOUT, Oracle, bytes_of, everywhere, inputs, pairs, schemes
-from serial import needs_compiler
-from serial_runtime import OnDevice, use_serial_devices
 
 import gqallreduce as gq
 from gqallreduce.cuda import runtime
 
-pytestmark = [pytest.mark.mpi, needs_compiler]
+pytestmark = [pytest.mark.mpi, needs_device]
 SHAPE = (21, 60)
 HOWS = {"staged": (False, 1), "aware": (True, 1), "mixed": (False, 2)}  # cuda_aware, every how many ranks a device's
 
 
 @pytest.fixture(autouse=True)
 def devices():
-    use_serial_devices()
+    use_devices()
+    yield
+    runtime.use()
 
 
 def content(given):
