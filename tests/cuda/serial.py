@@ -3,13 +3,11 @@
 import ctypes
 import hashlib
 import os
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from gqallreduce import _kernels
 from gqallreduce.cuda import sources
@@ -23,9 +21,6 @@ FLAGS = [
     *("-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
     *(SANITIZERS if SANITIZED else []),
 ]
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this system")
-both_orders = pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 
 
 @cache

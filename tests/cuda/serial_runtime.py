@@ -10,8 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 from serial import SerialDevice
 
-from gqallreduce.cuda import runtime
-
 SHAPES = {"bfloat16": np.uint16}
 
 
@@ -122,7 +120,7 @@ class Event:
 LOCATIONS: dict[int, int] = {}  # the device of an address, where it is not 0
 
 
-class OnDevice:
+class OnSerialDevice:
     """An array as a library for GPUs shows it: memory of "device" `device`, which is the host's here."""
 
     def __init__(self, array: np.ndarray, device: int = 0):
@@ -135,7 +133,3 @@ class OnDevice:
     @property
     def __cuda_array_interface__(self):
         return {**self.array.__array_interface__, "stream": None}
-
-
-def use_serial_devices() -> None:
-    runtime.use(SerialRuntime)

@@ -1,14 +1,15 @@
-"""The GPU's kernels of `adaptive`, as a serial grid, select what the CPU selects and give its bytes, span by span."""
+"""The GPU's kernels of `adaptive` select what the CPU selects and give its bytes, span by span."""
 
 import itertools
 from unittest import mock
 
 import numpy as np
 import pytest
+from devices import both_orders, launcher, needs_device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import KINDS, floats, regions, same_bits
-from serial import SerialDevice, both_orders, needs_compiler, shifted, status
+from serial import shifted, status
 
 from gqallreduce import _kernels, layout
 from gqallreduce.cuda import adaptive as launches
@@ -18,7 +19,7 @@ from gqallreduce.layout import Grid, Piece, Region, Span
 from gqallreduce.selection import Parts, drained, select_largest
 from gqallreduce.workspace import Workspace
 
-pytestmark = needs_compiler
+pytestmark = needs_device
 
 GUARD = 64  # elements on either side of what is decoded
 
@@ -130,7 +131,7 @@ def encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once=Tr
 
 
 def check(x, e, pieces, pi, scope, separate, descending=False, at_once=True):
-    device = SerialDevice(descending)
+    device = launcher(descending)
     keeps = (True,) if e is not None else (True, False)
     for keep in keeps:
         ours, flaws = encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once)
@@ -188,7 +189,7 @@ def test_vectors_are_selected_from_at_once_and_encoded_piece_by_piece(grid, pi, 
     messages = check(floats(1, n), floats(2, n), pieces, pi, scope, separate, descending)
     for piece, (wire, _) in zip(pieces, messages, strict=True):
         for scale, add in ((1.0, False), (0.3, False), (1.0, True)):
-            assert read(SerialDevice(descending), wire, Span(piece), scale, add)
+            assert read(launcher(descending), wire, Span(piece), scale, add)
 
 
 @both_signs
@@ -258,7 +259,7 @@ def test_a_value_that_is_not_finite_is_reported(scope, separate, flaw):
     x = floats(1, 9000)
     x[8000] = flaw
     pieces = in_pieces(x.size, 4096, 1, pieces=1, block=5000)
-    _, flaws = encode_on_device(SerialDevice(), x, None, True, pieces, 64, scope, separate)
+    _, flaws = encode_on_device(launcher(), x, None, True, pieces, 64, scope, separate)
     assert flaws == NOT_FINITE
 
 
@@ -266,7 +267,7 @@ def test_a_value_that_is_not_finite_is_reported(scope, separate, flaw):
 @settings(max_examples=150)
 def test_any_bytes_are_read_as_the_cpu_reads_them(place, data, wire):
     cuts = data.draw(st.lists(st.integers(0, place[0]), max_size=2))
-    read(SerialDevice(), np.frombuffer(wire, np.uint8), Span(cut_up(*place, cuts)))
+    read(launcher(), np.frombuffer(wire, np.uint8), Span(cut_up(*place, cuts)))
 
 
 @given(regions(most=120), st.data(), st.integers(1, 9), st.booleans())
@@ -279,7 +280,7 @@ def test_messages_with_faults_are_read_as_the_cpu_reads_them(place, data, pi, ad
         wire[at] = data.draw(st.sampled_from([0, 1, 2, 127, 255, wire[at] ^ 2]))
     del wire[len(wire) - data.draw(st.integers(0, min(4, len(wire)))) :]
     wire += data.draw(st.binary(max_size=3))
-    read(SerialDevice(), np.frombuffer(bytes(wire), np.uint8), Span(found), add=add)
+    read(launcher(), np.frombuffer(bytes(wire), np.uint8), Span(found), add=add)
 
 
 def test_every_offset_is_checked():
@@ -291,7 +292,7 @@ def test_every_offset_is_checked():
             for offset in (0, 1, 2, 3, 255):
                 faulty = wire.copy()
                 faulty[begin + 12 * unit] = offset
-                accepted += read(SerialDevice(), faulty, Span(found))
+                accepted += read(launcher(), faulty, Span(found))
         begin += 12 * region.units + 4 + 2 * int(wire[begin + 12 * region.units])
     assert 0 < accepted < 5 * (8 + len(found))
 
@@ -299,15 +300,15 @@ def test_every_offset_is_checked():
 def test_a_region_without_units_has_no_entries():
     span = Span(cut_up(0, 5, 10, 1, []))
     for wire in ([0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0, 0, 0]):
-        assert read(SerialDevice(), np.array(wire, np.uint8), span) == (not any(wire))
+        assert read(launcher(), np.array(wire, np.uint8), span) == (not any(wire))
 
 
 def test_bytes_after_the_last_message_are_a_fault():
     pieces = [cut_up(1000, 0, 100, 1, [300, 650])]
     ((wire, _),) = encode_on_cpu(floats(1, 1000), None, False, pieces, 10, "matrix", False)
-    assert read(SerialDevice(), wire, Span(pieces[0]))
-    assert not read(SerialDevice(), np.append(wire, np.uint8(0)), Span(pieces[0]))
-    assert not read(SerialDevice(), wire[:-1], Span(pieces[0]))
+    assert read(launcher(), wire, Span(pieces[0]))
+    assert not read(launcher(), np.append(wire, np.uint8(0)), Span(pieces[0]))
+    assert not read(launcher(), wire[:-1], Span(pieces[0]))
 
 
 def test_a_table_says_where_regions_and_their_units_begin():

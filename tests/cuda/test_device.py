@@ -1,20 +1,21 @@
-"""A whole allreduce on a device's arrays gives the host's bits: results, residuals and messages; here on a serial grid
-whose stream runs late, with every schedule, alone and beside ranks on the host."""
+"""A whole allreduce on a device's arrays gives the host's bits: results, residuals and messages; on a serial
+grid whose stream runs late or on a GPU, with every schedule, alone and beside ranks on the host."""
 
 import numpy as np
 import pytest
-from serial import needs_compiler
-from serial_runtime import OnDevice, SerialRuntime, use_serial_devices
+from devices import OnDevice, make_runtime, needs_device, use_devices
+from serial_runtime import SerialRuntime
 
 from gqallreduce import frame, local
 from gqallreduce.buffer import Buffer
+from gqallreduce.cuda import runtime
 from gqallreduce.cuda.device import Device
 from gqallreduce.errors import Error, NonFiniteError, WireError
 from gqallreduce.local import LocalAllreduce
 from gqallreduce.processor import Host
 from gqallreduce.registry import SCHEDULES
 
-pytestmark = needs_compiler
+pytestmark = needs_device
 TEXTS = [
     "raw", "float16", "bfloat16", "onebit", "qsgd(bits=4)", "qsgd(bits=3, bucket=33, norm=l2)", "adaptive(pi=7)",
     "adaptive(pi=3, scope=column)", "adaptive(pi=5, signs=separate)", "adaptive(pi=5, scope=column, signs=separate)",
@@ -26,11 +27,13 @@ every_schedule = pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 
 @pytest.fixture(autouse=True)
 def devices():
-    use_serial_devices()
+    use_devices()
+    yield
+    runtime.use()
 
 
 def processors(ranks, mixed, aware):
-    return [Host() if mixed and rank % 2 else Device(SerialRuntime(rank % 2), aware) for rank in range(ranks)]
+    return [Host() if mixed and rank % 2 else Device(make_runtime(rank % 2), aware) for rank in range(ranks)]
 
 
 def inputs(seed, ranks, shape, dtype="float32"):

@@ -1,13 +1,14 @@
-"""The GPU's kernels of the linear codecs, as a serial grid, give the CPU's bytes for spans of regions."""
+"""The GPU's kernels of the linear codecs give the CPU's bytes for spans of regions."""
 
 import itertools
 
 import numpy as np
 import pytest
+from devices import both_orders, launcher, needs_device, same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits
-from serial import SerialDevice, both_orders, needs_compiler, shifted, status
+from serial import shifted, status
 
 from gqallreduce import _kernels
 from gqallreduce.codecs.terngrad import TernGrad
@@ -16,7 +17,7 @@ from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 from gqallreduce.layout import BLOCK, Grid, Piece, Region, Span
 
-pytestmark = needs_compiler
+pytestmark = needs_device
 TILE = 4096
 MOST = 2**24 - 1
 STREAM = _kernels.Stream(0x123456789ABCDEF0, 513, 7, 0xFFFFFFFF)
@@ -39,7 +40,7 @@ class Device:
     """A span with its table and scratch, whose content nobody may rely on."""
 
     def __init__(self, span, descending=False):
-        self.launch, self.span = SerialDevice(descending), span
+        self.launch, self.span = launcher(descending), span
         self.regions = launches.tile_table(span)
         self.scratch = shifted(np.full(launches.scratch_nbytes(span), 0xA5, np.uint8), 0)
         self.length, self.found = np.full(1, 99, np.uint64), status()
@@ -198,11 +199,11 @@ def test_values_are_lifted_as_the_cpu_lifts_them(n, ternary, descending):
             ours, theirs, found = shifted(x, shift), x.copy(), status()
             r, owing = (shifted(e, shift), np.empty_like(x)) if keep else (None, None)
             given = unit, ternary, 2**35 - 1000
-            launches.integers_lift(SerialDevice(descending), ours, owed, r, ours, *given, STREAM, found)
+            launches.integers_lift(launcher(descending), ours, owed, r, ours, *given, STREAM, found)
             bad = _kernels.integers_lift(theirs, owed, owing, theirs, *given, STREAM)
             assert found[0] == (NOT_FINITE if bad else 0)
-            assert same_bits(ours, theirs)
-            assert not keep or same_bits(r, owing)
+            assert same_numbers(ours, theirs)
+            assert not keep or same_numbers(r, owing)
 
 
 @both_orders

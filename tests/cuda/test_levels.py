@@ -1,18 +1,19 @@
-"""The GPU's kernels of the level codecs, as a serial grid, give the CPU's bytes."""
+"""The GPU's kernels of the level codecs give the CPU's bytes."""
 
 import numpy as np
 import pytest
+from devices import both_orders, launcher, needs_device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits
-from serial import SerialDevice, both_orders, needs_compiler, on_device, region, shifted, status
+from serial import on_device, region, shifted, status
 
 from gqallreduce import _kernels
 from gqallreduce.cuda import levels as launches
 from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
-pytestmark = needs_compiler
+pytestmark = needs_device
 STREAM = _kernels.Stream(0x123456789ABCDEF0, 513, 7, 0xFFFFFFFF)
 LEVELS = {f"{bits} bits": _kernels.Levels.uniform(bits, True) for bits in range(2, 9)}
 LEVELS |= {f"{bits} bits without zero": _kernels.Levels.uniform(bits, False) for bits in range(1, 9)}
@@ -34,7 +35,7 @@ PLACES = [  # n, start, bucket
 
 def check(x, e, levels, l2, start, bucket, descending=False, shift=0):
     """Encode and decode with and without feedback, here and there."""
-    geometry, found, device = region(x.size, start, bucket), status(), SerialDevice(descending)
+    geometry, found, device = region(x.size, start, bucket), status(), launcher(descending)
     table, nbytes = on_device(levels), _kernels.levels_nbytes(start, x.size, bucket, levels.bits)
     for keep in (True, False):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
@@ -111,7 +112,7 @@ def test_any_bytes_are_read_as_the_cpu_reads_them(levels, data, n, start, bucket
     wire = np.frombuffer(data.draw(st.binary(min_size=nbytes, max_size=nbytes)), np.uint8)
     ours, theirs, found = np.ones(n, np.float32), np.ones(n, np.float32), status()
     geometry = region(n, start, bucket)
-    launches.levels_decode(SerialDevice(), wire, ours, on_device(levels), geometry, 1.0, False, found)
+    launches.levels_decode(launcher(), wire, ours, on_device(levels), geometry, 1.0, False, found)
     try:
         _kernels.levels_decode(wire, theirs, levels, start, bucket)
     except WireError:

@@ -1,18 +1,19 @@
-"""The GPU's one-bit kernels, as a serial grid, give the CPU's bytes."""
+"""The GPU's one-bit kernels give the CPU's bytes."""
 
 import numpy as np
 import pytest
+from devices import both_orders, launcher, needs_device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, regions, same_bits
-from serial import SerialDevice, both_orders, needs_compiler, region, shifted, status
+from serial import region, shifted, status
 
 from gqallreduce import _kernels
 from gqallreduce.cuda import onebit as launches
 from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
-pytestmark = needs_compiler
+pytestmark = needs_device
 PLACES = [  # n, start, run, parts
     (300000, 0, 4096, 1),
     (200003, 3001, 4096, 1),
@@ -29,7 +30,7 @@ every_place = pytest.mark.parametrize("place", PLACES, ids=str)
 def check(x, e, place, descending=False, shift=0):
     """Encode and decode with and without feedback, here and there."""
     geometry, found = region(x.size, *place[1:]), status()
-    device = SerialDevice(descending)
+    device = launcher(descending)
     nbytes = _kernels.onebit_nbytes(geometry.start, x.size, *geometry.geometry[1:])
     for keep in (False, True):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
@@ -78,7 +79,7 @@ def test_a_value_that_is_not_finite_is_reported(place, flaw):
     x, geometry, found = floats(1, place[0]), region(*place), status()
     wire = np.empty(_kernels.onebit_nbytes(geometry.start, x.size, *geometry.geometry[1:]), np.uint8)
     x[x.size * 2 // 3] = flaw
-    launches.onebit_encode(SerialDevice(), x, None, None, wire, geometry, found)
+    launches.onebit_encode(launcher(), x, None, None, wire, geometry, found)
     assert found[0] == NOT_FINITE
 
 
@@ -88,7 +89,7 @@ def test_any_bytes_are_read_as_the_cpu_reads_them(place, data):
     nbytes = _kernels.onebit_nbytes(geometry.start, geometry.size, *geometry.geometry[1:])
     wire = np.frombuffer(data.draw(st.binary(min_size=nbytes, max_size=nbytes)), np.uint8)
     ours, theirs = np.ones(geometry.size, np.float32), np.ones(geometry.size, np.float32)
-    launches.onebit_decode(SerialDevice(), wire, ours, geometry, 1.0, False, found)
+    launches.onebit_decode(launcher(), wire, ours, geometry, 1.0, False, found)
     try:
         _kernels.onebit_decode(wire, theirs, *geometry.geometry)
     except WireError:

@@ -133,8 +133,13 @@ def test_launches_hand_over_addresses_and_scalars(idle):
     idle.launch("casts", "buffer_add", 5, 256, array, None, pinned, np.uint64(7), np.float32(2))
     blocks, threads, arguments = given[0]
     assert (blocks, threads) == ((5,), (256,))
-    assert arguments == (array, None, pinned.ctypes.data, 7, 2)
-    assert [type(argument) for argument in arguments[2:]] == [np.uint64, np.uint64, np.float32]
+    assert arguments[0] is array
+    assert arguments[1:] == (0, pinned.ctypes.data, 7, 2)
+    assert [type(argument) for argument in arguments[1:]] == [np.uint64, np.uint64, np.uint64, np.float32]
+
+
+def test_a_launch_of_no_blocks_is_left_out(idle):
+    idle.launch("casts", "buffer_add", 0, 256)
 
 
 def test_a_kernel_is_looked_up_once(idle, monkeypatch):

@@ -1,25 +1,27 @@
 """Buffers on devices under MPI: the bits of the host's, through page-locked memory or given to MPI, alone and mixed.
 
-Where there is no GPU, devices are serial grids whose streams run late.
+Devices are serial grids whose streams run late, unless the tests are told to run on a GPU (tests/cuda/devices.py).
 """
 
 import numpy as np
 import pytest
+from devices import ON_GPU, OnDevice, needs_device, use_devices
 from ranks import TIMEOUT, Oracle, bytes_of, everywhere, inputs, pairs, schemes
-from serial import needs_compiler
-from serial_runtime import OnDevice, use_serial_devices
 
 import gqallreduce as gq
 from gqallreduce.cuda import runtime
+from gqallreduce.cuda.awareness import mpi_is_cuda_aware
 
-pytestmark = [pytest.mark.mpi, needs_compiler]
+pytestmark = [pytest.mark.mpi, needs_device]
 SHAPE = (21, 60)
 HOWS = {"staged": (False, 1), "aware": (True, 1), "mixed": (False, 2)}  # cuda_aware, every how many ranks a device's
 
 
 @pytest.fixture(autouse=True)
 def devices():
-    use_serial_devices()
+    use_devices()
+    yield
+    runtime.use()
 
 
 def content(given):
@@ -28,6 +30,8 @@ def content(given):
 
 def compare(comm, scheme, how, shape=SHAPE, dtype="float32", order="C", average=False):
     aware, every = HOWS[how]
+    if aware and ON_GPU and not mpi_is_cuda_aware():
+        pytest.skip("this MPI takes no pointers to GPU memory")
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, average=average, cuda_aware=aware)
     oracle = Oracle(comm, scheme, average=average)
     for step in range(2):
