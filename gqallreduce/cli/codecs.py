@@ -1,22 +1,13 @@
-"""How fast codecs encode, and decode and add: GB/s of float32, and the time as a multiple of memcpy's. No MPI.
+"""How fast codecs encode, decode, and decode and add, on the host (codecs_on_host.py) or a GPU (codecs_on_gpu.py).
 
-Every repetition goes once round a ring of inputs that together are larger than the last-level cache, so nothing is
-found there by luck; all pages were touched before. Codecs and memcpy are measured in turn, in the same rounds; a ratio
-is the best of a codec's repetitions over the best of memcpy's. What was timed is checked: the first input's message
-must decode to what the encoder says it lost.
+Codecs and a copy of the same data are measured in turn, in the same rounds, and what was timed is checked. No MPI.
 """
 
-import time
-
-import numpy as np
+import sys
 
 import gqallreduce as gq
-from gqallreduce import _kernels
-from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, size_text
-from gqallreduce.layout import Grid, Region, blocks
-from gqallreduce.selection import Parts, drained
-from gqallreduce.workspace import Workspace
+from gqallreduce.errors import Error
 
 CODECS = (
     "raw",
@@ -27,61 +18,78 @@ CODECS = (
     "qsgd(bits=8)",
     "qsgd(bits=4, norm=l2)",
 )
-SIZES = ("256KiB", "4MiB", "64MiB")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 REPETITIONS = 9
-SPREAD = 0.4  # standard deviation of the data
-COLUMN = 4096
 
 
 def add_arguments(parser):
     """The options of bench/codecs.py."""
     texts = "codecs, with /ef for error feedback (the usual ones and all others that are registered)"
-    files = "writes NAME.jsonl, NAME.png and NAME.svg (bench/results/codecs)"
+    sizes = "of float32 (256KiB 4MiB 64MiB; cuda: 1MiB 16MiB 256MiB 1GiB)"
+    runs = f"so many rounds, of which the best counts, or on a GPU the median ({REPETITIONS})"
+    files = "writes NAME.jsonl, NAME.png and NAME.svg (bench/results/codecs; cuda: bench/results/codecs_cuda)"
+    parser.add_argument("--device", choices=("host", "cuda"), default="host", help="where the values lie (host)")
     parser.add_argument("--codecs", nargs="+", metavar="CODEC", help=texts)
-    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="SIZE", help=f"of float32 ({' '.join(SIZES)})")
-    parser.add_argument("--simd", nargs="+", metavar="LEVEL", help="SIMD levels (all that run here)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of one call (1)")
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=f"the best of so many ({REPETITIONS})")
-    parser.add_argument("--output", default="bench/results/codecs", metavar="NAME", help=files)
+    parser.add_argument("--sizes", nargs="+", metavar="SIZE", help=sizes)
+    parser.add_argument("--simd", nargs="+", metavar="LEVEL", help="SIMD levels, on the host (all that run here)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of one call, on the host (1)")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=runs)
+    parser.add_argument("--output", metavar="NAME", help=files)
 
 
 def run(arguments):
-    """Measures, prints and writes; 0 if all went well, 1 if a message was wrong. ValueError for an unknown name."""
-    texts = arguments.codecs or default_codecs()
-    sizes = [parse_size(text) for text in arguments.sizes]
-    levels = arguments.simd or machine.simd_levels()
-    before = _kernels.simd_level(), _kernels.threads()
-    report = Report(f"{arguments.output}.jsonl")
-    try:
-        _kernels.set_threads(arguments.threads)
-        description = machine.describe(threads=arguments.threads, last_level_cache=machine.last_level_cache())
-        report.write("machine", description)
-        found = _all_sizes(texts, sizes, levels, arguments.repetitions, report)
-    finally:
-        _kernels.use_simd_level(before[0])
-        _kernels.set_threads(before[1])
-    from gqallreduce.cli import plots
+    """Measures, prints and writes; 0 if all went well, 1 if a message was wrong, 2 if there is no GPU.
 
-    written = [f"{arguments.output}.jsonl", *plots.draw_codecs(description, found, arguments.output)]
+    ValueError for an unknown name.
+    """
+    try:
+        place = _place(arguments)
+    except Error as problem:
+        print(f"codecs: {problem}", file=sys.stderr)
+        return 2
+    texts = arguments.codecs or place.texts(default_codecs())
+    sizes = [parse_size(text) for text in arguments.sizes or place.sizes]
+    output = arguments.output or place.output
+    report = Report(f"{output}.jsonl")
+    with place.active():
+        description = place.describe()
+        report.write("machine", description)
+        found = _all_sizes(place, texts, sizes, arguments.repetitions, report)
+    written = [f"{output}.jsonl", *(place.draw(description, found, output) if found else ())]
     report.say("written: " + ", ".join(written))
     return 1 if any(row["wrong"] for row in found) else 0
 
 
-def _all_sizes(texts, sizes, levels, repetitions, report):
+def _place(arguments):
+    """Where to measure. Error if there is no such GPU."""
+    if arguments.device == "cuda":
+        from gqallreduce.cli.codecs_on_gpu import OnGpu
+
+        return OnGpu()
+    from gqallreduce.cli.codecs_on_host import OnHost
+
+    return OnHost(arguments)
+
+
+def _all_sizes(place, texts, sizes, repetitions, report):
+    """Rows of all sizes that fit, shown size by size and written."""
     found = []
-    with report.progress(len(sizes) * len(levels)) as progress:
+    for nbytes in [nbytes for nbytes in sizes if place.too_large(nbytes)]:
+        report.say(f"left out: {size_text(nbytes)}, {place.too_large(nbytes)}")
+        sizes = [size for size in sizes if size != nbytes]
+    with report.progress(len(sizes) * len(place.variants)) as progress:
         for nbytes in sizes:
             rows = []
-            for level in levels:
-                progress.show(f"{size_text(nbytes)}, {level}")
-                rows += measure(texts, nbytes, level, repetitions)
+            for variant in place.variants:
+                progress.show(f"{size_text(nbytes)}, {variant}")
+                measured = place.measure(texts, nbytes, variant, repetitions)
+                for row in measured:
+                    report.write("codec", row)
+                    if row["wrong"]:
+                        report.say(f"WRONG: {row['codec']}, {variant}: {row['wrong']}")
+                rows += measured
                 progress.step()
-            report.table(codecs_table(rows))
-            for row in rows:
-                report.write("codec", row)
-                if row["wrong"]:
-                    report.say(f"WRONG: {row['codec']}, {row['simd']}: {row['wrong']}")
+            report.table(place.table(rows))
             found += rows
     return found
 
@@ -104,142 +112,3 @@ def parse_size(text):
     if not digits.isdecimal() or not int(digits) or int(digits) * UNITS.get(unit, 1) % 4:
         raise ValueError(f"size {text!r}: expected a number of bytes of whole float32, as 4096, 256KiB or 64MiB")
     return int(digits) * UNITS.get(unit, 1)
-
-
-class Coder:
-    """One codec over a whole vector, region by region as in an allreduce, for each input of the ring."""
-
-    def __init__(self, text, inputs):
-        scheme = gq.Scheme.parse(text)
-        self.text, self.codec, self.inputs = text, scheme.codec, inputs
-        size = inputs[0].size
-        grid = self.codec.grid(Grid(COLUMN))
-        self.regions = [Region(start, stop - start, grid, size) for start, stop in blocks(0, size, grid)]
-        self.wires = [np.zeros(self.codec.nbytes_bound(self.regions), np.uint8) for _ in inputs]
-        self.lengths = [0] * len(inputs)
-        self.sums = [np.zeros(size, np.float32) for _ in inputs]
-        self.owed = [np.zeros(size, np.float32) if scheme.feedback else None for _ in inputs]
-        self.owing = [np.zeros(size, np.float32) if scheme.feedback else None for _ in inputs]
-        self._workspace = Workspace()
-        self._step = 0
-
-    def encode(self):
-        """Every input to its message, with what the last one lost."""
-        for number in range(len(self.inputs)):
-            self._encode(number)
-        self._step += 1
-
-    def _encode(self, number):
-        parts = Parts(self.regions, lambda region: self._arrays(number, region))
-        selected = self._selected(parts) if self.codec.selects else [None] * len(self.regions)
-        wire, stream, at = self.wires[number], _kernels.Stream(number, 0, 0, self._step), 0
-        for region, kept in zip(self.regions, selected, strict=True):
-            x, owed, owing = self._arrays(number, region)
-            at += self.codec.encode(x, owed, owing, wire[at:], region, stream, kept)
-        self.lengths[number] = at
-        self.owed[number], self.owing[number] = self.owing[number], self.owed[number]
-
-    def _arrays(self, number, region):
-        cut = slice(region.start, region.start + region.size)
-        arrays = self.inputs[number], self.owed[number], self.owing[number]
-        return tuple(None if array is None else array[cut] for array in arrays)
-
-    def _selected(self, parts):
-        return drained(self.codec.select(parts, self._workspace))
-
-    def decode_add(self):
-        """Every message, added to a vector."""
-        for number, wire in enumerate(self.wires):
-            self._decode(self.codec.decode_add, wire[: self.lengths[number]], self.sums[number])
-
-    def _decode(self, decode, wire, y):
-        at = 0
-        for region in self.regions:
-            at += decode(wire[at:], y[region.start : region.start + region.size], region)
-        return at
-
-    def wrong(self):
-        """What is wrong with the first input's message and what the encoder says it lost; "" if nothing is."""
-        before = 0.0 if self.owed[0] is None else self.owed[0].copy()
-        self._encode(0)
-        decoded, added = np.empty_like(self.sums[0]), np.zeros_like(self.sums[0])
-        wire = self.wires[0][: self.lengths[0]]
-        read = self._decode(self.codec.decode, wire, decoded), self._decode(self.codec.decode_add, wire, added)
-        if set(read) != {len(wire)}:
-            return f"decode and decode_add read {read} of {len(wire)} bytes"
-        if not np.array_equal(decoded, added):
-            return "decode and decode_add differ"
-        if self.owed[0] is None:
-            return "" if np.isfinite(decoded).all() else "the decoded values are not finite"
-        lost = np.abs(self.inputs[0] + before - decoded - self.owed[0]).max()
-        return f"{lost:.3g} of a value is neither sent nor owed" if lost > 1e-6 * np.abs(before).max() + 1e-6 else ""
-
-
-def measure(texts, nbytes, level, repetitions):
-    """Rows of plain values, one per codec, at one size and SIMD level."""
-    _kernels.use_simd_level(level)
-    inputs = _inputs(nbytes)
-    copies = [np.zeros_like(x) for x in inputs]
-    coders = [Coder(text, inputs) for text in texts]
-
-    def memcpy():
-        for x, copy in zip(inputs, copies, strict=True):
-            np.copyto(copy, x)
-
-    work = {"memcpy": memcpy}
-    for coder in coders:
-        work[coder.text, "encode"] = coder.encode
-        work[coder.text, "decode_add"] = coder.decode_add
-    seconds = _interleaved(work, repetitions)
-    seconds = {name: [value / len(inputs) for value in values] for name, values in seconds.items()}
-    return [_row(coder, nbytes, level, seconds) for coder in coders]
-
-
-def _inputs(nbytes):
-    """A ring of random inputs, together at least twice the last-level cache."""
-    count = max(2, -(-2 * machine.last_level_cache() // nbytes))
-    random = np.random.default_rng(0)
-    return [random.standard_normal(nbytes // 4, np.float32) * np.float32(SPREAD) for _ in range(count)]
-
-
-def _interleaved(work, repetitions):
-    seconds = {name: [] for name in work}
-    for number in range(1 + repetitions):
-        for name, function in work.items():
-            start = time.perf_counter()
-            function()
-            taken = time.perf_counter() - start
-            if number:  # the first round touches every page
-                seconds[name].append(taken)
-    return seconds
-
-
-def _row(coder, nbytes, level, seconds):
-    memcpy = min(seconds["memcpy"])
-    row = {"codec": coder.text, "bytes": nbytes, "simd": level, "memcpy_gbps": nbytes / memcpy / 1e9}
-    for operation in ("encode", "decode_add"):
-        times = seconds[coder.text, operation]
-        row[f"{operation}_seconds"] = times
-        row[f"{operation}_gbps"] = nbytes / min(times) / 1e9
-        row[f"{operation}_ratio"] = min(times) / memcpy
-    row["compression"] = nbytes / (sum(coder.lengths) / len(coder.lengths))
-    row["wrong"] = coder.wrong()
-    return row
-
-
-def codecs_table(rows):
-    """The table of one size, all SIMD levels."""
-    from rich import box
-    from rich.table import Table
-
-    title = f"{size_text(rows[0]['bytes'])} of float32; ratios are to the time of memcpy in the same rounds"
-    table = Table(title=title, title_justify="left", title_style="", header_style="", box=box.SIMPLE_HEAD)
-    for name in ("codec", "SIMD"):
-        table.add_column(name, no_wrap=True)
-    for name in ("compression", "encode GB/s", "ratio", "decode_add GB/s", "ratio", "memcpy GB/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        speeds = [f"{row['encode_gbps']:.2f}", f"{row['encode_ratio']:.2f}"]
-        speeds += [f"{row['decode_add_gbps']:.2f}", f"{row['decode_add_ratio']:.2f}", f"{row['memcpy_gbps']:.2f}"]
-        table.add_row(row["codec"], row["simd"], f"{row['compression']:.2f}", *speeds)
-    return table

@@ -110,6 +110,25 @@ def draw_codecs(machine, rows, name):
     return save(drawing, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
 
 
+def draw_shares(machine, rows, name):
+    """Draws the codecs' shares of a GPU's copy speed against size into name.png and name.svg; returns their paths."""
+    operations = ("encode", "decode", "decode_add")
+    drawing, axes = figure(len(operations))
+    looks = styles([{"scheme": row["codec"], "dense": False} for row in rows])
+    for panel, operation in zip(axes, operations, strict=True):
+        for codec, look in looks.items():
+            found = [row for row in rows if row["codec"] == codec]
+            shares = [100 * row[f"{operation}_share"] for row in found]
+            line = "-" if codec.endswith("/ef") else "--"
+            panel.plot([row["bytes"] for row in found], shares, label=codec, linestyle=line, **look)
+        for target in sorted({row["target"] for row in rows if row["target"]}):
+            panel.axhline(100 * target, color="#777777", linewidth=0.8, zorder=0)
+        panel.set(title=operation, ylabel="% of the speed of a copy", ylim=(0, None))
+        _size_axis(panel, sorted({row["bytes"] for row in rows}))
+    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return save(drawing, "Codecs against a copy of the same float32 data in GPU memory", machine, name)
+
+
 def draw_crossover(machine, rows, name):
     """Draws speed-up against the rate of the links, a panel per size, into name.png and name.svg; returns the paths."""
     sizes = sorted({row["bytes"] for row in rows})
@@ -224,6 +243,7 @@ def place(machine):
 
 
 def _line(machine):
-    words = [machine.get("processor"), f"{machine.get('cores')} cores", machine.get("mpi"), machine.get("simd")]
+    words = [machine.get("device"), machine.get("processor"), f"{machine.get('cores')} cores", machine.get("mpi")]
+    words.append(machine.get("simd"))
     words.append(f"commit {machine['commit']}" if machine.get("commit") else None)
     return ", ".join(str(word) for word in words if word)

@@ -48,6 +48,11 @@ class CupyRuntime:
             raise TypeError(f"got address {pointer:#x}, which CUDA does not know, expected one in GPU memory")
         return device
 
+    @staticmethod
+    def count() -> int:
+        """GPUs that this process sees. Error if there can be none."""
+        return _count(_cupy().cuda)
+
     # --- where work goes ---
 
     @property
@@ -141,6 +146,15 @@ class CupyRuntime:
         """What comes on this stream waits for the event, which may be another stream's."""
         self._calls.streamWaitEvent(self.stream, event.handle.ptr)
 
+    def seconds_of(self, work) -> float:
+        """Seconds between the first and the last of what `work()` puts on the stream, by the device; waits for it."""
+        begin, end = self._cuda.Event(), self._cuda.Event()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return self._cuda.get_elapsed_time(begin, end) / 1000
+
     # --- what it is ---
 
     @property
@@ -159,6 +173,25 @@ class CupyRuntime:
             return self._calls.memGetInfo()[0]
 
     @property
+    def cache(self) -> int:
+        """Bytes of its last-level cache."""
+        return self._properties["l2CacheSize"]
+
+    @property
+    def place(self) -> str:
+        """Its address on the machine, by which two processes know that they share it."""
+        return self._calls.deviceGetPCIBusId(self.device)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of CuPy, and of the CUDA that the driver and the compiler speak."""
+        driver = self._calls.driverGetVersion()
+        compiler = ".".join(map(str, self._cuda.nvrtc.getVersion()))
+        return {
+            "cupy": self._cupy.__version__, "driver": f"CUDA {driver // 1000}.{driver % 1000 // 10}", "nvrtc": compiler,
+        }  # fmt: skip
+
+    @property
     def architecture(self) -> str:
         return f"sm_{self._properties['major']}{self._properties['minor']}"
 
@@ -167,14 +200,19 @@ class CupyRuntime:
         return self._calls.getDeviceProperties(self.device)
 
 
-def _require_device(cuda, device: int) -> None:
-    """Error that names what is missing: CuPy imports without any of it."""
+def _count(cuda) -> int:
+    """Devices. Error that names what is missing: CuPy imports without any of it."""
     if not cuda.runtime.driverGetVersion():
         raise Error("no GPU can be used: the NVIDIA driver (libcuda) is missing")
     try:
-        count = cuda.runtime.getDeviceCount()
+        return cuda.runtime.getDeviceCount()
     except cuda.runtime.CUDARuntimeError as problem:
         raise Error(f"no GPU can be used: {problem}") from problem
+
+
+def _require_device(cuda, device: int) -> None:
+    """Error that names what is missing."""
+    count = _count(cuda)
     if not 0 <= device < count:
         raise Error(f"got CUDA device {device}, this process sees {count}")
     try:
@@ -247,6 +285,11 @@ def runtime(device: int):
     if device not in _runtimes:
         _runtimes[device] = _factory(device)
     return _runtimes[device]
+
+
+def count() -> int:
+    """GPUs that this process sees. Error if there can be none."""
+    return _factory.count()
 
 
 def device_of(pointer: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gqallreduce.cli import plots, report
-from gqallreduce.cli.codecs import codecs_table
+from gqallreduce.cli.codecs_on_host import codecs_table
 
 
 def rendered(table):

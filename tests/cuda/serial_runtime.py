@@ -5,6 +5,7 @@ ready: whoever reads or writes memory too early does so before the work that it 
 """
 
 import contextlib
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,12 +23,22 @@ class SerialRuntime:
 
     errors = (Fault, MemoryError)
     name, stream = "serial grid", 0
+    architecture, versions = "none", {"cupy": "none"}
+    cache, memory, free_memory = 1 << 14, 1 << 26, 1 << 26
 
     def __init__(self, device: int = 0):
         self.device, self.queue, self.done = device, [], 0
         self.launches, self.fail_at, self.memory_left = 0, None, None
         self._launch = SerialDevice(descending=bool(device % 2))
         self._fault = None
+
+    @property
+    def place(self) -> str:
+        return f"serial {self.device}"
+
+    @staticmethod
+    def count() -> int:
+        return 2
 
     @staticmethod
     def device_of(pointer: int) -> int:
@@ -86,8 +97,18 @@ class SerialRuntime:
     download = upload
 
     def fetch(self, array) -> np.ndarray:
-        self.run(self.done + len(self.queue))
+        self._finish()
         return np.array(array, order="K")
+
+    def seconds_of(self, work) -> float:
+        self._finish()
+        start = time.perf_counter()
+        work()
+        self._finish()
+        return time.perf_counter() - start
+
+    def _finish(self) -> None:
+        self.run(self.done + len(self.queue))
 
     def event(self) -> "Event":
         return Event(self, self.done + len(self.queue))

@@ -201,6 +201,17 @@ def test_a_gpu_says_what_it_is(gpu):
     assert gpu.name
     assert 0 < gpu.free_memory <= gpu.memory
     assert gpu.architecture.startswith("sm_")
+    assert 0 < gpu.cache < gpu.memory
+    assert gpu.place.count(":") == 2
+    assert set(gpu.versions) == {"cupy", "driver", "nvrtc"}
+    assert runtime.count() >= 1
+
+
+@needs_gpu
+def test_work_is_timed_by_the_device(gpu):
+    array = gpu.zeros(1 << 24, np.float32)
+    once = gpu.seconds_of(lambda: gpu.clear(array))
+    assert 0 < once < gpu.seconds_of(lambda: [gpu.clear(array) for _ in range(1000)])
 
 
 @needs_gpu
