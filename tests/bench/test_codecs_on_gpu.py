@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from serial import needs_compiler
-from serial_runtime import SerialRuntime, use_serial_devices
+from devices import needs_device
+from serial_runtime import SerialRuntime
 
 from gqallreduce.cli import codecs, codecs_on_gpu, report
 from gqallreduce.cli.coder import Coder
@@ -19,7 +19,7 @@ FEW = ["qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef", "terngrad"]
 
 @pytest.fixture
 def serial_devices():
-    use_serial_devices()
+    runtime.use(SerialRuntime)
     yield
     runtime.use()
 
@@ -30,7 +30,7 @@ def run(*words):
     return codecs.run(parser.parse_args(["--device", "cuda", *words]))
 
 
-@needs_compiler
+@needs_device
 def test_every_codec_is_measured_and_equals_the_host(serial_devices, tmp_path, capsys):
     assert run("--sizes", "4096", "64KiB", "1GiB", "--repetitions", "2", "--output", f"{tmp_path}/rates") == 0
     machine, rows = report.read(tmp_path / "rates.jsonl", "codec")
@@ -76,7 +76,7 @@ def test_where_no_target_is_set_none_is_met():
     assert (row["target"], row["met"]) == (None, None)
 
 
-@needs_compiler
+@needs_device
 @pytest.mark.parametrize("text", FEW)
 def test_messages_made_again_are_the_same(serial_devices, text):
     device = Device(SerialRuntime(), aware=False)
@@ -91,7 +91,7 @@ def test_messages_made_again_are_the_same(serial_devices, text):
     assert made == again
 
 
-@needs_compiler
+@needs_device
 @pytest.mark.parametrize("text", FEW)
 def test_a_device_that_computes_otherwise_is_found(serial_devices, text):
     device = Device(SerialRuntime(), aware=False)
@@ -102,7 +102,7 @@ def test_a_device_that_computes_otherwise_is_found(serial_devices, text):
     assert codecs_on_gpu.wrong(Coder(text, [device.adopt(first)], device), other) == "the message is not the host's"
 
 
-@needs_compiler
+@needs_device
 def test_what_a_kernel_found_is_said(serial_devices, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(codecs_on_gpu, "found", lambda device: "a value is not finite")
     assert run("--sizes", "4096", "--codecs", "raw", "--repetitions", "1", "--output", f"{tmp_path}/rates") == 1
