@@ -57,7 +57,7 @@ print(*(f"export {name}={value}" for name, value in LAUNCH.items()), sep="\n")')
   local ranks
   for ranks in 1 2 4; do
     REPORT=$OUT/mpi-$ranks.xml GQALLREDUCE_TEST_DEVICE=cuda step "mpi-$ranks" 150 \
-      mpirun -n "$ranks" bash -c "$RANK" rank "${PYTEST[@]}" --with-mpi tests/mpi/test_devices.py
+      mpirun -n "$ranks" bash -c "$RANK" rank "${PYTEST[@]}" --with-mpi tests/mpi/test_{devices,bench_on_gpu}.py
   done
 }
 
