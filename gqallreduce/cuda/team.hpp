@@ -86,8 +86,9 @@ class Team {
     if (lane_index() == 0) word[thread_index() / kWarp] = value;
     sync();
     value = static_cast<std::uint32_t>(word[first_warp_]);
-    for (unsigned warp = 1; warp < size / kWarp; ++warp)
-      value = combine(value, static_cast<std::uint32_t>(word[first_warp_ + warp]));
+    GQ_UNROLL
+    for (unsigned warp = 1; warp < kWarps; ++warp)
+      if (warp < size / kWarp) value = combine(value, static_cast<std::uint32_t>(word[first_warp_ + warp]));
     return value;
   }
 
