@@ -90,9 +90,9 @@ try:
 except Error as problem:
     sys.exit(f"skipped: {problem}")
 print(f"{device.name}, {device.architecture}, {device.memory >> 20} MiB; CuPy {device._cupy.__version__}")
-for family in sources.FAMILIES:  # into CuPy's cache, once for all processes
-    for kernel in sources.kernels(family):
-        sources.module(family).get_function(kernel)
+with device.active():
+    for family in sources.FAMILIES:  # to where CuPy keeps what it compiles, once for all processes
+        sources.machine_code(family)
 END
   grep -q '^skipped: ' "$OUT/log"
   exit
