@@ -11,30 +11,20 @@ import functools
 
 import numpy as np
 
-from gqallreduce.cuda import sources
-from gqallreduce.errors import Error
+from gqallreduce.cuda import needs, sources
 
 _LEGACY_STREAM, _PER_THREAD_STREAM = 1, 2  # cudaStreamLegacy and cudaStreamPerThread, as addresses
 _NOT_READY = 600  # cudaErrorNotReady
-
-
-@functools.cache
-def _cupy():
-    try:
-        import cupy
-    except ImportError as problem:
-        raise Error(f"buffers in GPU memory need CuPy: pip install gqallreduce[cuda13] ({problem})") from problem
-    return cupy
 
 
 class CupyRuntime:
     """One GPU. Error if CuPy, a driver or that device is missing."""
 
     def __init__(self, device: int):
-        self._cupy = _cupy()
+        self._cupy = needs.cupy()
         self._cuda, self._calls = self._cupy.cuda, self._cupy.cuda.runtime
-        self.errors = _errors(self._cupy)
-        _require_device(self._cuda, device)
+        self.errors = needs.errors(self._cupy)
+        needs.require_device(self._cuda, device)
         self.device = device
         self._modules: dict[str, object] = {}
         self._kernels: dict[tuple[str, str], object] = {}
@@ -43,7 +33,7 @@ class CupyRuntime:
     @staticmethod
     def device_of(pointer: int) -> int:
         """The device whose memory an address belongs to; the current one for a null pointer."""
-        calls = _cupy().cuda.runtime
+        calls = needs.cupy().cuda.runtime
         device = calls.pointerGetAttributes(pointer).device if pointer else calls.getDevice()
         if device < 0:
             raise TypeError(f"got address {pointer:#x}, which CUDA does not know, expected one in GPU memory")
@@ -52,7 +42,7 @@ class CupyRuntime:
     @staticmethod
     def count() -> int:
         """GPUs that this process sees. Error if there can be none."""
-        return _count(_cupy().cuda)
+        return needs.count(needs.cupy().cuda)
 
     # --- where work goes ---
 
@@ -208,27 +198,6 @@ class CupyRuntime:
         return self._calls.getDeviceProperties(self.device)
 
 
-def _count(cuda) -> int:
-    """Devices. Error that names what is missing: CuPy imports without any of it."""
-    if not cuda.runtime.driverGetVersion():
-        raise Error("no GPU can be used: the NVIDIA driver (libcuda) is missing")
-    try:
-        return cuda.runtime.getDeviceCount()
-    except cuda.runtime.CUDARuntimeError as problem:
-        raise Error(f"no GPU can be used: {problem}") from problem
-
-
-def _require_device(cuda, device: int) -> None:
-    """Error that names what is missing."""
-    count = _count(cuda)
-    if not 0 <= device < count:
-        raise Error(f"got CUDA device {device}, this process sees {count}")
-    try:
-        cuda.nvrtc.getVersion()
-    except RuntimeError as problem:
-        raise Error(f"kernels for GPUs need NVRTC: pip install gqallreduce[cuda13] ({problem})") from problem
-
-
 class Event:
     """A point in a stream."""
 
@@ -270,18 +239,6 @@ def _by_address(argument):
     if argument is None:
         return _NULL
     return np.uint64(_address(argument)) if isinstance(argument, np.ndarray) else argument
-
-
-def _errors(cupy) -> tuple[type[Exception], ...]:
-    """What CuPy raises when memory, the device or the compiler fails."""
-    cuda = cupy.cuda
-    return (
-        cuda.runtime.CUDARuntimeError,
-        cuda.driver.CUDADriverError,
-        cuda.memory.OutOfMemoryError,
-        cuda.nvrtc.NVRTCError,
-        cuda.compiler.CompileException,
-    )
 
 
 _factory = CupyRuntime

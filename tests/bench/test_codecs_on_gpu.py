@@ -10,7 +10,7 @@ from serial_runtime import SerialRuntime
 
 from gqallreduce.cli import codecs, codecs_on_gpu, report
 from gqallreduce.cli.coder import Coder
-from gqallreduce.cuda import runtime
+from gqallreduce.cuda import needs, runtime
 from gqallreduce.cuda.device import Device
 from gqallreduce.scheme import Scheme
 
@@ -111,7 +111,7 @@ def test_what_a_kernel_found_is_said(serial_devices, tmp_path, capsys, monkeypat
 
 def test_without_cupy_the_command_names_it(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    runtime._cupy.cache_clear()
+    needs.cupy.cache_clear()
     assert run("--output", f"{tmp_path}/rates") == 2
     assert "codecs: buffers in GPU memory need CuPy: pip install gqallreduce[cuda13]" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from gpu import needs_gpu
 from plain import floats, same_bits
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import casts, runtime
+from gqallreduce.cuda import casts, needs, runtime
 from gqallreduce.cuda.arrays import ITEMSIZE, Located, located
 from gqallreduce.cuda.launching import NOT_FINITE
 from gqallreduce.errors import Error
@@ -32,7 +32,7 @@ def at_4096(dtype="float32", shape=(4, 5), strides=None, owner="owner"):
 
 def test_without_cupy_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    runtime._cupy.cache_clear()
+    needs.cupy.cache_clear()
     with pytest.raises(Error, match=r"pip install gqallreduce\[cuda13\]"):
         runtime.CupyRuntime(0)
     with pytest.raises(Error, match=r"pip install gqallreduce\[cuda13\]"):
@@ -68,9 +68,9 @@ def fake_cuda(driver=13000, count=2, nvrtc=None):
     ],
 )
 def test_what_is_missing_is_named(there, device, said):
-    runtime._require_device(fake_cuda(), 1)
+    needs.require_device(fake_cuda(), 1)
     with pytest.raises(Error, match=said):
-        runtime._require_device(fake_cuda(**there), device)
+        needs.require_device(fake_cuda(**there), device)
 
 
 def test_tests_can_replace_the_runtime_and_each_device_has_one():
@@ -96,7 +96,7 @@ def test_tests_can_replace_the_runtime_and_each_device_has_one():
 def idle(monkeypatch):
     """A runtime of the installed CuPy whose device is never asked for anything."""
     pytest.importorskip("cupy")
-    monkeypatch.setattr(runtime, "_require_device", lambda cuda, device: None)
+    monkeypatch.setattr(needs, "require_device", lambda cuda, device: None)
     return runtime.CupyRuntime(0)
 
 

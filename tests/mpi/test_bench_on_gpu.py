@@ -11,7 +11,7 @@ import pytest
 from devices import ON_GPU, OnDevice, needs_device, use_devices
 
 from gqallreduce.cli import bench, dense, dense_on_gpu, measure, places, report
-from gqallreduce.cuda import runtime
+from gqallreduce.cuda import needs, runtime
 from gqallreduce.cuda.awareness import mpi_is_cuda_aware
 from gqallreduce.errors import Error
 
@@ -124,7 +124,7 @@ def refused(folder, comm, capsys):
 def test_without_cupy_it_is_named_once(folder, comm, capsys, monkeypatch):
     runtime.use()
     monkeypatch.setitem(sys.modules, "cupy", None)
-    runtime._cupy.cache_clear()
+    needs.cupy.cache_clear()
     said = refused(folder, comm, capsys)
     assert said.startswith("bench: rank 0: buffers in GPU memory need CuPy: pip install gqallreduce[cuda13]")
     assert said.count("CuPy") == 1
