@@ -4,6 +4,8 @@ serial (default)
     kernels as a serial grid, on the tests' own arrays.
 copied
     the same, but in memory that is reached by copies only, as a GPU's is.
+races
+    the same, and the thread sanitizer watches the kernels.
 cuda
     a GPU, by way of CuPy; an error where there is none.
 sanitized
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from copying import Copying
 from plain import same_bits
+from races import RacesRuntime
 from serial import SerialDevice
 from serial_runtime import OnSerialDevice, SerialRuntime
 
@@ -25,8 +28,9 @@ from gqallreduce import dlpack
 from gqallreduce.cuda import runtime
 
 CHOSEN = os.environ.get("GQALLREDUCE_TEST_DEVICE", "serial")
-if CHOSEN not in ("serial", "copied", "cuda", "sanitized"):
-    raise ValueError(f"got GQALLREDUCE_TEST_DEVICE={CHOSEN}, expected serial, copied, cuda or sanitized")
+KNOWN = ("serial", "copied", "races", "cuda", "sanitized")
+if CHOSEN not in KNOWN:
+    raise ValueError(f"got GQALLREDUCE_TEST_DEVICE={CHOSEN}, expected one of {', '.join(KNOWN)}")
 ON_GPU = CHOSEN in ("cuda", "sanitized")
 if ON_GPU:
     import cupy
@@ -45,7 +49,8 @@ def launcher(descending: bool = False):
 
 @cache
 def _copying(descending: bool) -> Copying:
-    return Copying(make_runtime(int(descending)), guarded=CHOSEN != "sanitized")
+    device = RacesRuntime(descending) if CHOSEN == "races" else make_runtime(int(descending))
+    return Copying(device, guarded=CHOSEN != "sanitized")
 
 
 def make_runtime(device: int = 0):
