@@ -86,6 +86,9 @@ class Host:
     def settle(self) -> None:
         return None
 
+    def finish(self) -> None:
+        """Wait until all that was asked for is done, as it is here."""
+
     # --- what is sent ---
 
     def make_frame(self, bound: int, uses: int) -> Frame:

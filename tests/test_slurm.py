@@ -45,6 +45,29 @@ def test_what_a_batch_file_calls_a_variable_it_sets_before_the_command(path):
     assert mine <= set(re.findall(r"^(\w+)=", text, re.MULTILINE))
 
 
+# Says which options it got, and starts one process here.
+SRUN = """#!/bin/bash
+while [[ $1 == -* ]]; do echo "$1"; shift; done
+exec "$@"
+"""
+NO_GPU = r"bench: rank 0: (buffers in GPU memory need CuPy|no GPU can be used)"
+
+
+def test_the_batch_file_for_gpus_binds_ranks_and_says_what_is_missing(tmp_path):
+    srun = tmp_path / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    results = tmp_path / "results"
+    env = {**environment(), "PATH": path, "PYTHON": sys.executable, "OUTPUT": str(results), "CUDA_VISIBLE_DEVICES": ""}
+    command = ["bash", "slurm/gpu.sbatch"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=100)
+    assert done.returncode == 2
+    assert re.match(NO_GPU, done.stderr)
+    assert done.stdout.split() == ["--mpi=pmix", "--cpu-bind=cores", "--distribution=block:block"]
+    assert list(tmp_path.iterdir()) == [srun]
+
+
 @pytest.fixture(scope="module")
 def slurm():
     """Skips, with the missing package by name, where Slurm and its plugins are not installed."""
@@ -88,6 +111,16 @@ def test_four_ranks_under_srun_sum_to_the_same_bits(slurm):
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "4 1 True\n"
+
+
+def test_ranks_under_srun_say_once_that_there_is_no_gpu(slurm, tmp_path):
+    words = ["bench/allreduce_synthetic.py", "--device", "cuda", "--output", str(tmp_path / "results")]
+    command = [LOCAL, "srun", f"--mpi={interface()}", "-n", "2", sys.executable, *words]
+    env = {**environment(), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=100)
+    assert done.returncode == 2
+    assert len(re.findall(NO_GPU, done.stderr)) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_local_slurm_passes_on_the_status_and_leaves_nothing(slurm, tmp_path):

@@ -1,7 +1,8 @@
 """`bench`: sums of square matrices, every scheme against MPI_Allreduce by default and forced to ring, in one run.
 
 Run it under mpirun or srun, one process per rank. All schemes of a size are measured in the same rounds; how sure a
-number is shows in its least and largest time.
+number is shows in its least and largest time. The matrices lie in host memory, or with `--device cuda` in that of GPUs,
+which the ranks of a node take in turn.
 """
 
 import importlib.util
@@ -10,11 +11,14 @@ import sys
 import numpy as np
 
 import gqallreduce as gq
-from gqallreduce.cli import dense, machine
+from gqallreduce.cli import machine
 from gqallreduce.cli.exact import Check, Reference
 from gqallreduce.cli.measure import ENOUGH, FIRST, Quantized, groups, interleave, pooled, round_seconds, rows
+from gqallreduce.cli.places import Buffers, place_of
 from gqallreduce.cli.report import Report, Silent, size_text, sums_table
+from gqallreduce.cli.twins import Twins
 from gqallreduce.cli.world import on_world
+from gqallreduce.errors import Error
 
 SCHEMES = (
     "raw",
@@ -25,7 +29,9 @@ SCHEMES = (
     "ring/qsgd(bits=4)",
     "auto/adaptive(pi=64)/ef",
 )
-SAID = ("processor", "cores", "cores_per_rank", "ranks", "nodes", "link", "mpi", "simd", "commit", "dense")
+AWARE = {"yes": True, "no": False, None: None}
+ON_GPUS = ("device", "gpus", "cuda_aware")
+SAID = ("processor", "cores", "cores_per_rank", "ranks", "nodes", "link", *ON_GPUS, "mpi", "simd", "commit", "dense")
 BUFFERS = 5  # data, the buffer, two residual buffers, workspace
 LARGEST = 8192
 SPREAD = 0.4  # standard deviation of the data, about that of a layer's gradients in the original benchmark
@@ -42,23 +48,30 @@ def add_arguments(parser):
     parser.add_argument("--check", action="store_true", help="verify every result; exit with 1 if one is wrong")
     parser.add_argument("--seed", type=int, default=0, help="seed of the data (0)")
     parser.add_argument("--link", help="what to call the link in the results")
-    files = "writes NAME.jsonl, NAME.png and NAME.svg (bench/results/allreduce_synthetic)"
-    parser.add_argument("--output", default="bench/results/allreduce_synthetic", metavar="NAME", help=files)
+    parser.add_argument("--device", choices=("host", "cuda"), default="host", help="where the matrices lie (host)")
+    aware = "may MPI be given GPU memory? (what the MPI says of itself)"
+    parser.add_argument("--cuda-aware", choices=("yes", "no"), help=aware)
+    files = "writes NAME.jsonl, NAME.png and NAME.svg (bench/results/allreduce_synthetic; cuda: ..._cuda)"
+    parser.add_argument("--output", metavar="NAME", help=files)
 
 
 def run(arguments):
-    """Runs the benchmark on COMM_WORLD; 0 if all went well, 1 if a result was wrong, 2 for a scheme unknown."""
+    """Runs the benchmark on COMM_WORLD; 0 if all went well, 1 if a result was wrong, 2 if it cannot be run so."""
     return on_world("bench", run_on, arguments)
 
 
 def run_on(comm, arguments):
     """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
     complaint = _complaint(arguments)
+    try:
+        place = None if complaint else place_of(comm, arguments.device, AWARE[arguments.cuda_aware])
+    except Error as problem:
+        complaint = str(problem)
     if complaint:
         if comm.rank == 0:
             print(f"bench: {complaint}", file=sys.stderr)
         return 2
-    return _Bench(arguments, comm).run()
+    return _Bench(arguments, comm, place).run()
 
 
 def _complaint(arguments):
@@ -99,18 +112,20 @@ def largest_side(room, ranks_here):
 class _Bench:
     """One run of the benchmark on one communicator."""
 
-    def __init__(self, arguments, comm):
+    def __init__(self, arguments, comm, place):
         from mpi4py import MPI
 
-        self.arguments, self.comm = arguments, comm
+        self.arguments, self.comm, self.place = arguments, comm, place
+        self.output = arguments.output or place.output
         self.checked, self.problems = 0, []
         local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.ranks_here = comm.allreduce(local.size, op=MPI.MAX)
         self.nodes = machine.nodes(comm)
-        self.room = comm.allreduce(machine.free_memory() // 2, op=MPI.MIN)
+        self.room = comm.allreduce(place.room(local), op=MPI.MIN)
+        self.about_place = place.describe(comm, local)
         local.Free()
-        self.report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-        self.baselines, self.how_dense = dense.baselines(comm)
+        self.report = Report(f"{self.output}.jsonl") if comm.rank == 0 else Silent()
+        self.baselines, self.how_dense = place.baselines(comm)
 
     def run(self):
         """All sizes, then the plots; the exit status."""
@@ -142,9 +157,10 @@ class _Bench:
             link=self.arguments.link or machine.link(self.nodes),
             dense=self.how_dense,
             **machine.describe_mpi(),
+            **self.about_place,
         )
         self.report.write("machine", description)
-        for name in SAID:
+        for name in [name for name in SAID if name in description]:
             self.report.say(f"{name}: {description[name]}")
         return description
 
@@ -152,7 +168,7 @@ class _Bench:
         """The largest side to measure, said with its reason."""
         fits = largest_side(self.room, self.ranks_here)
         room = size_text(self.room)
-        rule = f"{BUFFERS} buffers x {self.ranks_here} ranks of a node in half of its free memory, {room}"
+        rule = f"{BUFFERS} buffers x {self.ranks_here} ranks of a node in half of {self.place.memory}, {room}"
         if self.arguments.max is None:
             self.report.say(f"largest matrix: {fits} x {fits}, which is what fits up to {LARGEST}: {rule}")
             return max(fits, self.arguments.min)
@@ -186,32 +202,40 @@ class _Bench:
 
     def _group(self, texts, pristine, reference, check, seconds, progress):
         """Rows of schemes that are interleaved with each other and with the dense sums."""
-        side = len(pristine)
-        quantized = [Quantized(text, self.comm, f"matrix {side}") for text in texts]
+        side, buffers = len(pristine), Buffers(pristine, self.place)
+        quantized = [Quantized(text, self.comm, f"matrix {side}", self.place) for text in texts]
+        twins = Twins(quantized, self.comm, pristine) if check and self.place.on_gpu else None
 
         def before(number, sample):
             progress.show(f"{side} x {side}, round {number + 1}: {sample.contender.name}")
             if check:
                 check.before(sample.contender)
 
-        def after(number, sample, result):
+        def after(number, sample):
+            if number != FIRST and not check:
+                return
+            result = buffers.result().reshape(-1)
             if number == FIRST:
-                sample.error = reference.error(result.reshape(-1))
+                sample.error = reference.error(result)
             if check:
-                check.after(sample.contender, result.reshape(-1))
+                check.after(sample.contender, result)
                 self.checked += 1
+            if twins:
+                check.note(sample.contender, twins.problem(sample.contender, result))
 
         contenders = [*self.baselines, *quantized]
-        samples = interleave(contenders, pristine, self.comm, seconds, self.arguments.repetitions, before, after)
+        samples = interleave(contenders, buffers, self.comm, seconds, self.arguments.repetitions, before, after)
         found = rows(samples, self.comm, side)
         for contender in quantized:
             contender.close()
+        if twins:
+            twins.close()
         return found
 
     def _finish(self, description, results):
         from gqallreduce.cli import plots
 
-        written = [f"{self.arguments.output}.jsonl", *plots.draw_sums(description, results, self.arguments.output)]
+        written = [f"{self.output}.jsonl", *plots.draw_sums(description, results, self.output)]
         self.report.say("written: " + ", ".join(written))
         if self.arguments.check:
             self.report.say(f"checked {self.checked} results: {len(self.problems)} wrong")

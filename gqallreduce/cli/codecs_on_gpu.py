@@ -38,9 +38,7 @@ class OnGpu:
         return self.device.active(None, None)
 
     def describe(self):
-        gpu = self.runtime
-        about = {"device": gpu.name, "architecture": gpu.architecture, "device_memory": gpu.memory}
-        return machine.describe(**about, last_level_cache=gpu.cache, **gpu.versions)
+        return machine.describe(**machine.describe_gpu(self.runtime), last_level_cache=self.runtime.cache)
 
     def texts(self, usual):
         """Codecs with feedback are measured without it as well."""

@@ -103,7 +103,10 @@ class Check:
 
     def after(self, contender, result):
         """Judges one result: identical on all ranks, finite, and by the kind of scheme exact, conserved or fair."""
-        problem = self._differs(result) or self._judgement(contender)(contender, result)
+        self.note(contender, self._differs(result) or self._judgement(contender)(contender, result))
+
+    def note(self, contender, problem):
+        """Keeps what was wrong with a result, "" if nothing."""
         if problem:
             self.problems.append(f"{contender.name}, {self.vector.size} elements: {problem}")
 

@@ -171,6 +171,12 @@ def describe_mpi():
     return {"mpi": mpi_text(MPI), "mpi4py": mpi4py.__version__}
 
 
+def describe_gpu(runtime):
+    """A GPU, and the versions of what it is reached by."""
+    about = {"device": runtime.name, "architecture": runtime.architecture, "device_memory": runtime.memory}
+    return about | runtime.versions
+
+
 def mpi_text(mpi):
     """Name and version of the MPI library."""
     name, version = mpi.get_vendor()

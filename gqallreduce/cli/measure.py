@@ -1,7 +1,8 @@
 """Timing several ways to sum the same buffer, interleaved in rounds A B C, A B C, so that all meet the same noise.
 
-A contender is called on a buffer in place; it has `name`, `feedback` and `active()`, a context around its calls. The
-time of a repetition is that of the slowest rank, after a barrier. The buffer is filled again outside the timed region.
+A contender is called on a buffer in place and returns when the sum is there, on a GPU too; it has `name`, `dense`,
+`feedback` and `active()`, a context around its calls. The time of a repetition is that of the slowest rank, after a
+barrier. The buffer is filled again outside the timed region.
 """
 
 import contextlib
@@ -20,15 +21,22 @@ ENOUGH = 7  # repetitions from which on a median is worth quoting
 
 
 class Quantized:
-    """A scheme with an Allreduce object of its own, under one key; `close()` lets go of its memory."""
+    """A scheme with an Allreduce object of its own, under one key; `close()` lets go of its memory.
 
-    def __init__(self, text, comm, key):
+    place
+        where its buffers lie (places.py).
+    """
+
+    dense = False
+
+    def __init__(self, text, comm, key, place):
         self.name = text
         self.scheme = gq.Scheme.parse(text)
         self.feedback = self.scheme.feedback
         self.active = contextlib.nullcontext
         self.key = key
-        self._allreduce = gq.Allreduce(self.scheme, comm=comm)
+        self._on_host = place.processor.on_host
+        self._allreduce = gq.Allreduce(self.scheme, comm=comm, cuda_aware=place.cuda_aware)
 
     def __call__(self, buffer):
         self._allreduce(buffer, key=self.key)
@@ -39,9 +47,9 @@ class Quantized:
         return self._allreduce.stats.last
 
     def residual(self):
-        """What this rank owes, flat; zeros (a 0-d array) before the first call."""
+        """What this rank owes, flat, in host memory; zeros (a 0-d array) before the first call."""
         try:
-            return self._allreduce.residual(self.key).ravel(order="K")
+            return self._on_host(self._allreduce.residual(self.key)).ravel(order="K")
         except KeyError:
             return np.zeros((), np.float32)
 
@@ -61,7 +69,7 @@ class Samples:
 
     def add(self, seconds):
         self.seconds.append(seconds)
-        if isinstance(self.contender, Quantized):
+        if not self.contender.dense:
             last = self.contender.last
             for name, values in self.shares.items():
                 values.append(getattr(last, name) / last.total if last.total else 0.0)
@@ -87,25 +95,28 @@ def groups(texts, budget, check=False):
     return groups
 
 
-def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
+def interleave(contenders, buffers, comm, seconds, repetitions, before, after):
     """Samples of each contender over the same rounds: at least one round, at most `repetitions`, within `seconds`.
 
-    Outside the timed region it calls before(round, sample), and after(round, sample, result), warm-up included. The
-    warm-up and one round are always made, however long they take: without all of it, feedback is timed with its memory
-    still being mapped.
+    buffers
+        what is summed (places.py).
+    before, after
+        called as before(round, sample) outside the timed region, warm-up included.
+
+    The warm-up and one round are always made, however long they take: without all of it, feedback is timed with its
+    memory still being mapped.
     """
     samples = [Samples(contender) for contender in contenders]
-    work = np.empty_like(pristine)
     begin = time.perf_counter()
     longest = 0.0
     for number in range(FIRST, repetitions):
         start = time.perf_counter()
         for sample in samples:
             before(number, sample)
-            taken = _once(sample.contender, pristine, work, comm)
+            taken = _once(sample.contender, buffers, comm)
             if number >= 0:
                 sample.add(taken)
-            after(number, sample, work)
+            after(number, sample)
         now = time.perf_counter()
         longest = max(longest, now - start)
         if number >= 0 and not comm.bcast(now - begin + longest < seconds):
@@ -113,14 +124,14 @@ def interleave(contenders, pristine, comm, seconds, repetitions, before, after):
     return samples
 
 
-def _once(contender, pristine, work, comm):
+def _once(contender, buffers, comm):
     from mpi4py import MPI
 
-    np.copyto(work, pristine)
+    buffers.fill()
     with contender.active():
         comm.Barrier()
         start = time.perf_counter()
-        contender(work)
+        contender(buffers.given)
         taken = time.perf_counter() - start
     return comm.allreduce(taken, op=MPI.MAX)
 
@@ -137,7 +148,7 @@ def median(values):
 
 def rows(samples, comm, side):
     """One dict of plain values per contender, alike on all ranks; `speedup` is over the better dense of them."""
-    best = min(median(sample.seconds) for sample in samples if not isinstance(sample.contender, Quantized))
+    best = min(median(sample.seconds) for sample in samples if sample.contender.dense)
     return [_row(sample, comm, side, best) for sample in samples]
 
 
@@ -147,7 +158,7 @@ def _row(sample, comm, side, best):
         "side": side,
         "bytes": nbytes,
         "scheme": sample.contender.name,
-        "dense": not isinstance(sample.contender, Quantized),
+        "dense": sample.contender.dense,
         "seconds": [round(value, 9) for value in sample.seconds],
         "speedup": best / median(sample.seconds),
         "error": sample.error,

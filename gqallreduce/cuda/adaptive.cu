@@ -112,9 +112,13 @@ GQ_KERNEL adaptive_select(const float* x, const float* e, float* r, std::uint64_
   if (!write_formed(team, x + begin, e ? e + begin : e, r ? r + begin : r, height)) atomic_or(status, kNotFinite);
   team.sync();
   const float* const v = r ? r + begin : x + begin;
-  const bool staged = height <= team.capacity;
-  if (staged) team.stage(v, nullptr, height);
-  const Cut cut = cut_column(team, {staged ? team.tile : v, height, sides}, share_of(height, pi));
+  Cut cut;
+  if (height <= team.capacity) {
+    team.stage(v, nullptr, height);
+    cut = cut_column(team, StagedValues(team, height, sides), share_of(height, pi));
+  } else {
+    cut = cut_column(team, ColumnValues{v, height, sides}, share_of(height, pi));
+  }
   if (!team.leads()) return;
   store_pair(threshold, unit.number, sides, cut.threshold);
   store_pair(ties, unit.number, sides, cut.ties);

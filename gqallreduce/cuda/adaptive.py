@@ -18,6 +18,7 @@ SEARCH_WORDS = 6  # uint32, of what a search leaves for adaptive_count
 TABLE_WORDS = 2 * 4096  # uint32, of a search's histograms
 
 _SCAN_THREADS = 1024
+_HISTOGRAMS = 896  # blocks at most, of 32 KiB of shared memory: an H100 has 924 at a time, each to be cleared and added
 _DIGITS = ((19, 12), (7, 12), (0, 7))  # of a magnitude: the bits below, the bits
 
 units = attrgetter("units")  # of a region, for region_table
@@ -70,7 +71,8 @@ def adaptive_search(launch, parts, pi: int, separate: bool, search, table, statu
             elements += span.size if first else 0
             if span.size:
                 arguments = *given, np.uint64(span.size), *digit
-                launch("adaptive", "adaptive_histogram", blocks_for(span.size), THREADS, *arguments)
+                blocks = min(blocks_for(span.size), _HISTOGRAMS)
+                launch("adaptive", "adaptive_histogram", blocks, THREADS, *arguments)
         k = max(1, elements // pi) if first else 0
         launch("adaptive", "adaptive_digit", 1, _SCAN_THREADS, table, np.int32(width), np.uint32(k), sides, search)
 

@@ -73,13 +73,50 @@ static inline Pair count_above(Team& team, const ColumnValues& column, const Pai
   return count_chosen(team, column, [&](std::size_t, std::uint32_t key, bool side) { return key > bound[side]; });
 }
 
-// The wanted-th magnitude of each side, bit by bit; so many exist.
-static inline Pair thresholds_of(Team& team, const ColumnValues& column, const Pair& wanted) {
+// The same of a column that is staged, each thread's share of it in registers: the bits, without the sign if all are
+// on one side. They are counted some thirty times.
+struct StagedValues : ColumnValues {
+  static constexpr unsigned kOwn = kTile / kTeamThreads;
+  std::uint32_t own[kOwn];
+
+  StagedValues(const Team& team, std::size_t n, unsigned sides) : ColumnValues{team.tile, n, sides} {
+    GQ_UNROLL
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const std::size_t i = team.rank + k * team.size;
+      own[k] = i < n ? sides == 2 ? bits_of(v[i]) : magnitude(v[i]) : 0;
+    }
+  }
+};
+
+static inline Pair count_above(Team& team, const StagedValues& column, const Pair& bound) {
+  const std::uint32_t zero = bound.zero & kMagnitude;  // which no value exceeds, as a signed number, that is negative
+  const std::uint32_t one = bound.one | ~kMagnitude;   // and this none that is not
+  std::uint32_t counts = 0;                            // in halves
+  if (column.sides == 1) {
+    GQ_UNROLL
+    for (unsigned k = 0; k < StagedValues::kOwn; ++k) counts += (zero - column.own[k]) >> 31;
+  } else {
+    GQ_UNROLL
+    for (unsigned k = 0; k < StagedValues::kOwn; ++k) {
+      if (static_cast<std::int32_t>(column.own[k]) > static_cast<std::int32_t>(zero)) counts += 1;
+      if (column.own[k] > one) counts += 1u << 16;
+    }
+  }
+  return of_halves(team.sum(counts));
+}
+
+// The wanted-th magnitude of each side, bit by bit; so many exist. Unless it must be exact any will do that no others
+// reach: all that equal it are wanted then.
+template <class Column>
+static inline Pair thresholds_of(Team& team, const Column& column, const Pair& wanted, bool exact) {
   Pair found = {0, 0};
-  for (std::uint32_t bit = 1u << 30; bit > 0; bit >>= 1) {
+  bool zero_done = wanted.zero == 0, one_done = wanted.one == 0;
+  for (std::uint32_t bit = 1u << 30; bit > 0 && (exact || !zero_done || !one_done); bit >>= 1) {
     const Pair reaching = count_above(team, column, {(found.zero | bit) - 1, (found.one | bit) - 1});
     if (reaching.zero >= wanted.zero) found.zero |= bit;
     if (reaching.one >= wanted.one) found.one |= bit;
+    zero_done |= reaching.zero == wanted.zero;
+    one_done |= reaching.one == wanted.one;
   }
   return {wanted.zero ? found.zero : kNobody, wanted.one ? found.one : kNobody};
 }
@@ -104,9 +141,10 @@ struct Cut {
   std::uint32_t above;
 };
 
-static inline Cut cut_column(Team& team, const ColumnValues& column, std::size_t k) {
+template <class Column>
+static inline Cut cut_column(Team& team, const Column& column, std::size_t k) {
   const Wanted wanted = wanted_of(count_above(team, column, {0, 0}), k, column.sides);
-  const Pair threshold = thresholds_of(team, column, wanted.count);
+  const Pair threshold = thresholds_of(team, column, wanted.count, wanted.contested);
   const Pair above = count_above(team, column, threshold);
   Pair ties = {wanted.count.zero - above.zero, wanted.count.one - above.one};
   if (wanted.contested) {

@@ -27,6 +27,11 @@ class Arithmetic:
         self._histograms = device.runtime.zeros(adaptive.TABLE_WORDS, np.uint32)
         self._constants: dict[bytes, object] = {}
 
+    def forget(self) -> None:
+        """What the kernels of a call that failed have left for those that would have followed."""
+        self._runtime.clear(self.status)
+        self._runtime.clear(self._histograms)
+
     def _constant(self, packed: bytes):
         """The bytes in device memory, there since they were asked for first."""
         if packed not in self._constants:

@@ -155,34 +155,34 @@ GQ_KERNEL buffer_subtract(const float* a, const float* b, float* y, std::uint64_
   });
 }
 
-// y = x + e in float64; e may be null, y may be x.
-GQ_KERNEL wide_add(const double* x, const float* e, double* y, std::uint64_t n, std::uint32_t* status) {
+// y = x + e in float64, at any address; e may be null, y may be x.
+GQ_KERNEL wide_add(const std::uint8_t* x, const float* e, std::uint8_t* y, std::uint64_t n, std::uint32_t* status) {
   bool bad = false;
   by_fours(n, [&](std::size_t i, std::size_t count) {
-    Four<double> v = load_four<double>(x + i, count);
+    Four<double> v = load_four<double>(x + i * sizeof(double), count);
     const Four<float> owed = e ? load_four<float>(e + i, count) : Four<float>{};
     for (int k = 0; k < 4; ++k) {
       if (e) v.number[k] += static_cast<double>(owed.number[k]);
       bad |= !Float64::finite(v.number[k]);
     }
-    store_four(y + i, v, count);
+    store_four(y + i * sizeof(double), v, count);
   });
   report(bad, kNotFinite, status);
 }
 
-// y = x * factor, or y += x, in float64; y may be x. Reports `flag` where the result is not finite.
-GQ_KERNEL wide_scale(const double* x, double* y, std::uint64_t n, double factor, int add, std::uint32_t flag,
-                     std::uint32_t* status) {
+// y = x * factor, or y += x, in float64, at any address; y may be x. Reports `flag` where the result is not finite.
+GQ_KERNEL wide_scale(const std::uint8_t* x, std::uint8_t* y, std::uint64_t n, double factor, int add,
+                     std::uint32_t flag, std::uint32_t* status) {
   bool bad = false;
   by_fours(n, [&](std::size_t i, std::size_t count) {
-    Four<double> v = load_four<double>(x + i, count);
-    const Four<double> before = add ? load_four<double>(y + i, count) : Four<double>{};
+    Four<double> v = load_four<double>(x + i * sizeof(double), count);
+    const Four<double> before = add ? load_four<double>(y + i * sizeof(double), count) : Four<double>{};
     for (int k = 0; k < 4; ++k) {
       v.number[k] *= factor;
       bad |= !Float64::finite(v.number[k]);
       if (add) v.number[k] = before.number[k] + v.number[k];
     }
-    store_four(y + i, v, count);
+    store_four(y + i * sizeof(double), v, count);
   });
   report(bad, flag, status);
 }

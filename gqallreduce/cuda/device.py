@@ -40,16 +40,23 @@ class Device:
         self._messages = Returned(Workspace(runtime.empty if aware else runtime.pinned), runtime)
         self._outcomes = Workspace(runtime.pinned)
         self._lent: dict[int, object] = {}
+        self.arithmetic = None
         with self.active(None, None):
             self.arithmetic = Arithmetic(self)
 
     @contextlib.contextmanager
     def active(self, located, key):
-        """The device and the caller's stream are CUDA's current ones inside; Error for what CUDA or CuPy raise."""
+        """The device and the caller's stream are CUDA's current ones inside; Error for what CUDA or CuPy raise.
+
+        Without a caller's array it is whatever stream CuPy works on. What comes next may be on another, so all that was
+        asked for is done in the end. (A call has waited for its result.)
+        """
         try:
             with self.runtime.active(None if located is None else located.stream):
                 try:
                     yield
+                    if located is None:
+                        self.finish()
                 except BaseException:
                     self._abandon()
                     raise
@@ -61,8 +68,9 @@ class Device:
     def _abandon(self) -> None:
         """Let what is under way end, so that nothing of a call that failed reaches the next, on whatever stream."""
         with contextlib.suppress(*self.runtime.errors):
+            if self.arithmetic is not None:
+                self.arithmetic.forget()
             self.finish()
-            self.arithmetic.status.fill(0)
         self._lent.clear()
 
     def launch(self, family: str, kernel: str, blocks: int, threads: int, *arguments) -> None:

@@ -23,7 +23,12 @@ struct Draws {
     std::uint32_t both[8];
     random_block(stream, keys, index / kEight, both);
     random_block(stream, keys, index / kEight + 1, both + 4);
-    for (unsigned k = 0; k < 4; ++k) word[k] = half(both, inside + 2 * k) | half(both, inside + 2 * k + 1) << 16;
+    // Words at places that only the run knows would lie in memory.
+    if (inside & 4)
+      for (unsigned k = 0; k < 6; ++k) both[k] = both[k + 2];
+    if (inside & 2)
+      for (unsigned k = 0; k < 5; ++k) both[k] = both[k + 1];
+    for (unsigned k = 0; k < 4; ++k) word[k] = inside & 1 ? both[k] >> 16 | both[k + 1] << 16 : both[k];
   }
 
   std::uint16_t operator[](unsigned k) const { return static_cast<std::uint16_t>(half(word, k)); }

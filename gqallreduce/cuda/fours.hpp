@@ -18,8 +18,33 @@ static inline bool fits_four(const void* address) {
 
 // The first `count` of four numbers; the others are zero.
 template <class Number>
+static inline Four<Number> load_four(const Number* source, std::size_t count) {
+  if (count >= 4 && fits_four<Number>(source)) return *reinterpret_cast<const Four<Number>*>(source);
+  Four<Number> four = {};
+  for (unsigned k = 0; k < 4; ++k)
+    if (k < count) four.number[k] = source[k];
+  return four;
+}
+
+template <class Number>
+static inline void store_four(Number* target, const Four<Number>& four, std::size_t count) {
+  if (count >= 4 && fits_four<Number>(target)) {
+    *reinterpret_cast<Four<Number>*>(target) = four;
+    return;
+  }
+  for (unsigned k = 0; k < 4; ++k)
+    if (k < count) target[k] = four.number[k];
+}
+
+// The same of bytes on the wire, at any address; byte by byte they cost several times as much.
+template <class Number>
+static inline bool fits_one(const void* address) {
+  return reinterpret_cast<std::size_t>(address) % sizeof(Number) == 0;
+}
+
+template <class Number>
 static inline Four<Number> load_four(const void* source, std::size_t count) {
-  if (count >= 4 && fits_four<Number>(source)) return *static_cast<const Four<Number>*>(source);
+  if (fits_one<Number>(source)) return load_four(static_cast<const Number*>(source), count);
   Four<Number> four = {};
   const std::uint8_t* const bytes = static_cast<const std::uint8_t*>(source);
   for (unsigned k = 0; k < 4; ++k)
@@ -29,10 +54,7 @@ static inline Four<Number> load_four(const void* source, std::size_t count) {
 
 template <class Number>
 static inline void store_four(void* target, const Four<Number>& four, std::size_t count) {
-  if (count >= 4 && fits_four<Number>(target)) {
-    *static_cast<Four<Number>*>(target) = four;
-    return;
-  }
+  if (fits_one<Number>(target)) return store_four(static_cast<Number*>(target), four, count);
   std::uint8_t* const bytes = static_cast<std::uint8_t*>(target);
   for (unsigned k = 0; k < 4; ++k)
     if (k < count) store(bytes + k * sizeof(Number), four.number[k]);

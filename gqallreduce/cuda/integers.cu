@@ -189,12 +189,14 @@ GQ_KERNEL integers_find(const std::uint8_t* wire, std::uint64_t nbytes, float un
     }
     const float found = load<float>(message);
     bad = !is_finite(found) || bits_of(found) > kMagnitude || (unit >= 0 && found != unit);
-    for (std::size_t done = 0; done < tiles; done += kWarp) {
-      const std::size_t tile = done + lane_index();
-      const std::uint64_t size = tile < tiles ? tile_size(message + kUnitBytes, tile) : 0;
-      const std::uint64_t end = at + scan_warp(size, Sum());
-      if (tile < tiles) kept.offset[first + tile] = end - size;
-      at = from_lane(end, kWarp - 1);
+    for (std::size_t done = 0; done < tiles; done += 2 * kWarp) {  // a region has no more, as a rule
+      const std::size_t tile = done + 2 * lane_index();
+      const auto size = [&](std::size_t k) { return k < tiles ? tile_size(message + kUnitBytes, k) : 0; };
+      const auto one = static_cast<std::uint32_t>(size(tile)), both = one + static_cast<std::uint32_t>(size(tile + 1));
+      const std::uint32_t upto = scan_warp(both, Sum());
+      if (tile < tiles) kept.offset[first + tile] = at + upto - both;
+      if (tile + 1 < tiles) kept.offset[first + tile + 1] = at + upto - both + one;
+      at += from_lane(upto, kWarp - 1);
     }
   }
   if (lane_index() == 0) report(bad || at != nbytes, kMalformed, status);

@@ -36,6 +36,7 @@ class CupyRuntime:
         self.errors = _errors(self._cupy)
         _require_device(self._cuda, device)
         self.device = device
+        self._modules: dict[str, object] = {}
         self._kernels: dict[tuple[str, str], object] = {}
         self._idle: list = []  # events that nobody holds any more
 
@@ -110,8 +111,15 @@ class CupyRuntime:
     def _kernel(self, family: str, kernel: str):
         found = self._kernels.get((family, kernel))
         if found is None:
-            found = self._kernels[family, kernel] = sources.module(family).get_function(kernel)
+            found = self._kernels[family, kernel] = self._module(family).get_function(kernel)
         return found
+
+    def _module(self, family: str):
+        if family not in self._modules:
+            module = self._cuda.Module()
+            module.load(sources.machine_code(family))
+            self._modules[family] = module
+        return self._modules[family]
 
     def copy(self, target, source) -> None:
         """Between arrays of this device, of one shape and any strides."""

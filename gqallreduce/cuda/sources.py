@@ -1,13 +1,16 @@
 """The kernels' sources, one file per family of codecs, and what NVRTC is told with them.
 
 They share headers with the CPU's kernels (the folder `gq`, which is csrc/gq). Arithmetic is IEEE's, operation by
-operation: the wire has the same bytes whoever wrote it.
+operation: the wire has the same bytes whoever wrote it. So CuPy's RawModule is not for them: it appends `-ftz=true` to
+all options, and the compiler goes by the last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -30,8 +33,8 @@ def kernels(family: str) -> list[str]:
 def options() -> tuple[str, ...]:
     """What NVRTC is given, but for the architecture.
 
-    The functions of the shared headers carry no annotations, so all are compiled for the device. CuPy caches by the
-    source and the options alone: a digest of all sources makes it compile again when a header changes.
+    The functions of the shared headers carry no annotations, so all are compiled for the device. What is compiled is
+    kept by the source and the options alone: a digest of all sources makes it compile again when a header changes.
     """
     digest = hashlib.sha256()
     for path in sorted([*FOLDER.glob("*.cu"), *FOLDER.glob("*.hpp"), *FOLDER.glob("gq/*.hpp")]):
@@ -46,9 +49,27 @@ def options() -> tuple[str, ...]:
     )
 
 
-@functools.cache
-def module(family: str):
-    """The family as a cupy.RawModule; compiled when its first kernel is fetched. ImportError without CuPy."""
-    import cupy
+def machine_code(family: str) -> bytes:
+    """For the current device, from the folder of what CuPy compiles; compiled now if it is not there."""
+    from cupy.cuda import Device, compiler, nvrtc
 
-    return cupy.RawModule(code=source(family), options=options(), backend="nvrtc")
+    about = source(family), options(), Device().compute_capability, nvrtc.getVersion()
+    kept = _folder() / f"gqallreduce-{family}-{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}"
+    with contextlib.suppress(OSError):
+        return kept.read_bytes()
+    code, _ = compiler.compile_using_nvrtc(source(family), options(), filename=f"{family}.cu")
+    with contextlib.suppress(OSError):  # a folder that cannot be written costs time only
+        _keep(kept, code)
+    return code
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))
+
+
+def _keep(path: Path, code: bytes) -> None:
+    """Whole or not at all, whoever else does the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(code)
+    part.replace(path)

@@ -50,8 +50,15 @@ class Team {
 
   // tile = x + e; the team has met before (nobody reads the tile any more) and meets after.
   void stage(const float* x, const float* e, std::size_t n) const {
-    for (std::size_t i = 4 * rank; i < n; i += 4 * size)
-      store_four(tile + i, load_sum(x + i, e ? e + i : e, n - i), n - i);
+    const bool aligned = fits_four<float>(x) && fits_four<float>(e);
+    for (std::size_t row = 0; row < n; row += kAtOnce * 4 * size) {
+      const std::size_t i = row + 4 * rank;
+      if (aligned && n - row >= kAtOnce * 4 * size)
+        stage_fours(fours(x + i), e ? fours(e + i) : nullptr, reinterpret_cast<Four<float>*>(tile + i));
+      else
+        for (std::size_t k = i; k < n && k < row + kAtOnce * 4 * size; k += 4 * size)
+          store_four(tile + k, load_sum(x + k, e ? e + k : e, n - k), n - k);
+    }
     sync();
   }
 
@@ -77,6 +84,24 @@ class Team {
   }
 
  private:
+  static constexpr unsigned kAtOnce = 2;  // fours that a thread has on their way before it needs the first
+
+  static const Four<float>* fours(const float* numbers) { return reinterpret_cast<const Four<float>*>(numbers); }
+
+  void stage_fours(const Four<float>* x, const Four<float>* e, Four<float>* target) const {
+    Four<float> v[kAtOnce], owed[kAtOnce];
+    GQ_UNROLL
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      v[k] = x[k * size];
+      if (e) owed[k] = e[k * size];
+    }
+    GQ_UNROLL
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      for (unsigned j = 0; e && j < 4; ++j) v[k].number[j] += owed[k].number[j];
+      target[k * size] = v[k];
+    }
+  }
+
   template <class Combine>
   std::uint32_t combined(std::uint32_t value, Combine combine) {
     for (unsigned width = kWarp / 2; width > 0; width /= 2)
@@ -86,8 +111,9 @@ class Team {
     if (lane_index() == 0) word[thread_index() / kWarp] = value;
     sync();
     value = static_cast<std::uint32_t>(word[first_warp_]);
-    for (unsigned warp = 1; warp < size / kWarp; ++warp)
-      value = combine(value, static_cast<std::uint32_t>(word[first_warp_ + warp]));
+    GQ_UNROLL
+    for (unsigned warp = 1; warp < kWarps; ++warp)
+      if (warp < size / kWarp) value = combine(value, static_cast<std::uint32_t>(word[first_warp_ + warp]));
     return value;
   }
 

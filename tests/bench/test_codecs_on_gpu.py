@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from devices import needs_device, use_devices
+from devices import needs_device
 from serial_runtime import SerialRuntime
 
 from gqallreduce.cli import codecs, codecs_on_gpu, report
@@ -19,7 +19,7 @@ FEW = ["qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef", "terngrad"]
 
 @pytest.fixture
 def serial_devices():
-    use_devices()
+    runtime.use(SerialRuntime)
     yield
     runtime.use()
 

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from gqallreduce.cli import bench, exact, measure
+from gqallreduce.cli import bench, dense_on_gpu, exact, measure, places, twins
 from gqallreduce.cli.control import choices
 
 SCHEMES = ["raw", "direct/onebit/ef", "direct/adaptive(pi=64)/ef", "direct/qsgd(bits=4)", "auto/adaptive/ef"]
@@ -48,7 +48,7 @@ ring                     - Force ring algorithm"""
     assert choices(description) == ["auto", "nb", "recursive_doubling", "ring"]
 
 
-@pytest.mark.parametrize("module", [bench, exact, measure])
+@pytest.mark.parametrize("module", [bench, dense_on_gpu, exact, measure, places, twins])
 def test_nothing_between_timed_calls_wakes_the_threads_of_blas(module):
     """They would spin into the next contender's time."""
     for node in ast.walk(ast.parse(inspect.getsource(module))):

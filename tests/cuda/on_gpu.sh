@@ -57,7 +57,7 @@ print(*(f"export {name}={value}" for name, value in LAUNCH.items()), sep="\n")')
   local ranks
   for ranks in 1 2 4; do
     REPORT=$OUT/mpi-$ranks.xml GQALLREDUCE_TEST_DEVICE=cuda step "mpi-$ranks" 150 \
-      mpirun -n "$ranks" bash -c "$RANK" rank "${PYTEST[@]}" --with-mpi tests/mpi/test_devices.py
+      mpirun -n "$ranks" bash -c "$RANK" rank "${PYTEST[@]}" --with-mpi tests/mpi/test_{devices,bench_on_gpu}.py
   done
 }
 
@@ -90,9 +90,9 @@ try:
 except Error as problem:
     sys.exit(f"skipped: {problem}")
 print(f"{device.name}, {device.architecture}, {device.memory >> 20} MiB; CuPy {device._cupy.__version__}")
-for family in sources.FAMILIES:  # into CuPy's cache, once for all processes
-    for kernel in sources.kernels(family):
-        sources.module(family).get_function(kernel)
+with device.active():
+    for family in sources.FAMILIES:  # to where CuPy keeps what it compiles, once for all processes
+        sources.machine_code(family)
 END
   grep -q '^skipped: ' "$OUT/log"
   exit

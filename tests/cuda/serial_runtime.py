@@ -61,7 +61,7 @@ class SerialRuntime:
 
     def zeros(self, size: int, dtype) -> np.ndarray:
         array = self.empty(size * np.dtype(dtype).itemsize)
-        array[:] = 0
+        self.clear(array)
         return array.view(dtype)
 
     def view(self, located) -> np.ndarray:

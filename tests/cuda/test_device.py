@@ -8,12 +8,14 @@ from serial_runtime import SerialRuntime
 
 from gqallreduce import frame, local
 from gqallreduce.buffer import Buffer
-from gqallreduce.cuda import runtime
+from gqallreduce.cuda import adaptive, runtime
 from gqallreduce.cuda.device import Device
 from gqallreduce.errors import Error, NonFiniteError, WireError
+from gqallreduce.layout import Grid, Region, Span
 from gqallreduce.local import LocalAllreduce
 from gqallreduce.processor import Host
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.selection import Parts
 
 pytestmark = needs_device
 TEXTS = [
@@ -188,3 +190,34 @@ def test_a_fault_of_the_device_is_an_error_with_its_kernel_and_key():
 
     with pytest.raises(Error, match=r"Fault, key 'w' \(last kernel: frame_ship\): an illegal memory access"):
         work()
+
+
+def test_work_on_no_callers_stream_is_done_when_the_next_may_begin():
+    device = Device(SerialRuntime(), False)
+    assert device.runtime.queue == []  # its own words are zeros, whatever stream comes first
+    with device.active(None, "w"):
+        owed = device.zeros(4)
+    assert device.runtime.queue == []
+    assert not owed.any()
+
+
+def test_a_call_that_failed_leaves_nothing_for_the_next():
+    device = Device(make_runtime(), False)
+    located = Buffer(OnDevice(np.zeros(3, np.float32))).located
+    regions = [Region(begin, 3000, Grid(1), 6000) for begin in (0, 3000)]
+    x = device.adopt(np.full(3000, np.inf, np.float32))
+
+    def load(span):
+        if span.start:
+            raise ZeroDivisionError
+        return x, None, None
+
+    def search():
+        with device.active(located, "w"), device.arithmetic.search() as (search, table):
+            parts = Parts([Span([region]) for region in regions], load)
+            adaptive.adaptive_search(device.launch, parts, 7, False, search, table, device.arithmetic.status)
+
+    with pytest.raises(ZeroDivisionError):
+        search()
+    for left in (device.arithmetic.status, device.arithmetic._histograms):
+        assert not device.on_host(left).any()

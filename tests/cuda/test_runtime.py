@@ -142,14 +142,15 @@ def test_a_launch_of_no_blocks_is_left_out(idle):
     idle.launch("casts", "buffer_add", 0, 256)
 
 
-def test_a_kernel_is_looked_up_once(idle, monkeypatch):
+def test_a_family_is_loaded_once_and_a_kernel_looked_up_once(idle, monkeypatch):
     asked = []
-    module = SimpleNamespace(get_function=lambda name: asked.append(name) or (lambda *arguments: None))
-    monkeypatch.setattr(runtime.sources, "module", lambda family: module)
+    module = SimpleNamespace(load=asked.append, get_function=lambda name: asked.append(name) or (lambda *given: None))
+    monkeypatch.setattr(idle, "_cuda", SimpleNamespace(Module=lambda: module))
+    monkeypatch.setattr(runtime.sources, "machine_code", lambda family: f"code of {family}")
     for _ in range(3):
         idle.launch("casts", "buffer_add", 1, 32)
         idle.launch("casts", "buffer_scale", 1, 32)
-    assert asked == ["buffer_add", "buffer_scale"]
+    assert asked == ["code of casts", "buffer_add", "buffer_scale"]
 
 
 def test_streams_are_cupys_where_cupy_has_them_and_others_stay_their_owners(idle):

@@ -10,6 +10,7 @@ from nvrtc import compiled, needs_nvrtc
 
 from gqallreduce.cuda import sources
 
+NOT_IEEE = r"\bfma\.|\.ftz|(?<!rcp)\.approx|div\.full"  # a division of 128-bit integers begins with rcp.approx
 every_family = pytest.mark.parametrize("family", sources.FAMILIES)
 every_architecture = pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 
@@ -34,8 +35,8 @@ def test_every_kernel_compiles_without_a_warning_and_without_spilling_registers(
 @needs_nvrtc
 @every_family
 def test_arithmetic_is_ieee_operation_by_operation(family):
-    _, ptx, _ = built(family, "sm_90")  # a division of 128-bit integers begins with rcp.approx
-    assert re.findall(r"\bfma\.|\.ftz|(?<!rcp)\.approx|div\.full", ptx) == []
+    _, ptx, _ = built(family, "sm_90")
+    assert re.findall(NOT_IEEE, ptx) == []
 
 
 @needs_nvrtc
@@ -53,11 +54,48 @@ def test_a_family_has_kernels_and_takes_only_headers_that_are_there(family):
     assert [name for name in included if not (sources.FOLDER / name).exists()] == []
 
 
-def test_cupy_is_asked_for_nvrtc_once(monkeypatch):
+def fake_cupy(monkeypatch, compile_):
+    cuda = SimpleNamespace(
+        Device=lambda: SimpleNamespace(compute_capability="90"),
+        compiler=SimpleNamespace(compile_using_nvrtc=compile_),
+        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    return cuda
+
+
+def test_a_family_is_compiled_once_for_all_processes(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=lambda **given: asked.append(given) or "module"))
-    sources.module.cache_clear()
-    assert [sources.module("onebit"), sources.module("onebit")] == ["module", "module"]
-    sources.module.cache_clear()
-    assert asked == [{"code": sources.source("onebit"), "options": sources.options(), "backend": "nvrtc"}]
+    cuda = fake_cupy(monkeypatch, lambda *given, **name: (asked.append((*given, name)), (b"code", None))[1])
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "new" / "folder"))
+    assert [sources.machine_code("onebit") for _ in range(2)] == [b"code", b"code"]
+    assert asked == [(sources.source("onebit"), sources.options(), {"filename": "onebit.cu"})]
     assert "--fmad=false" in sources.options()
+    assert len(list((tmp_path / "new" / "folder").iterdir())) == 1
+    sources.machine_code("levels")
+    cuda.Device = lambda: SimpleNamespace(compute_capability="80")
+    sources.machine_code("onebit")
+    cuda.nvrtc.getVersion = lambda: (13, 1)
+    sources.machine_code("onebit")
+    assert len(asked) == 4
+
+
+def test_a_family_is_compiled_where_nothing_can_be_kept(monkeypatch, tmp_path):
+    fake_cupy(monkeypatch, lambda *given, **name: (b"code", None))
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    assert sources.machine_code("onebit") == b"code"
+
+
+@every_family
+def test_cupy_adds_nothing_that_changes_arithmetic(family, monkeypatch, tmp_path):
+    pytest.importorskip("cupy")
+    from cupy.cuda import compiler
+
+    monkeypatch.setattr("cupy.cuda.Device", lambda: SimpleNamespace(compute_capability="90"))
+    monkeypatch.setattr(compiler, "_get_arch_for_options_for_nvrtc", lambda arch=None: ("-arch=compute_90", "ptx"))
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    ptx = sources.machine_code(family).decode()
+    assert ".entry" in ptx
+    assert re.findall(NOT_IEEE, ptx) == []
