@@ -12,6 +12,7 @@ sanitized
     the same for compute-sanitizer: each array is an allocation of its own, so that it sees where one ends.
 """
 
+import atexit
 import os
 import shutil
 from functools import cache
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 from copying import Copying
 from plain import same_bits
-from races import RacesRuntime
+from races import RacesRuntime, needs_thread_sanitizer
 from serial import SerialDevice
 from serial_runtime import OnSerialDevice, SerialRuntime
 
@@ -38,7 +39,9 @@ if CHOSEN == "sanitized":
     cupy.cuda.set_allocator(None)  # no pool
 
 needs_device = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="no g++ on this system")
-_ORDERS = {"any order": False} if ON_GPU else {"ascending": False, "descending": True}
+if CHOSEN == "races":
+    needs_device = needs_thread_sanitizer
+_ORDERS = {"any order": False} if ON_GPU or CHOSEN == "races" else {"ascending": False, "descending": True}
 both_orders = pytest.mark.parametrize("descending", _ORDERS.values(), ids=_ORDERS)
 
 
@@ -49,7 +52,11 @@ def launcher(descending: bool = False):
 
 @cache
 def _copying(descending: bool) -> Copying:
-    device = RacesRuntime(descending) if CHOSEN == "races" else make_runtime(int(descending))
+    if CHOSEN == "races":
+        device = RacesRuntime(descending)
+        atexit.register(device.close)
+    else:
+        device = make_runtime(int(descending))
     return Copying(device, guarded=CHOSEN != "sanitized")
 
 

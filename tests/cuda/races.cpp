@@ -11,8 +11,7 @@
 // races FILE NBYTES, the number of an open file and its size. It says where it has mapped it. A launch is the kernel's
 // name, blocks, threads, 1 for the descending order or 0, how many arguments, and the size and bits of each.
 int main(int, char** words) {
-  void* const memory =
-      mmap(nullptr, std::stoull(words[2]), PROT_READ | PROT_WRITE, MAP_SHARED, std::stoi(words[1]), 0);
+  void* const memory = mmap(nullptr, std::stoull(words[2]), PROT_READ | PROT_WRITE, MAP_SHARED, std::stoi(words[1]), 0);
   if (memory == MAP_FAILED) return 1;
   std::cout << reinterpret_cast<std::uintptr_t>(memory) << std::endl;
 

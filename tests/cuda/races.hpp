@@ -1,6 +1,6 @@
 // What the thread sanitizer is told of a serial grid: each thread of a block is one of its threads too, all that orders
-// them is what a barrier says, and blocks are not ordered at all. So it sees what threads of a block do without a barrier
-// between them, and what blocks do to each other, whatever order the grid walks in. Without it nothing is told.
+// them are barriers, and neighbouring blocks are not ordered at all. So it sees what threads of a block do without a
+// barrier between them, and what blocks do to each other, whatever order the grid walks in. Without it nothing is told.
 #pragma once
 
 #ifdef __SANITIZE_THREAD__
@@ -10,14 +10,15 @@
 
 // Of code that is the grid's own, not a kernel's.
 #define GQ_UNSEEN __attribute__((no_sanitize("thread")))
-// A block's own memory: each block runs on another thread of the system.
+// A block's own memory: blocks that are told apart run on different threads of the system.
 #define GQ_OF_BLOCK static thread_local
 
 namespace gq {
 namespace device {
 namespace races {
 
-constexpr unsigned kApart = 4;  // blocks that are told apart: the next ones are taken for continuations of these
+// As many blocks are told apart; all others are taken for continuations of one of these.
+constexpr unsigned kApart = 4;
 
 using Track = void*;
 GQ_UNSEEN static inline Track new_track() { return __tsan_create_fiber(0); }
@@ -31,7 +32,7 @@ struct Meeting {
 GQ_UNSEEN static inline void tell(Meeting& meeting) { __tsan_release(&meeting); }
 GQ_UNSEEN static inline void hear(Meeting& meeting) { __tsan_acquire(&meeting); }
 
-static inline void run_apart(void (*work)()) { std::thread(work).join(); }
+static inline void run_apart(void (*work)(unsigned), unsigned apart) { std::thread(work, apart).join(); }
 
 }  // namespace races
 }  // namespace device
@@ -56,7 +57,7 @@ struct Meeting {};
 static inline void tell(Meeting&) {}
 static inline void hear(Meeting&) {}
 
-static inline void run_apart(void (*work)()) { work(); }
+static inline void run_apart(void (*work)(unsigned), unsigned apart) { work(apart); }
 
 }  // namespace races
 }  // namespace device

@@ -3,27 +3,57 @@
 Its memory is a file that all of them map. A race is an AssertionError with what the sanitizer says.
 """
 
+from __future__ import annotations
+
 import contextlib
 import mmap
 import os
 import subprocess
 import tempfile
+from functools import cache
+from pathlib import Path
 
 import numpy as np
-from serial import built
+import pytest
+from serial import SANITIZED, built
 
 NBYTES = 1 << 28  # of memory; what nobody touches takes none
 FLAGS = ["-O1", "-g", "-fsanitize=thread"]
+
+
+@cache
+def _complaint() -> str:
+    """Why programs that the thread sanitizer watches do not run here; "" if they do."""
+    if SANITIZED:
+        return "one sanitizer at a time"
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program"
+        command = ["g++", "-fsanitize=thread", "-x", "c++", "-", "-o", program]
+        try:
+            subprocess.run(command, input="int main() {}", text=True, check=True, capture_output=True)
+            subprocess.run([program], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as problem:
+            return f"no program runs under the thread sanitizer: {problem} {getattr(problem, 'stderr', '')}"
+    return ""
+
+
+needs_thread_sanitizer = pytest.mark.skipif(bool(_complaint()), reason=_complaint())
 
 
 class RacesRuntime:
     """What Copying asks of a device. All memory is free again after each launch."""
 
     def __init__(self, descending: bool = False):
-        self._descending, self._file, self._programs = descending, tempfile.TemporaryFile(), {}
+        self._descending, self._programs = descending, {}
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._file.truncate(NBYTES)
         self._memory = np.frombuffer(mmap.mmap(self._file.fileno(), NBYTES), np.uint8)
         self._taken = 0
+
+    def close(self) -> None:
+        for program in self._programs.values():
+            program.close()
+        self._file.close()
 
     @contextlib.contextmanager
     def active(self):
@@ -65,7 +95,7 @@ class Program:
 
     def __init__(self, family: str, file: int):
         environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1 report_thread_leaks=0"}
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [built(family, "races.cpp", FLAGS), str(file), str(NBYTES)], pass_fds=[file], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
@@ -85,3 +115,7 @@ class Program:
             self._said.seek(0)
             raise AssertionError(self._said.read().decode())
         return answer
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._said.close()

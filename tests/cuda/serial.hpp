@@ -45,7 +45,7 @@ struct Fiber {
 // Meetings of the threads of one block. At a barrier all tell before any hears; the next one is another meeting, at
 // which nobody tells before all have heard of this one.
 struct Meetings {
-  races::Meeting begin, block[2], warp[kMostThreads / 32][2];
+  races::Meeting begin[2], block[2], warp[kMostThreads / 32][2];
 };
 
 struct SerialGrid {
@@ -53,6 +53,7 @@ struct SerialGrid {
   bool descending;
   Fiber* fibers;  // of the block
   Meetings* meetings;
+  races::Meeting *begin, *next_begin;  // the next one is that of the next block these fibers run
   std::uint64_t exchanged[32][32];  // by warp and lane
   Place scheduler;
   void (*work)(void*);
@@ -129,7 +130,9 @@ GQ_UNSEEN static inline unsigned ballot(bool bit) {
   return bits;
 }
 
-static inline void atomic_or(std::uint32_t* word, std::uint32_t bits) { __atomic_fetch_or(word, bits, __ATOMIC_RELAXED); }
+static inline void atomic_or(std::uint32_t* word, std::uint32_t bits) {
+  __atomic_fetch_or(word, bits, __ATOMIC_RELAXED);
+}
 static inline void atomic_add(std::uint32_t* word, std::uint32_t number) {
   __atomic_fetch_add(word, number, __ATOMIC_RELAXED);
 }
@@ -141,8 +144,9 @@ static inline double square_root(double v) { return std::sqrt(v); }
 
 GQ_UNSEEN static inline void fiber_main() {
   for (;;) {
-    races::hear(grid_now.meetings->begin);
+    races::hear(*grid_now.begin);
     grid_now.work(grid_now.argument);
+    races::tell(*grid_now.next_begin);
     races::tell(grid_now.end);
     wait_as(State::finished);
   }
@@ -188,7 +192,7 @@ GQ_UNSEEN static inline void run_block() {
   const unsigned threads = grid_now.threads, warps = threads / 32;
   grid_now.scheduler.begun = true;
   grid_now.scheduler.track = races::this_track();
-  races::tell(grid_now.meetings->begin);
+  races::tell(*grid_now.begin);
   do
     for (unsigned k = 0; k < warps; ++k) {
       const unsigned begin = 32 * (grid_now.descending ? warps - 1 - k : k);
@@ -197,15 +201,25 @@ GQ_UNSEEN static inline void run_block() {
   while (!all_are(State::finished, 0, threads));
 }
 
-GQ_UNSEEN static inline void prepare_block(unsigned block) {
+GQ_UNSEEN static inline void prepare_block(unsigned block, unsigned apart) {
   grid_now.block = block;
-  grid_now.fibers = grid_now.all_fibers[block % races::kApart];
-  grid_now.meetings = &grid_now.all_meetings[block % races::kApart];
+  grid_now.fibers = grid_now.all_fibers[apart];
+  grid_now.meetings = &grid_now.all_meetings[apart];
+  grid_now.begin = &grid_now.meetings->begin[block / races::kApart % 2];
+  grid_now.next_begin = &grid_now.meetings->begin[1 - block / races::kApart % 2];
   for (unsigned thread = 0; thread < grid_now.threads; ++thread) {
     Fiber& fiber = grid_now.fibers[thread];
     if (!fiber.stack) make_fiber(fiber);
     fiber.state = State::ready;
     fiber.second_warp_barrier = fiber.second_block_barrier = false;
+  }
+}
+
+// Every kApart-th block, from the one of this number on.
+GQ_UNSEEN static inline void run_blocks(unsigned apart) {
+  for (unsigned k = apart; k < grid_now.blocks; k += races::kApart) {
+    prepare_block(grid_now.descending ? grid_now.blocks - 1 - k : k, apart);
+    run_block();
   }
 }
 
@@ -217,10 +231,7 @@ GQ_UNSEEN static inline void run_grid(unsigned blocks, unsigned threads, bool de
   grid_now.descending = descending;
   grid_now.work = work;
   grid_now.argument = argument;
-  for (unsigned k = 0; k < blocks; ++k) {
-    prepare_block(descending ? blocks - 1 - k : k);
-    races::run_apart(run_block);
-  }
+  for (unsigned apart = 0; apart < races::kApart; ++apart) races::run_apart(run_blocks, apart);
   races::hear(grid_now.end);
 }
 

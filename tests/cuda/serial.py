@@ -30,13 +30,17 @@ def library(family: str) -> ctypes.CDLL:
 
 
 def built(family: str, source: str, flags: list[str]) -> Path:
-    """The family's kernels within a source, compiled once for all processes and sessions, until a source changes."""
+    """The family's kernels within a source, compiled once for all processes and sessions, until a source changes.
+
+    A family may also be the path of another .cu file, without its ending.
+    """
     kernels = " ".join(f"KERNEL({name})" for name in sources.kernels(family))
     definitions = [f'-DFAMILY="{family}.cu"', f"-DKERNELS={kernels}"]
     flags = [*STANDARD, *flags]
     texts = [path.read_text() for path in sorted(HERE.glob("*.[ch]pp"))]
-    key = hashlib.sha256(repr((sources.options(), texts, source, flags)).encode()).hexdigest()[:16]
-    found = CACHE / f"{family}-{key}"
+    about = sources.options(), sources.source(family), texts, source, flags
+    key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    found = CACHE / f"{Path(family).name}-{key}"
     if not found.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         fresh = found.with_suffix(f".{os.getpid()}")
