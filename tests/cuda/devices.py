@@ -4,12 +4,15 @@ serial (default)
     kernels as a serial grid, on the tests' own arrays.
 copied
     the same, but in memory that is reached by copies only, as a GPU's is.
+races
+    the same, and the thread sanitizer watches the kernels.
 cuda
     a GPU, by way of CuPy; an error where there is none.
 sanitized
     the same for compute-sanitizer: each array is an allocation of its own, so that it sees where one ends.
 """
 
+import atexit
 import os
 import shutil
 from functools import cache
@@ -18,6 +21,7 @@ import numpy as np
 import pytest
 from copying import Copying
 from plain import same_bits
+from races import RacesRuntime, needs_thread_sanitizer
 from serial import SerialDevice
 from serial_runtime import OnSerialDevice, SerialRuntime
 
@@ -25,8 +29,9 @@ from gqallreduce import dlpack
 from gqallreduce.cuda import runtime
 
 CHOSEN = os.environ.get("GQALLREDUCE_TEST_DEVICE", "serial")
-if CHOSEN not in ("serial", "copied", "cuda", "sanitized"):
-    raise ValueError(f"got GQALLREDUCE_TEST_DEVICE={CHOSEN}, expected serial, copied, cuda or sanitized")
+KNOWN = ("serial", "copied", "races", "cuda", "sanitized")
+if CHOSEN not in KNOWN:
+    raise ValueError(f"got GQALLREDUCE_TEST_DEVICE={CHOSEN}, expected one of {', '.join(KNOWN)}")
 ON_GPU = CHOSEN in ("cuda", "sanitized")
 if ON_GPU:
     import cupy
@@ -34,7 +39,9 @@ if CHOSEN == "sanitized":
     cupy.cuda.set_allocator(None)  # no pool
 
 needs_device = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="no g++ on this system")
-_ORDERS = {"any order": False} if ON_GPU else {"ascending": False, "descending": True}
+if CHOSEN == "races":
+    needs_device = needs_thread_sanitizer
+_ORDERS = {"any order": False} if ON_GPU or CHOSEN == "races" else {"ascending": False, "descending": True}
 both_orders = pytest.mark.parametrize("descending", _ORDERS.values(), ids=_ORDERS)
 
 
@@ -45,7 +52,12 @@ def launcher(descending: bool = False):
 
 @cache
 def _copying(descending: bool) -> Copying:
-    return Copying(make_runtime(int(descending)), guarded=CHOSEN != "sanitized")
+    if CHOSEN == "races":
+        device = RacesRuntime(descending)
+        atexit.register(device.close)
+    else:
+        device = make_runtime(int(descending))
+    return Copying(device, guarded=CHOSEN != "sanitized")
 
 
 def make_runtime(device: int = 0):

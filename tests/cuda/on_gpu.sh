@@ -70,13 +70,11 @@ sanitized() {
     "${PYTEST[@]}" -x --junitxml="$OUT/$tool.xml" "$@"
 }
 
-# Every kernel on units of every kind; what reads arbitrary bytes under memcheck alone.
+# Arbitrary bytes and whole calls under memcheck alone.
 sanitize() {
-  local every='cut_anywhere or of_spans or measures or lifted or few_values or more_units or more_tiles or equal_candid'
-  every+=' or each_region or subtracted or added or sent_as and 4097 or cast and 4097'
-  sanitized memcheck 240 tests/cuda -k "$every or any_ or faults or small_sizes or leading_dimension"
-  sanitized racecheck 150 tests/cuda --ignore=tests/cuda/test_device.py -k "$every"
-  sanitized synccheck 60 tests/cuda --ignore=tests/cuda/test_device.py -k "$every"
+  sanitized memcheck 240 tests/cuda -k "races or few_values or any_ or faults or small_sizes or leading_dimension"
+  sanitized racecheck 150 tests/cuda -m races
+  sanitized synccheck 60 tests/cuda -m races
   sanitized initcheck 90 tests/cuda/test_device.py -k "small_sizes or other_dtypes"
 }
 

@@ -16,29 +16,37 @@ from gqallreduce.layout import Grid, Region
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "build" / "serial"
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # under `make sanitize` the kernels are checked as well
+STANDARD = ["-std=c++17", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra", "-Werror"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-FLAGS = [
-    *("-std=c++17", "-O2", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
-    *(SANITIZERS if SANITIZED else []),
-]
+LIBRARY = ["-O2", "-shared", "-fPIC", *(SANITIZERS if SANITIZED else [])]
 
 
 @cache
 def library(family: str) -> ctypes.CDLL:
-    """The family's kernels; compiled once for all processes and sessions, until a source changes."""
+    """The family's kernels."""
+    found = ctypes.CDLL(built(family, "serial.cpp", LIBRARY))
+    found.launch.restype = ctypes.c_bool
+    return found
+
+
+def built(family: str, source: str, flags: list[str]) -> Path:
+    """The family's kernels within a source, compiled once for all processes and sessions, until a source changes.
+
+    A family may also be the path of another .cu file, without its ending.
+    """
     kernels = " ".join(f"KERNEL({name})" for name in sources.kernels(family))
     definitions = [f'-DFAMILY="{family}.cu"', f"-DKERNELS={kernels}"]
-    texts = "".join((HERE / name).read_text() for name in ("serial.hpp", "serial.cpp"))
-    key = hashlib.sha256(repr((sources.options(), texts, FLAGS)).encode()).hexdigest()[:16]
-    built = CACHE / f"{family}-{key}.so"
-    if not built.exists():
+    flags = [*STANDARD, *flags]
+    texts = [path.read_text() for path in sorted(HERE.glob("*.[ch]pp"))]
+    about = sources.options(), sources.source(family), texts, source, flags
+    key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    found = CACHE / f"{Path(family).name}-{key}"
+    if not found.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        fresh = built.with_suffix(f".{os.getpid()}")
+        fresh = found.with_suffix(f".{os.getpid()}")
         includes = [f"-I{sources.FOLDER}", f"-I{HERE}"]
-        subprocess.run(["g++", *FLAGS, *includes, *definitions, HERE / "serial.cpp", "-o", fresh], check=True)
-        fresh.rename(built)
-    found = ctypes.CDLL(built)
-    found.launch.restype = ctypes.c_bool
+        subprocess.run(["g++", *flags, *includes, *definitions, HERE / source, "-o", fresh], check=True)
+        fresh.rename(found)
     return found
 
 

@@ -181,7 +181,7 @@ both_signs = pytest.mark.parametrize("separate", [False, True], ids=["joint", "s
 @both_orders
 @both_signs
 @every_scope
-@pytest.mark.parametrize("pi", [1, 64, 10**6])
+@pytest.mark.parametrize("pi", [1, pytest.param(64, marks=pytest.mark.races), 10**6])
 @pytest.mark.parametrize("grid", [(4096, 1), (40000, 2), (70, 1)], ids=str)
 def test_vectors_are_selected_from_at_once_and_encoded_piece_by_piece(grid, pi, scope, separate, descending):
     n = 40001 if grid[0] > 100 else 9001
@@ -192,7 +192,7 @@ def test_vectors_are_selected_from_at_once_and_encoded_piece_by_piece(grid, pi, 
             assert read(launcher(descending), wire, Span(piece), scale, add)
 
 
-@both_signs
+@pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.races)], ids=["joint", "separate"])
 def test_more_units_than_a_scan_takes_at_once(separate):
     n = 5000 * 8
     check(floats(1, n, "steps"), None, in_pieces(n, 8, 1, pieces=2, block=9999), 300, "matrix", separate)

@@ -69,6 +69,7 @@ def test_every_kind_of_levels_with_both_norms(levels, l2):
     check(floats(2, n, "wide"), floats(3, n), levels, l2, start, bucket, shift=3)
 
 
+@pytest.mark.races
 @both_orders
 @every_norm
 @pytest.mark.parametrize("place", PLACES, ids=str)

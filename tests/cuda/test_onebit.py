@@ -50,6 +50,7 @@ def check(x, e, place, descending=False, shift=0):
     assert found[0] == 0
 
 
+@pytest.mark.races
 @both_orders
 @every_place
 def test_large_regions_cut_anywhere(place, descending):
