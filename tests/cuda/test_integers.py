@@ -245,9 +245,10 @@ def test_regions_as_a_vector_is_cut_into_them():
     assert check_read(message, 1.5, 1, span, ways=[(False, 1.0, False)])
 
 
+@pytest.mark.races
 def test_a_span_of_more_tiles_than_the_scan_takes_at_once():
-    span = span_of([1] * 1500)
-    assert check_read(check_sums(integers(1, 1500, 3), 1.5, 3, span), 1.5, 3, span)
+    span = span_of([1] * 1100)
+    assert check_read(check_sums(integers(1, 1100, 3), 1.5, 3, span), 1.5, 3, span)
 
 
 def test_a_span_of_no_values_has_no_bytes():
@@ -311,7 +312,8 @@ def sparse(n, gaps, codes, width, count):
         (1000, [3, 0, 255, 255], [5], 1, 3),  # fewer
         (600, [3, 0, 255, 255, 85], [5], 1, 3),  # beyond the tile
         (601, [3, 0, 255, 255, 85], [5], 1, 3),
-        (1000, [3] + [255] * 60000, [1], 1, 1),  # what follows the last entry may be long
+        # What follows the last entry may be long.
+        pytest.param(1000, [3] + [255] * 60000, [1], 1, 1, marks=pytest.mark.races),
         (4096, [0] * 4096, [0] * 1024, 2, 4096),
         (4096, [0] * 4097, [0] * 1025, 2, 4097),
         (4096, [0] * 4095 + [1], [0] * 1024, 2, 4096),
@@ -325,7 +327,7 @@ def sparse(n, gaps, codes, width, count):
         (4096, [255] * 16 + [15], [1], 1, 1),
         (4096, [255] * 16 + [16], [1], 1, 1),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, int) else f"{len(value)} long",
 )
 def test_sparse_tiles_that_no_encoder_writes_faults_among_them(n, gaps, codes, width, count):
     wire = sparse(n, gaps, codes, width, count)
