@@ -55,10 +55,8 @@ static inline void write_errors(const Team& team, const float* x, const float* e
                                 const SignMeans& means) {
   for (std::size_t done = 0; done < n; done += team.capacity) {
     const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
-    if (n > team.capacity) {
-      team.sync();
-      team.stage(x + done, e ? e + done : e, count);
-    }
+    // Each thread reads what it staged itself.
+    if (n > team.capacity) team.stage(x + done, e ? e + done : e, count);
     for (std::size_t i = 4 * team.rank; i < count; i += 4 * team.size) {
       Four<float> v = load_four<float>(team.tile + i, count - i);
       for (float& number : v.number) number -= mean_of(means, number);
