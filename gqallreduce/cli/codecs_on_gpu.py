@@ -18,7 +18,7 @@ from gqallreduce.processor import Host
 
 OPERATIONS = ("encode", "decode", "decode_add")
 BUFFERS = 7  # a ring each of inputs, sums, wires and two residuals; two for workspace, and room for what CuPy keeps
-LEVELS_TARGET, TARGETS = 0.5, {"onebit": 0.5, "adaptive": 0.25}
+LEVELS_TARGET, TARGETS = 0.5, {"onebit": 0.5, "terngrad": 0.5, "adaptive": 0.25}
 
 
 class OnGpu:
