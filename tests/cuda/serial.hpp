@@ -54,7 +54,7 @@ struct SerialGrid {
   Fiber* fibers;  // of the block
   Meetings* meetings;
   races::Meeting *begin, *next_begin;  // the next one is that of the next block these fibers run
-  std::uint64_t exchanged[32][32];  // by warp and lane
+  std::uint64_t exchanged[32][32];     // by warp and lane
   Place scheduler;
   void (*work)(void*);
   void* argument;
