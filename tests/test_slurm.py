@@ -59,7 +59,8 @@ def test_the_batch_file_for_gpus_binds_ranks_and_says_what_is_missing(tmp_path):
     srun.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     results = tmp_path / "results"
-    env = {**environment(), "PATH": path, "PYTHON": sys.executable, "OUTPUT": str(results), "CUDA_VISIBLE_DEVICES": ""}
+    given = {"PYTHON": sys.executable, "OUTPUT": str(results), "CUDA_VISIBLE_DEVICES": "", "MPI": "pmix"}
+    env = {**environment(), "PATH": path, **given}
     command = ["bash", "slurm/gpu.sbatch"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=100)
     assert done.returncode == 2

@@ -47,9 +47,14 @@ def compare(comm, scheme, how, shape=SHAPE, dtype="float32", order="C", average=
     return allreduce, oracle
 
 
-@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("scheme", schemes(True))
-def test_every_scheme_gives_the_hosts_bits(comm, scheme, how):
+def test_every_scheme_gives_the_hosts_bits_beside_ranks_on_the_host(comm, scheme):
+    compare(comm, scheme, "mixed")
+
+
+@pytest.mark.parametrize("how", ["staged", "aware"])
+@pytest.mark.parametrize("scheme", pairs(True))
+def test_messages_go_through_page_locked_memory_or_are_given_to_mpi(comm, scheme, how):
     compare(comm, scheme, how)
 
 
