@@ -118,7 +118,7 @@ $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py'
 sanitize: $(SANITIZED)/.complete
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
-	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest $(SANITIZE_TESTS) && $(BIN)/pytest tests/cuda -k "any_bytes or faults"'
+	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
 	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) -n auto tests/cuda -m races
 
 # What only a GPU can show; without one they say so and end well.

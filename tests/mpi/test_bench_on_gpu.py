@@ -40,7 +40,7 @@ def arguments(*words):
     """What `bench` gets from the command line; a few rounds of one small size."""
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
-    few = ["--device", "cuda", "--min", "48", "--max", "48", "--repetitions", "2", "--schemes", *SCHEMES]
+    few = ["--device", "cuda", "--min", "24", "--max", "24", "--repetitions", "1", "--schemes", *SCHEMES]
     return parser.parse_args([*few, *words])
 
 
@@ -48,7 +48,7 @@ def arguments(*words):
 def test_the_benchmark_equals_the_host_writes_and_draws(folder, comm, capsys, aware):
     if aware == "yes" and ON_GPU and not mpi_is_cuda_aware():
         pytest.skip("this MPI takes no pointers to GPU memory")
-    words = ["--cuda-aware", aware, "--max", "96", "--check", "--output", str(folder / "sums")]
+    words = ["--cuda-aware", aware, "--max", "48", "--check", "--output", str(folder / "sums")]
     assert bench.run_on(comm, arguments(*words)) == 0
     if comm.rank > 0:
         return
@@ -61,7 +61,7 @@ def test_the_benchmark_equals_the_host_writes_and_draws(folder, comm, capsys, aw
     ways = {"yes": "from GPU to GPU", "no": "through host memory"}
     assert ways[aware] in machine["dense"]
     names = {f"{dense.DEFAULT} of host copies", f"{dense_on_gpu.EXACT} on GPUs", *SCHEMES}
-    for side in (48, 96):
+    for side in (24, 48):
         assert {row["scheme"] for row in rows if row["side"] == side} >= names
     for row in rows:
         assert row["dense"] is (row["scheme"] not in SCHEMES)
