@@ -13,7 +13,7 @@ RANKS := 1 2 3 4 5 8
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
 EXTRAS := test,bench,mpich
-RANKS := 1 3 4
+RANKS := 1 3
 else
 $(error MPI=$(MPI) is not known; use MPI=openmpi or MPI=mpich)
 endif
