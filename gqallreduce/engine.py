@@ -218,7 +218,7 @@ class _Receiving:
         item.received += got
         item.parts_left -= 1
         if not item.parts_left:
-            item.arrived(item.received)
+            item.nbytes = item.received
         lane.post_receives()
         return True
 

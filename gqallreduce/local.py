@@ -132,5 +132,5 @@ class _Lane:
         if item.nbytes is None and box:
             data = box.popleft()
             item.room[: len(data)] = data
-            item.arrived(len(data))
+            item.nbytes = len(data)
             self.worker.spent.bytes_received += len(data)

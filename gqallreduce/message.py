@@ -61,11 +61,12 @@ class Parcel:
 class Expected:
     """A message that is due, received into `room[:bound]`; `nbytes` is None until it is there, and it is ready."""
 
-    __slots__ = ("bound", "lane", "nbytes", "parts_left", "ready", "received", "receiving", "room", "source")
+    __slots__ = ("bound", "lane", "nbytes", "parts_left", "received", "receiving", "room", "source")
 
     def __init__(self, source: int, lane: int, room, bound: int, receiving):
         self.source, self.lane, self.room, self.bound, self.receiving = source, lane, room, bound, receiving
-        self.nbytes, self.received, self.ready = None, 0, False
+        self.nbytes, self.received = None, 0
 
-    def arrived(self, nbytes: int) -> None:
-        self.nbytes, self.ready = nbytes, True
+    @property
+    def ready(self) -> bool:
+        return self.nbytes is not None

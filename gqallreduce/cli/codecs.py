@@ -73,12 +73,15 @@ def _place(arguments):
 
 def _all_sizes(place, texts, sizes, repetitions, report):
     """Rows of all sizes that fit, shown size by size and written."""
-    found = []
-    for nbytes in [nbytes for nbytes in sizes if place.too_large(nbytes)]:
-        report.say(f"left out: {size_text(nbytes)}, {place.too_large(nbytes)}")
-        sizes = [size for size in sizes if size != nbytes]
-    with report.progress(len(sizes) * len(place.variants)) as progress:
-        for nbytes in sizes:
+    found, fitting = [], []
+    for nbytes in sizes:
+        reason = place.too_large(nbytes)
+        if reason:
+            report.say(f"left out: {size_text(nbytes)}, {reason}")
+        else:
+            fitting.append(nbytes)
+    with report.progress(len(fitting) * len(place.variants)) as progress:
+        for nbytes in fitting:
             rows = []
             for variant in place.variants:
                 progress.show(f"{size_text(nbytes)}, {variant}")
