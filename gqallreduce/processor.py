@@ -129,7 +129,7 @@ class Host:
         return room[at:stop]
 
     def give_wire(self, wire) -> None:
-        """Nothing reads it after what was asked for until now."""
+        """Nothing reads this wire, or head, after what was asked for until now."""
 
     def give_room(self, room) -> None:
         self.workspace.give(room)

@@ -244,6 +244,7 @@ class Worker:
             if receipt is not None and not receipt.ready:
                 yield [receipt]
             header = self._accept(head, arrived, at, lane, arrival.wire)
+            self.processor.give_wire(head)
             nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
             if arrival.sends:
                 self.wires.forward((lane, *arrival.wire), arrived.room, at, nbytes, arrival.sends, alone)

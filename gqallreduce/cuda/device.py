@@ -39,7 +39,7 @@ class Device:
         self.workspace = Workspace(runtime.empty)
         self._messages = Returned(Workspace(runtime.empty if aware else runtime.pinned), runtime)
         self._outcomes = Workspace(runtime.pinned)
-        self._lent: dict[int, object] = {}
+        self._lent: dict[int, tuple] = {}  # by id of what was lent: (its pool, the whole array)
         self.arithmetic = None
         with self.active(None, None):
             self.arithmetic = Arithmetic(self)
@@ -155,7 +155,7 @@ class Device:
         first = room[at : min(at + frame.SIZE, stop)]
         if not self.aware:
             return first, None
-        head = np.empty(0, np.uint8) if not len(first) else self._outcomes.take(len(first))[: len(first)]
+        head = self.lend(len(first), self._outcomes)
         self.runtime.download(head, first)
         return head, Arriving(self.runtime.event())
 
@@ -167,18 +167,19 @@ class Device:
         return lent
 
     def give_wire(self, wire) -> None:
-        whole = self._lent.pop(id(wire), None)
-        if whole is not None:
-            self.workspace.give(whole)
+        pool, whole = self._lent.pop(id(wire), (None, None))
+        if pool is not None:
+            pool.give(whole)
 
     def give_room(self, room) -> None:
         self._messages.give(room)
 
-    def lend(self, nbytes: int):
-        """Exactly so many bytes of the workspace, until they are given to `give_wire`."""
-        whole = self.workspace.take(nbytes)
+    def lend(self, nbytes: int, pool: Workspace | None = None):
+        """Exactly so many bytes of a pool, by default the workspace, until they are given to `give_wire`."""
+        pool = pool or self.workspace
+        whole = pool.take(nbytes)
         lent = whole[:nbytes]
-        self._lent[id(lent)] = whole
+        self._lent[id(lent)] = pool, whole
         return lent
 
 

@@ -4,7 +4,7 @@ grid whose stream runs late or on a GPU, with every schedule, alone and beside r
 import numpy as np
 import pytest
 from devices import OnDevice, make_runtime, needs_device, use_devices
-from serial_runtime import SerialRuntime
+from serial_runtime import OnSerialDevice, SerialRuntime
 
 from gqallreduce import frame, local
 from gqallreduce.buffer import Buffer
@@ -221,3 +221,19 @@ def test_a_call_that_failed_leaves_nothing_for_the_next():
         search()
     for left in (device.arithmetic.status, device.arithmetic._histograms):
         assert not device.on_host(left).any()
+
+
+@pytest.mark.parametrize("aware", [False, True])
+def test_page_locked_memory_is_used_again(aware, monkeypatch):
+    devices = [Device(SerialRuntime(rank), aware) for rank in range(3)]
+    allreduce = LocalAllreduce("direct/onebit/ef", 3, processors=devices)
+    asked = []
+    for step in range(4):
+        allreduce([OnSerialDevice(array) for array in inputs(step, 3, (21, 60))], key="w")
+        if step == 1:
+            for device in devices:
+                pinned = device.runtime.empty
+                monkeypatch.setattr(
+                    device._outcomes, "_allocate", lambda nbytes, pinned=pinned: asked.append(nbytes) or pinned(nbytes)
+                )
+    assert asked == []
