@@ -1,4 +1,4 @@
-"""The public object: one scheme on one communicator, with what it owes, its workspace and its statistics.
+"""The public object: one scheme on one communicator, with its residuals, its workspace and its statistics.
 
 A call checks its arguments, agrees with the other ranks once per key, runs a Worker through the engine, and only when
 all has gone well lets the new residuals and counters replace the old ones.
@@ -6,44 +6,59 @@ all has gone well lets the new residuals and counters replace the old ones.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
 
-from gqallreduce import frame
-from gqallreduce.agreement import FIELDS, agree, compare_replicas
+from gqallreduce import arguments, frame
+from gqallreduce.agreement import agree, compare_replicas
 from gqallreduce.buffer import Buffer
-from gqallreduce.checkpoint import form_in, load, save
-from gqallreduce.dense import dense_invalid, dense_on
+from gqallreduce.checkpoint import load, save
+from gqallreduce.dense import Dense, dense_on
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.failure import ALIKE, give_up
 from gqallreduce.hashing import hash64
 from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
-from gqallreduce.memory import Memory
+from gqallreduce.link import Link
+from gqallreduce.memory import Memory, State
 from gqallreduce.processor import Processors
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
 
 
 @dataclass(slots=True)
-class Key:
-    """What is known of a key: the form of its buffers (None for the key None) and how many calls succeeded."""
+class Call:
+    """One call on a link.
 
-    form: tuple | None
-    step: int = 0
+    name
+        in words, for errors.
+    told
+        all ranks know how it ended, though this one raises an error.
+    states
+        what its end replaces.
+    """
+
+    link: Link
+    name: str
+    told: bool = False
+    states: dict[str | None, State] = field(default_factory=dict)
 
 
 class Allreduce:
     """Quantized allreduce over a communicator: `allreduce(buf, key="fc1.weight")` sums in place over all ranks.
 
+    Making one is collective. Close it, or use it in a `with` statement, to give the communicator's duplicate back.
+
     scheme
         text such as "direct/onebit/ef", or a Scheme; ValueError says what is wrong with it.
     comm
-        an mpi4py communicator, default COMM_WORLD; making the first object of a communicator is collective.
+        an mpi4py communicator, default COMM_WORLD.
     average
         multiply the sum by 1/P. Residuals stay in units of the sum.
     seed
@@ -75,13 +90,11 @@ class Allreduce:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.memory, self._processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
-        self._keys: dict[str | None, Key] = {}
-        self._kinds: dict[tuple, Kind] = {}
-        self._calls = 0
-        self._failed: BaseException | None = None
+        self._calls, self._failures_in_step = 0, 0
+        self._unusable: str | None = None
         self._making = Kinds(self.scheme, self.rank, self.size, self.average)
         self._home = home(self.comm)
-        self._home.connect(self.comm, self.timeout)
+        self._home.enter(self, self.timeout)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -103,94 +116,69 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        return self._guarded(self._call, buf, key, out)
+        return self._guarded(f"the call of key {key!r}", self._call, buf, key, out)
 
-    def _guarded(self, carry_out, *arguments):
-        """Refuse after a call that was given up half-way, and take note when one is."""
-        if self._failed is not None:
-            raise Error(f"this object is of no use after {type(self._failed).__name__}: {self._failed}; make a new one")
+    def _guarded(self, name: str, carry_out, *given):
+        """Carry a call out. If it cannot end, the other ranks are told, and this object refuses further calls."""
+        self._require_usable()
+        link = self._home.connect(self.timeout)
+        self._require_usable()  # the last call, which ended here, may have failed elsewhere
+        link.begin(self)
+        call = Call(link, name)
         try:
-            return carry_out(self._home.connect(self.comm, self.timeout), *arguments)
+            return carry_out(call, *given)
         except BaseException as error:
-            if self._home.link.broken:
-                self._fail(error)
-            raise
+            self._failures_in_step += 1
+            if call.told or isinstance(error, ALIKE) or self.memory.holds(call.states):
+                raise
+            raised = give_up(link, error, self.timeout, name)
+            self.fail(raised)
+            if raised is error:
+                raise
+            raise raised from (error if isinstance(error, MPI.Exception) else None)
 
-    def _call(self, link, buf, key, out):
+    def _call(self, call: Call, buf, key, out):
         began = perf_counter()
         try:
-            source, target = self._buffers(buf, out, key)
-        except (TypeError, ValueError, Error):  # Error: no way to the memory that the buffer is in
-            self._tell_invalid(link, key)
+            arguments.check_key(key, self.scheme)
+            known = self.memory.get(key)
+            source, target = arguments.buffers(buf, out, key, self._processors, known and known.form)
+        except Exception:
+            self._join_invalid(call)
             raise
-        place = (key, source.shape, source.order, source.dtype)
-        kind = self._kinds.get(place)
-        if kind is None or self.check == "always":
-            kind = self._agree(link, place, source.located is not None)
+        place = (key, *source.form)
+        kind = self._agreed(call, place, source.located is not None)
         spent = Spent(kind.what, kind.why)
         processor = self._processors.of(source)
         with processor.active(source.located, key):
-            self._run(link, kind, processor, source, target, place, spent)
+            self._run(call, kind, processor, source, target, place, spent)
         spent.total = perf_counter() - began
-        self._account(spent, source, key)
+        self._account(spent, source.nbytes, call.states[key])
         return buf if out is None else out
 
-    def _buffers(self, buf, out, key) -> tuple[Buffer, Buffer]:
-        """The call's Buffers, checked: everything that this rank can see for itself."""
-        if key is not None and not isinstance(key, str):
-            raise TypeError(f"key is a {type(key).__name__}, expected a string")
-        if key is None and self.scheme.feedback:
-            raise ValueError(f"{self.scheme} keeps a residual: give the buffer a key")
-        source = Buffer(buf)
-        source.arithmetic = self._processors.of(source).arithmetic
-        form = source.shape, source.order, source.dtype
-        known = self._keys.get(key)
-        if known is not None and known.form not in (None, form):
-            raise ValueError(f"key {key!r}: got shape, order, dtype {form}, expected {known.form} as before")
-        if out is None:
-            source.require_writable("buf")
-            return source, source
-        target = Buffer(out)
-        if target.device != source.device:
-            raise ValueError(f"out is {target.device}, expected {source.device} as buf")
-        target.arithmetic = source.arithmetic
-        target.require_writable("out")
-        if (target.shape, target.order, target.dtype) != form:
-            raise ValueError(f"out has {target.shape, target.order, target.dtype}, expected {form} as buf")
-        if target.overlaps_partly(source):
-            raise ValueError("out overlaps buf partly; expected the same memory or other memory")
-        return source, target
-
-    def _run(self, link, kind: Kind, processor, source, target, place, spent: Spent) -> None:
+    def _run(self, call: Call, kind: Kind, processor, source, target, place, spent: Spent) -> None:
         """Carry the call out and, if it succeeded, let what was written take effect."""
         key = place[0]
-        step = self._step(key)
-        owed, owing = self._residuals(link, kind, processor, source, key)
+        form = None if key is None else place[1:]
+        owed, after = None, self.memory.counted(key, form)
+        step = after.step - 1
+        if self.scheme.feedback:
+            owed, after = self.memory.next(key, form, source.size, processor)
+        owing = after.residual
         if kind.dense:
-            flaw = dense_on(processor, link, source, target, owed, owing, self, spent)
+            dense = Dense(call.link, kind.signature, self.average, self.timeout)
+            flaw = dense_on(processor, dense, source, target, owed, owing, spent)
         else:
             worker = self._making.worker(kind, processor)
-            flaw = self._quantized(link, kind, worker, source, target, owed, owing, step, spent)
+            flaw = self._quantized(call.link, kind, worker, source, target, owed, owing, step, spent)
         if flaw is not None:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
+        if self.verify and (self._calls + 1) % self.verify == 0:
+            compare_replicas(call.link, kind.signature, processor.on_host(target.array), self.timeout)
+        self._making.remember(place, kind)
+        call.states = {key: after}
+        self.memory.commit(call.states)
         self._calls += 1
-        if self.verify and self._calls % self.verify == 0:
-            compare_replicas(link, processor.on_host(target.array), self.timeout)
-        if self.scheme.feedback:
-            self.memory.commit(key)
-        form = None if key is None else place[1:]
-        self._keys.setdefault(key, Key(form)).step = step + 1
-
-    def _residuals(self, link, kind: Kind, processor, source, key) -> tuple:
-        """(owed, owing) of the key; if there is no memory for them, the other ranks learn that this one failed."""
-        if not self.scheme.feedback:
-            return None, None
-        try:
-            return self.memory.open(key, source.size, processor)
-        except BaseException:
-            if not kind.dense:
-                link.abort(link.next_call(), frame.REASON_FAILURE)
-            raise
 
     def _quantized(self, link, kind, worker, source, target, owed, owing, step, spent):
         worker.spent = spent
@@ -201,63 +189,121 @@ class Allreduce:
         finally:
             worker.end()
 
-    def _step(self, key) -> int:
-        """How many calls for the key have succeeded."""
-        return self._keys[key].step if key in self._keys else 0
+    def _account(self, spent: Spent, nbytes: int, state: State) -> None:
+        spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
+        self.stats.record(spent, state.norm)
 
-    def _fail(self, error: BaseException) -> None:
+    # --- agreement ---
+
+    def _agreed(self, call: Call, place: tuple, on_device: bool) -> Kind:
+        """What runs: known, or compared with the other ranks' calls and decided by rank 0.
+
+        A dense call is compared every time, since no message of it says whose it is.
+        """
+        known = self._making.find(place)
+        if known is not None and self.check == "first" and not known.dense:
+            return known
+        kind = known or self._making.propose(place, self.seed, self._home.group, on_device)
+        if self.size == 1:
+            return kind
+        names, state = self._making.choices(), self.memory.get(place[0])
+        step = 0 if state is None else state.step
+        chosen = names[agree(call.link, kind.hashes, step, names.index(kind.choice), self.timeout)]
+        return kind if chosen == kind.choice else self._making.instead(kind, chosen)
+
+    def _join_invalid(self, call: Call) -> None:
+        """This rank's own call is invalid: take part in the others' agreement, and tell them."""
+        if self.size == 1:
+            call.told = True
+            return
+        try:
+            agree(call.link, None, 0, 0, self.timeout)
+            call.told = True
+        except Exception as error:  # this rank raises what is wrong with its own call
+            self.fail(give_up(call.link, error, self.timeout, call.name))
+
+    # --- the end of an object ---
+
+    def _require_usable(self) -> None:
+        if self._unusable is not None:
+            raise Error(f"this object cannot be used any more {self._unusable}; make a new one on all ranks")
+
+    def fail(self, error: BaseException) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
-        self._failed = error
+        self._end(f"after {type(error).__name__}: {error}")
+
+    def _end(self, why: str) -> None:
+        if self._unusable is None:
+            self._unusable = why
         cached = self._home.cached
         for name in [name for name, each in cached.items() if each is self]:
             del cached[name]
 
-    def _account(self, spent: Spent, source: Buffer, key) -> None:
-        itemsize = 2 if source.dtype in ("float16", "bfloat16") else int(source.dtype[5:]) // 8
-        spent.dense_bytes = 2 * (self.size - 1) / self.size * source.size * itemsize
-        if self.scheme.feedback:
-            spent.norm = lambda: self.memory.norm(key)
-        self.stats.record(spent)
+    def close(self) -> None:
+        """No further calls. To be closed on all ranks; the last object of a communicator gives its duplicate back.
 
-    # --- agreement ---
+        What is left of residuals stays readable. Closing twice does nothing.
+        """
+        self._end("after close()")
+        self._home.leave(self)
 
-    def _agree(self, link, place, on_device: bool) -> Kind:
-        """Compare this call with the other ranks', decide what runs, and remember it."""
-        key, shape, order, dtype = place
-        choice, why = self._making.choose(shape, dtype, on_device)
-        values = (key, self.scheme.resolved(), shape, dtype, order, self.average, self.seed, frame.VERSION)
-        hashes = {name: hash64(value) for name, value in zip(FIELDS, values, strict=True)}
-        if self.size > 1:
-            names = self._making.choices()
-            choice = names[agree(link, hashes, names.index(choice), self.timeout)]
-        kind = self._kinds.get(place)
-        if kind is None:
-            signature = hash64(*hashes.values(), choice)
-            stream = hash64(self.seed, key)
-            kind = self._kinds[place] = self._making.make(choice, why, signature, stream, shape, order, dtype)
-        return kind
+    def __enter__(self) -> Allreduce:
+        return self
 
-    def _tell_invalid(self, link, key) -> None:
-        """This rank's own call is invalid: join the agreement so marked, or abort the call of a key that is known."""
-        if self.size == 1:
-            return
-        known = next((place for place in self._kinds if place[0] == key), None)
-        if known is None or self.check == "always":
-            agree(link, None, 0, self.timeout)
-        elif self._kinds[known].dense:
-            dense_invalid(link, known, self.timeout)
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    # --- several calls as one ---
+
+    @contextlib.contextmanager
+    def step(self):
+        """Calls made inside take effect together when the block ends, on all ranks, or not at all.
+
+        So a training step can be skipped after an error in its last key. Collective. If a rank leaves the block by an
+        error, or a call inside failed, no residual and no counter changes on any rank; `state_dict` in the block shows
+        what would be kept.
+        """
+        if self.memory.staging:
+            raise ValueError("a step of this object is under way; steps cannot be nested")
+        self._require_usable()
+        self._failures_in_step = 0
+        self.memory.stage()
+        try:
+            yield self
+            self._guarded("the end of a step", self._end_step)
+        except BaseException as error:
+            if not self._failures_in_step and self._unusable is None:
+                self._tell_that_step_failed(error)
+            raise
+        finally:
+            if self.memory.staging:
+                self.memory.unstage(keep=False)
+
+    def _tell_that_step_failed(self, error: BaseException) -> None:
+        """This rank left the block by an error of its own: the others learn it in their next call."""
+        if isinstance(error, Exception):
+            self._guarded("the end of a step", self._join_invalid)
         else:
-            link.abort(link.next_call(), frame.REASON_ARGUMENTS)
+            self.fail(give_up(self._home.connect(self.timeout), error, self.timeout, "the end of a step"))
 
-    # --- what is owed ---
+    def _end_step(self, call: Call) -> None:
+        if self._failures_in_step:
+            self._join_invalid(call)
+            raise Error("a call of this step failed: nothing of the step is kept")
+        if self.size > 1:
+            hashes = self._making.hashes(("end of step", *self.memory.staged_steps), self.seed)
+            agree(call.link, hashes, 0, 0, self.timeout)
+        self.memory.unstage(keep=True)
+
+    # --- residuals ---
 
     def _form_of(self, key: str) -> tuple:
-        if not self.scheme.feedback or key not in self._keys:
+        if key not in self.memory:
             raise KeyError(f"no residual for key {key!r}" if self.scheme.feedback else f"{self.scheme} has no /ef")
-        return self._keys[key].form
+        return self.memory.get(key).form
 
     def residual(self, key: str) -> np.ndarray:
-        """A copy of what this rank owes for the key: float32, in the buffer's shape and memory, in units of the sum.
+        """A copy of this rank's residual of the key: float32, in the buffer's shape and memory, in units of the sum.
 
         Raises KeyError for an unknown key or without /ef.
         """
@@ -266,27 +312,56 @@ class Allreduce:
             return self.memory.owed(key).copy().reshape(shape, order=order)
 
     def flush(self, key: str | None = None):
-        """Pay what is owed: the exact sum (or average) over ranks of the residuals, which are then zero. Collective.
+        """The exact sum (or average) over ranks of the residuals, which are then zero. Collective.
 
-        Returns float32 in the buffer's shape, alike on all ranks; without a key, a dict of all keys, in sorted order.
-        Raises KeyError for an unknown key or without /ef; `flush()` without /ef is {}.
+        Returns float32 in the buffer's shape, alike on all ranks; without a key, a dict of all keys, in sorted order,
+        all of which are zero then, or after an error none. Raises KeyError for an unknown key or without /ef;
+        NonFiniteError if a sum overflows; `flush()` without /ef is {}.
         """
-        if key is None:
-            return {each: self.flush(each) for each in self.memory if each in self._keys}
-        return self._guarded(self._flush, key)
+        if key is None and not self.scheme.feedback:
+            return {}
+        name = "flush()" if key is None else f"flush({key!r})"
+        paid = self._guarded(name, self._flush, key)
+        return paid if key is None else paid[key]
 
-    def _flush(self, link, key: str) -> np.ndarray:
+    def _flush(self, call: Call, key: str | None) -> dict[str, np.ndarray]:
+        try:
+            keys = list(self.memory) if key is None else [key]
+            forms = [self._form_of(each) for each in keys]
+        except Exception:
+            self._join_invalid(call)
+            raise
+        if self.size > 1:
+            steps = tuple(self.memory.get(each).step for each in keys)
+            hashes = self._making.hashes(("flush", *zip(keys, forms, strict=True)), self.seed)
+            agree(call.link, hashes, steps, 0, self.timeout)
+        paid, spent = {}, {}
+        for number, each in enumerate(keys):
+            if number:
+                call.link.begin(self)
+            paid[each], spent[each] = self._flushed(call, each)
+        call.states = {each: self.memory.zeroed(each) for each in keys}
+        self.memory.commit(call.states)
+        for each in keys:
+            self._account(spent[each], paid[each].nbytes, call.states[each])
+        return paid
+
+    def _flushed(self, call: Call, key: str) -> tuple[np.ndarray, Spent]:
+        """The exact sum of a key's residuals, and what it cost; changes nothing."""
         shape, order, _ = self._form_of(key)
-        processor = self.memory.home(key)
+        processor, began = self.memory.home(key), perf_counter()
         with processor.active(None, key):
             total = self.memory.owed(key).copy()
-            kind = self._making.exact(total.size, hash64("flush", key, self.scheme.resolved(), shape, self.average))
+            signature = hash64("flush", key, self.scheme.resolved(), shape, self.average)
+            kind = self._making.exact(total.size, signature)
+            spent = Spent(kind.what, kind.why)
             buffer, worker = Buffer.of_vector(total, processor), self._making.worker(kind, processor)
-            flaw = self._quantized(link, kind, worker, buffer, buffer, None, None, self._keys[key].step, Spent())
+            step = self.memory.get(key).step
+            flaw = self._quantized(call.link, kind, worker, buffer, buffer, None, None, step, spent)
             if flaw is not None:
                 raise NonFiniteError(None, key, flaw[1])
-            self.memory.clear(key)
-            return total.reshape(shape, order=order)
+            spent.total = perf_counter() - began
+            return total.reshape(shape, order=order), spent
 
     def _residual_norm(self) -> float:
         return math.hypot(*map(self.memory.norm, self.memory))
@@ -299,12 +374,11 @@ class Allreduce:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()` of the same scheme, rank and P. ValueError otherwise; then nothing has changed."""
-        load(self, state)
+        load(self, state, self._processors.host)
 
-    def restore(self, seed: int, keys: dict, residuals: dict[str, np.ndarray]) -> None:
-        """Replace all keys: checked entries of a state, and their residuals as vectors in memory order."""
-        self.seed, self.memory = seed, Memory()
-        self._kinds.clear()
-        self._keys = {key: Key(form_in(entry), entry["step"]) for key, entry in keys.items()}
-        for key, residual in residuals.items():
-            self.memory.set(key, residual, self._processors.host)
+    def restore(self, seed: int, states: dict[str | None, State]) -> None:
+        """Replace all keys by the States of a checkpoint."""
+        memory = Memory()
+        memory.commit(states)
+        self.seed, self.memory = seed, memory
+        self._making.clear()

@@ -116,6 +116,16 @@ class Buffer:
         """In words, where it is."""
         return "in host memory" if self.located is None else f"on CUDA device {self.located.device}"
 
+    @property
+    def form(self) -> tuple:
+        """(shape, order, dtype): what one key has from call to call."""
+        return self.shape, self.order, self.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of its elements, gaps not counted."""
+        return self.size * self._memory.dtype.itemsize
+
     def require_writable(self, name: str) -> None:
         if self.readonly:
             hint = "; pass out=" if name == "buf" else ""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
+
+from gqallreduce.buffer import FLOATS
+from gqallreduce.memory import Memory, State
 
 VERSION = 1
 
@@ -10,13 +15,12 @@ VERSION = 1
 def save(allreduce) -> dict:
     """What `Allreduce.state_dict` returns: residuals as copies in their buffers' shapes, and step counters."""
     keys = {}
-    for key, known in allreduce._keys.items():
-        keys[key] = {"step": known.step}
-        if known.form is not None:
-            shape, order, dtype = known.form
-            keys[key].update(shape=shape, order=order, dtype=dtype)
-        if key in allreduce.memory:
-            keys[key]["residual"] = allreduce.memory.home(key).on_host(allreduce.residual(key))
+    for key, state in allreduce.memory.states.items():
+        keys[key] = {"step": state.step}
+        if state.form is not None:
+            keys[key].update(zip(("shape", "order", "dtype"), state.form, strict=True))
+        if state.residual is not None:
+            keys[key]["residual"] = state.processor.on_host(allreduce.residual(key))
     return {
         "version": VERSION,
         "scheme": allreduce.scheme.resolved(),
@@ -27,8 +31,8 @@ def save(allreduce) -> dict:
     }
 
 
-def load(allreduce, state: dict) -> None:
-    """Check all of `state` first, then take it over."""
+def load(allreduce, state: dict, processor) -> None:
+    """Check all of `state` first, then take it over at once. ValueError says what does not fit."""
     if not isinstance(state, dict):
         raise ValueError(f"got {type(state).__name__}, expected the dict that state_dict() gave on this rank")
     mine = {
@@ -40,17 +44,42 @@ def load(allreduce, state: dict) -> None:
     for name, expected in mine.items():
         if state.get(name) != expected:
             raise ValueError(f"state has {name} {state.get(name)!r}, expected {expected!r}")
-    residuals = {key: _residual(key, entry) for key, entry in state["keys"].items() if "residual" in entry}
-    allreduce.restore(state["seed"], state["keys"], residuals)
+    seed = _integer("seed", state.get("seed"))
+    keys = state.get("keys")
+    if not isinstance(keys, dict):
+        raise ValueError(f"state has keys of type {type(keys).__name__}, expected a dict of keys")
+    feedback = allreduce.scheme.feedback
+    allreduce.restore(seed, {key: _state(key, entry, feedback, processor) for key, entry in keys.items()})
 
 
-def form_in(entry: dict) -> tuple | None:
-    """(shape, order, dtype) of a key's entry; None for the key None, which is bound to no form."""
-    return (tuple(entry["shape"]), entry["order"], entry["dtype"]) if "shape" in entry else None
+def _state(key, entry, feedback: bool, processor) -> State:
+    """The State of an entry; its residual shares no memory with it."""
+    if not isinstance(entry, dict) or not (key is None or isinstance(key, str)):
+        raise ValueError(f"key {key!r}: got {type(entry).__name__}, expected a string and its dict")
+    step = _integer(f"step of key {key!r}", entry.get("step"))
+    if step < 0:
+        raise ValueError(f"state has step {step} of key {key!r}, expected 0 or more")
+    if key is None:
+        return Memory.loaded(None, step, None, processor, key)
+    missing = {"shape", "order", "dtype", *(["residual"] if feedback else [])} - entry.keys()
+    if missing:
+        raise ValueError(f"key {key!r}: the state lacks {', '.join(sorted(missing))}")
+    form = tuple(_integer(f"shape of key {key!r}", each) for each in entry["shape"]), entry["order"], entry["dtype"]
+    if form[2] not in FLOATS:
+        raise ValueError(f"key {key!r}: got dtype {form[2]!r}, expected one of {', '.join(FLOATS)}")
+    return Memory.loaded(form, step, _residual(key, entry, form) if feedback else None, processor, key)
 
 
-def _residual(key, entry: dict) -> np.ndarray:
+def _residual(key, entry: dict, form: tuple) -> np.ndarray:
+    shape, order, _ = form
     residual = np.asarray(entry["residual"], np.float32)
-    if residual.shape != tuple(entry["shape"]) or not np.isfinite(residual).all():
-        raise ValueError(f"key {key!r}: residual of shape {residual.shape}, expected finite of {entry['shape']}")
-    return residual.reshape(-1, order=entry["order"]).copy()
+    if residual.shape != shape or not np.isfinite(residual).all():
+        raise ValueError(f"key {key!r}: residual of shape {residual.shape}, expected finite of {shape}")
+    return residual.reshape(-1, order=order).copy()
+
+
+def _integer(name: str, value) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"state has {name} {value!r}, expected an integer") from None

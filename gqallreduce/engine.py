@@ -16,9 +16,10 @@ import numpy as np
 from mpi4py import MPI
 
 from gqallreduce import frame
-from gqallreduce.errors import Error, MismatchError, TimeoutError
-from gqallreduce.link import LISTEN, REQUESTS, Link, abandoned, pause, wait
+from gqallreduce.errors import TimeoutError
+from gqallreduce.link import MEASURE, REQUESTS, Link
 from gqallreduce.message import Expected, ForeignFrame, Parcel, Receipt
+from gqallreduce.waiting import LISTEN, SPIN, abandon
 
 POLL = 100e-6
 LOOKS = 32
@@ -43,9 +44,7 @@ class Engine:
 
     def __init__(self, link: Link, worker, timeout: float):
         self.link, self.worker, self.timeout = link, worker, timeout
-        self.since = link.began  # nobody can have waited for this call before the last one began here
-        self.call = link.next_call()
-        self.tag = link.tag(self.call, worker.signature)
+        self.tag = link.tag(0, worker.signature)
         self.most = message_most()
         share = max(1, REQUESTS // 2 // min(worker.lanes, worker.lanes_at_once))
         self.lanes = [_Lane(self, lane, share) for lane in range(worker.lanes)]
@@ -53,32 +52,21 @@ class Engine:
         self.owners: list = []
 
     def run(self) -> None:
-        """Carry the call out. Errors are raised after the peers have been told by abort frames."""
+        """Carry the call out. ForeignFrame if a peer has given it up or makes another one."""
         try:
-            self._agree()
+            self._measure()
             self._run()
-        except ForeignFrame as foreign:
-            if foreign.header is None:  # whoever aborts has told all
-                self.link.abort(self.call, frame.REASON_MISMATCH)
-            raise self._foreign(foreign) from None
-        except BaseException as error:
-            reason = frame.REASON_TIMEOUT if isinstance(error, TimeoutError) else frame.REASON_FAILURE
-            self.link.abort(self.call, reason)
-            raise
         finally:
             self._leave()
 
-    def _agree(self) -> None:
+    def _measure(self) -> None:
         """The one number that some codecs need of all ranks before they begin."""
         number = self.worker.measure()
         if number is None:
             return
-        largest, peers = np.array([number]), set(range(self.link.size)) - {self.link.rank}
-        if peers:
-            began = time.perf_counter()
-            request = self.link.comm.Iallreduce(MPI.IN_PLACE, [largest, MPI.DOUBLE], MPI.MAX)
-            wait(request, self.timeout, self.link, lambda: self.link.listen(self.call, self.tag, peers))
-            self.worker.spent.wait += time.perf_counter() - began
+        began = time.perf_counter()
+        largest = self.link.largest(self.tag + MEASURE, np.array([number]), self.timeout, self.tag)
+        self.worker.spent.wait += time.perf_counter() - began
         self.worker.agreed(float(largest[0]))
 
     def _run(self) -> None:
@@ -105,21 +93,22 @@ class Engine:
                 heard = after
             if ready is None:
                 if not completed:
-                    pause(busy)
-                    if after - listened > LISTEN:
-                        self.link.listen(self.call, self.tag, self._due())
+                    if after - busy > SPIN:
+                        os.sched_yield()
+                    if after - listened > LISTEN and self.link.size > 1:
+                        self.link.listen(self.tag)
                         listened = after
                     if after - heard > self.timeout:
                         raise TimeoutError(self.timeout, self._silent())
                 spent.wait += after - polled
             polled = after
-        if polled - self.since > self.timeout:
+        if polled - self.link.previous > self.timeout and self.link.size > 1:
             self._look_for_aborts()
 
     def _look_for_aborts(self) -> None:
-        """Who comes late may have all it needs, but its peers gave up; MPI may take in one at a time."""
+        """A rank that comes late may have all it needs, but its peers gave up; MPI may take in one at a time."""
         for _ in range(min(4 + 2 * self.link.size, LOOKS)):
-            self.link.listen(self.call, self.tag, ())
+            self.link.listen()
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
@@ -169,20 +158,7 @@ class Engine:
         for request, owner in zip(self.requests, self.owners, strict=True):
             if isinstance(owner, _Receiving) and request != MPI.REQUEST_NULL:
                 request.Cancel()
-        abandoned.append((self.requests, self.owners))
-
-    def _foreign(self, foreign: ForeignFrame) -> Error:
-        header, source = foreign.header, foreign.source
-        self.link.broken = True
-        if header is None:
-            return MismatchError("frame", [source], "a message in mid-call belongs to another call")
-        if header.word == frame.REASON_TIMEOUT:
-            return TimeoutError(self.timeout, self._silent() or {source})
-        if header.word == frame.REASON_ARGUMENTS:
-            return MismatchError("arguments", [source], "its own call was invalid")
-        if header.word == frame.REASON_FAILURE:
-            return Error(f"rank {source} failed in mid-call; this object can no longer be used")
-        return MismatchError("frame", [source], "it met a message of another call")
+        abandon(self.requests, self.owners)
 
 
 class _Sending:

@@ -3,16 +3,19 @@
 offset  size  field
 0       2     magic "GQ"
 2       1     version of the wire format
-3       1     kind: 0 data, 1 not finite, 2 abort
-4       4     step of the key, modulo 2^32
-8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version)
-16      8     data: bytes that follow; not finite: C-order index; abort: reason
-24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; abort: rank that aborts
+3       1     kind: 0 data, 1 not finite; on the control channel 2 abort, 3 present, 4 absent, 5 meeting, 6 go
+4       4     step of the key, modulo 2^32; control: number of the call given up, or of calls made
+8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version);
+              control: which duplicate of the communicator
+16      8     data: bytes that follow; not finite: C-order index; abort: reason + 256 * rank that caused it;
+              control else: attempt to meet + 2^32 * duplicates that were started
+24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; control: sender
 28      2     hop of the encoding
 30      1     lane
 31      1     zero
 
-All integers are little-endian and unsigned. The header says *what*; the MPI tag says *when*.
+All integers are little-endian and unsigned. The header says *what*; the MPI tag says *when*. Frames of the control
+channel (control.py) are a header alone.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from gqallreduce.errors import WireError
 
 VERSION = 1
 SIZE = 32
-DATA, NOT_FINITE, ABORT = range(3)
+DATA, NOT_FINITE, ABORT, PRESENT, ABSENT, MEETING, GO = range(7)
+LARGEST_STEP = 2**32 - 1
 NO_RANK = 2**32 - 1
 REASON_MISMATCH, REASON_TIMEOUT, REASON_ARGUMENTS, REASON_FAILURE = 1, 2, 3, 4
 
@@ -44,7 +48,7 @@ class Header(NamedTuple):
     def write(self, buffer) -> None:
         """Into the first 32 bytes of a writable buffer."""
         kind, step, signature, word, rank, hop, lane = self
-        _LAYOUT.pack_into(buffer, 0, _MAGIC, VERSION, kind, step & 0xFFFFFFFF, signature, word, rank, hop, lane, 0)
+        _LAYOUT.pack_into(buffer, 0, _MAGIC, VERSION, kind, step & LARGEST_STEP, signature, word, rank, hop, lane, 0)
 
 
 def read(buffer) -> Header:
@@ -52,8 +56,13 @@ def read(buffer) -> Header:
     if len(buffer) < SIZE:
         raise WireError(f"a message of {len(buffer)} bytes is shorter than its {SIZE}-byte header")
     magic, version, kind, step, signature, word, rank, hop, lane, zero = _LAYOUT.unpack_from(buffer, 0)
-    if magic != _MAGIC or version != VERSION or kind > ABORT or zero:
+    if magic != _MAGIC or version != VERSION or kind > GO or zero:
         raise WireError(
             f"no frame of version {VERSION}: magic {magic!r}, version {version}, kind {kind}, last byte {zero}"
         )
     return Header(kind, step, signature, word, rank, hop, lane)
+
+
+def is_before(step: int, other: int) -> bool:
+    """Does one count come before another, both modulo 2^32 and less than 2^31 apart?"""
+    return (step - other) & LARGEST_STEP >= 1 << 31

@@ -5,22 +5,39 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from gqallreduce.allreduce import Allreduce
+from gqallreduce.errors import Error
 from gqallreduce.home import home
 from gqallreduce.scheme import Scheme
+
+OBJECTS_MOST = 64
 
 
 def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=None):
     """Sum (or average) `buf` over the ranks of `comm`, compressed by `scheme`; returns the object it wrote.
 
     See Allreduce for arguments and errors. The Allreduce is reused; `cached` finds it, for statistics and residuals.
+    At most 64 are kept per communicator: the oldest without /ef makes room, since it has no residual to lose.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     scheme = Scheme.parse(scheme)
     objects = home(comm).cached
     name = scheme, bool(average)
     if name not in objects:
+        _make_room(objects)
         objects[name] = Allreduce(scheme, comm=comm, average=average)
     return objects[name](buf, key=key, out=out)
+
+
+def _make_room(objects: dict) -> None:
+    if len(objects) < OBJECTS_MOST:
+        return
+    oldest = next((each for each in objects.values() if not each.scheme.feedback), None)
+    if oldest is None:
+        raise Error(
+            f"{OBJECTS_MOST} schemes with /ef are in use on this communicator, each with residuals; close some: "
+            "gq.cached(comm, scheme).close(), or use gq.Allreduce objects"
+        )
+    oldest.close()
 
 
 def cached(comm=None, scheme=None, average=False) -> Allreduce | None:

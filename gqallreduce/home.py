@@ -1,39 +1,133 @@
-"""What belongs to a communicator: its Link, and the objects that `quantized_allreduce` has made for it.
+"""What belongs to a communicator: its control channel, its Link, the objects that `quantized_allreduce` has made.
 
-Kept as an MPI attribute that a `Dup` by the user does not copy. Nothing is freed from a delete callback: MPI may be
-half gone by then.
+Kept as an MPI attribute that a `Dup` by the user does not copy. Its delete callback may not call MPI: what is to be
+freed then is put aside, and freed when the next object is made.
 """
 
 from __future__ import annotations
 
+import weakref
+
 from mpi4py import MPI
 
+from gqallreduce.control import Control
+from gqallreduce.errors import Error
+from gqallreduce.failure import explain
+from gqallreduce.hashing import hash64
 from gqallreduce.link import Link
+from gqallreduce.message import ForeignFrame
+from gqallreduce.waiting import tidy
 
 _keyval = None
+_to_free: list[Control] = []
 
 
 class Home:
-    """One per communicator."""
+    """One per communicator.
 
-    def __init__(self):
+    group
+        a hash of the communicator's ranks as ranks of COMM_WORLD: part of the random streams.
+    cached
+        (scheme, average) -> Allreduce.
+    """
+
+    def __init__(self, comm):
+        self._comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.control: Control | None = None
         self.link: Link | None = None
         self.cached: dict[tuple, object] = {}
+        self.freed, self._open = False, weakref.WeakSet()
+        self.group = _group(comm)
 
-    def connect(self, comm, timeout: float) -> Link:
-        """The Link; a new one (collective) at first, and after the old one was broken by an aborted call."""
+    def enter(self, owner, timeout: float) -> None:
+        """Make the Link ready for one more object; collective."""
+        collect()
+        self._meet(timeout)
+        self._open.add(owner)
+
+    def leave(self, owner) -> None:
+        """One object less; with the last one the Link goes."""
+        self._open.discard(owner)
+        if not self._open:
+            self._drop()
+
+    def connect(self, timeout: float) -> Link:
+        """The Link for a call, which is made anew, by all ranks, if it is broken."""
+        if self.freed:
+            raise Error("the communicator was freed; make a new object on another one")
+        self._notice(timeout)
         if self.link is None or self.link.broken:
-            self.link = Link(comm, timeout)
+            self._meet(timeout)
         return self.link
+
+    def _notice(self, timeout: float) -> None:
+        """Did another rank give up the last call, which ended well here? Then its object is to refuse further ones."""
+        ended = None if self.link is None else self.link.ended_elsewhere()
+        if ended is not None and ended[0] is not None:
+            owner, abort = ended
+            owner.fail(explain(ForeignFrame(abort.rank, abort), self.rank, timeout, "a call that ended well here"))
+
+    def _meet(self, timeout: float) -> None:
+        if self.size == 1:
+            self.link = Link(self._comm, 1, None, timeout)
+            return
+        if self.control is None:
+            self.control = Control(self._comm)
+        self._notice(timeout)
+        link = self.link
+        if link is not None and link.broken:
+            self._drop()
+            link = None
+        try:
+            generation, comm = self.control.meet(*((0, 0) if link is None else (link.generation, link.calls)), timeout)
+        except ForeignFrame as foreign:
+            raise explain(foreign, self.rank, timeout, "the making of an object") from None
+        if comm is None:
+            return
+        self._drop()
+        try:
+            self.link = Link(comm, generation, self.control, timeout)
+        except BaseException:
+            self.control.give_up(generation)
+            raise
+
+    def _drop(self) -> None:
+        """Free the Link's communicator; what is under way on it MPI brings to its end."""
+        if self.link is not None and self.control is not None:
+            self.link.broken = True
+            if self.link.can_be_freed:
+                self.link.comm.Free()
+        self.link = None
+
+    def disown(self) -> None:
+        """The user frees the communicator."""
+        self.freed = True
+        self.cached.clear()
+        if self.control is not None:
+            _to_free.append(self.control)
 
 
 def home(comm, create: bool = True) -> Home | None:
     """The communicator's Home; local."""
     global _keyval
     if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval()
+        _keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, found: found.disown())
     found = comm.Get_attr(_keyval)
     if found is None and create:
-        found = Home()
+        found = Home(comm)
         comm.Set_attr(_keyval, found)
     return found
+
+
+def collect() -> None:
+    """Free the duplicates of communicators that the user has freed, and forget requests that are complete."""
+    tidy()
+    _to_free[:] = [control for control in _to_free if not control.release()]
+
+
+def _group(comm) -> int:
+    mine, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks = MPI.Group.Translate_ranks(mine, list(range(comm.size)), world)
+    mine.Free()
+    world.Free()
+    return hash64(*ranks)

@@ -1,120 +1,173 @@
-"""A communicator of our own: the count of calls made on it, their tags, collectives under a timeout, abort frames.
+"""A communicator of our own on which calls run: their count and tags, small exchanges, and how a call is given up.
 
 A tag says when (the call's place in their order, and the lane) and, in what bits are left, what (the call's signature).
 So a message of another call never matches a receive: MPIs have been seen to write past a room that is too small for
-what arrives. It is found by looking at what has come but was not asked for. Abort frames have a tag of their own.
+what arrives. It is found by looking at what has come but was not asked for. The first exchange of a call (`FIRST`) is
+of one size and has no signature in its tag, so that all calls that begin with one meet there.
 """
 
 from __future__ import annotations
 
-import os
 import time
+import weakref
 
 import numpy as np
 from mpi4py import MPI
 
 from gqallreduce import frame
-from gqallreduce.errors import TimeoutError
+from gqallreduce.control import Control
 from gqallreduce.hashing import hash64
 from gqallreduce.message import ForeignFrame
+from gqallreduce.waiting import Patience, finish
 
 REQUESTS = 64
-SPIN = 100e-6
-LISTEN = 2e-3
+FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # lanes of exchanges; those of data are below
+FIRST_WORDS = 20
 _LANES = 16
-_ABORTS = _LANES - 1  # no lane has this number
 _CALLS = 1024
-abandoned: list = []  # requests and buffers of broken calls: MPI may still look at them
 
 
 class Link:
     """A duplicate of a communicator that only this package talks on.
 
+    generation
+        which duplicate it is, counted from 1.
     broken
-        a call on it was given up half-way.
+        a call on it was given up half-way, here or elsewhere.
+    can_be_freed
+        no collective operation of MPI's is under way on it that was given up.
     near
         the ranks on this rank's host.
-    began
-        when (by time.perf_counter) the last call on it began.
+    began, previous
+        when (by time.perf_counter) this call began, and the one before it: no rank can have waited for this call
+        before that.
     """
 
-    def __init__(self, comm, timeout: float):
+    def __init__(self, comm, generation: int, control: Control | None, timeout: float):
         self.rank, self.size = comm.rank, comm.size
+        self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
-        self.broken = False
+        self.previous = self.began
+        self.broken, self.can_be_freed = False, True
+        self._owner = lambda: None
+        self._probed = 0
         self.statuses = [MPI.Status() for _ in range(REQUESTS)]
-        self.comm, request = comm.Idup()
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
-        wait(request, timeout, self)
-        self.near = self._same_host(timeout)
+        self._slot = 0
+        self.near = frozenset([0]) if control is None else self._same_host(timeout)
 
     def _same_host(self, timeout: float) -> frozenset[int]:
         """The ranks on this rank's host."""
-        mine = np.array([hash64(MPI.Get_processor_name())], np.uint64)
-        everyone = np.empty(self.size, np.uint64)
-        wait(self.comm.Iallgather([mine, MPI.UINT64_T], [everyone, MPI.UINT64_T]), timeout, self)
-        return frozenset(np.flatnonzero(everyone == mine).tolist())
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        host = np.array([hash64(MPI.Get_processor_name())], np.uint64)
+        everyone = self.gather(self.tag(NAMES), host, timeout)[:, 0]
+        return frozenset(np.flatnonzero(everyone == host).tolist())
 
-    def next_call(self) -> int:
-        """The lowest tag of the next call, which begins."""
-        call = self.calls % _CALLS * _LANES
-        self.calls, self.began = self.calls + 1, time.perf_counter()
-        return call
+    @property
+    def others(self) -> set[int]:
+        return set(range(self.size)) - {self.rank}
 
-    def tag(self, call: int, signature: int) -> int:
-        """The tag of a call's lane 0: above the call, as much of its signature as fits."""
-        return signature % self._signatures * _CALLS * _LANES + call
+    # --- calls ---
 
-    def abort(self, call: int, reason: int) -> None:
-        """An abort frame to every other rank, not waited for."""
+    def begin(self, owner) -> None:
+        """The next call begins, of the Allreduce `owner`."""
+        self._slot = self.calls % _CALLS * _LANES
+        self.calls, self.previous, self.began = self.calls + 1, self.began, time.perf_counter()
+        self._owner = weakref.ref(owner)
+
+    def tag(self, lane: int, signature: int = 0) -> int:
+        """The tag of a lane of this call: above the call, as much of its signature as fits."""
+        return signature % self._signatures * _CALLS * _LANES + self._slot + lane
+
+    def ended_elsewhere(self):
+        """(object, abort) if a peer gave up a call that ended well here: then the link is broken. None otherwise."""
+        if self.control is None or self.broken:
+            return None
+        self.control.read()
+        abort = self.control.abort_of(self.generation)
+        if abort is None or not frame.is_before(abort.step, self.calls):
+            return None
         self.broken = True
-        buffer = bytearray(frame.SIZE)
-        frame.Header(frame.ABORT, 0, 0, reason, self.rank).write(buffer)
-        peers = [rank for rank in range(self.size) if rank != self.rank]
-        requests = [self.comm.Isend([buffer, frame.SIZE, MPI.BYTE], to, call + _ABORTS) for to in peers]
-        abandoned.append((buffer, requests))
+        return self._owner(), abort
 
-    def listen(self, call: int, tag: int, sources) -> None:
-        """ForeignFrame if a peer has aborted this call, or if what came from one of `sources` belongs to another.
+    def abort(self, reason: int, concerned: int | None = None) -> None:
+        """Give this call up, and tell all other ranks why, and which rank caused it (by default this one)."""
+        if not self.broken:
+            self.broken = True
+            if self.control is not None:
+                concerned = self.rank if concerned is None else concerned
+                self.control.abort(self.generation, self.calls - 1, reason, concerned)
+
+    def listen(self, tag: int | None = None) -> None:
+        """ForeignFrame if a peer has given up this call or an earlier one, or makes another call instead.
+
+        tag
+            the tag of lane 0 of this call, once all that is to come for it has its signature.
+        """
+        self.control.read()
+        call = self.calls - 1
+        abort = self.control.abort_of(self.generation)
+        if abort is not None and not frame.is_before(call, abort.step):
+            raise ForeignFrame(abort.rank, abort)
+        for source, header in self.control.present.items():
+            if header.signature == self.generation and not frame.is_before(call, header.step):
+                raise ForeignFrame(source)  # it waits to meet, and has not made this call
+        if tag is not None:
+            self._look_for_other_calls(tag)
+
+    def _look_for_other_calls(self, tag: int) -> None:
+        """ForeignFrame if a peer begins another call with an exchange, or sent what is not of this call's signature.
 
         A peer's first message that nobody asked for tells enough: all that it sends in one call has one signature.
         """
         status = self.statuses[0]
-        if self.comm.Iprobe(MPI.ANY_SOURCE, call + _ABORTS, status):
-            source, buffer = status.Get_source(), bytearray(frame.SIZE)
-            self.comm.Recv([buffer, frame.SIZE, MPI.BYTE], source, call + _ABORTS)
-            raise ForeignFrame(source, frame.read(buffer))
-        for source in sources:
+        if self.comm.Iprobe(MPI.ANY_SOURCE, self._slot + FIRST, status):
+            words = np.zeros(FIRST_WORDS, np.uint64)
+            self.comm.Recv([words, MPI.BYTE], status.Get_source(), self._slot + FIRST)
+            raise ForeignFrame(status.Get_source(), invalid=bool(words[0]))
+        for _ in range(min(REQUESTS, self.size - 1)):
+            self._probed += 1
+            source = (self.rank + 1 + self._probed % (self.size - 1)) % self.size
             if self.comm.Iprobe(source, MPI.ANY_TAG, status):
-                lane = status.Get_tag() % _LANES
-                first = status.Get_tag() - lane
-                if first != tag and first % (_CALLS * _LANES) == call and lane != _ABORTS:
+                first = status.Get_tag() - status.Get_tag() % _LANES
+                if first != tag and first % (_CALLS * _LANES) == self._slot:
                     raise ForeignFrame(source)
 
-
-def wait(request, timeout: float, link: Link, look=None) -> None:
-    """Poll a collective's request; TimeoutError naming all other ranks after `timeout` seconds.
-
-    look
-        called now and then; may raise, which gives the collective up.
-    """
-    began = looked = time.perf_counter()
-    while not request.Test():
-        pause(began)
-        now = time.perf_counter()
+    def finish_collective(self, request, timeout: float, buffer) -> None:
+        """Wait for a collective operation of MPI's, which nothing can take back."""
         try:
-            if look is not None and now - looked > LISTEN:
-                looked = now
-                look()
-            if now - began > timeout:
-                raise TimeoutError(timeout, set(range(link.size)) - {link.rank})
+            finish([request], Patience(timeout), self.others, self.listen, buffer)
         except BaseException:
-            link.broken = True
-            abandoned.append(request)
+            self.can_be_freed = False
             raise
 
+    # --- small exchanges ---
 
-def pause(since: float) -> None:
-    """Spin at first, then let another process have the core."""
-    if time.perf_counter() - since > SPIN:
-        os.sched_yield()
+    def largest(self, tag: int, values: np.ndarray, timeout: float, of_call: int | None = None) -> np.ndarray:
+        """Element by element the largest value of all ranks, in ceil(log2 P) rounds."""
+        found, step = values.copy(), 1
+        while step < self.size:
+            came = np.empty_like(found)
+            self._swap(tag, step, found.copy(), came, timeout, of_call)
+            np.maximum(found, came, out=found)
+            step *= 2
+        return found
+
+    def gather(self, tag: int, values: np.ndarray, timeout: float) -> np.ndarray:
+        """The values of all ranks, a row each, in ceil(log2 P) rounds."""
+        rows, known = np.zeros((self.size, len(values)), values.dtype), 1
+        rows[0] = values  # row i is that of rank (this rank - i)
+        while known < self.size:
+            count = min(known, self.size - known)
+            came = np.empty_like(rows[:count])
+            self._swap(tag, known, rows[:count].copy(), came, timeout, None)
+            rows[known : known + count] = came
+            known += count
+        return rows[(self.rank - np.arange(self.size)) % self.size]
+
+    def _swap(self, tag: int, step: int, sent, came, timeout: float, of_call: int | None) -> None:
+        """Send to the rank `step` above and receive from the one `step` below."""
+        source, to = (self.rank - step) % self.size, (self.rank + step) % self.size
+        receive = self.comm.Irecv([came, MPI.BYTE], source, tag)
+        requests = [receive, self.comm.Isend([sent, MPI.BYTE], to, tag)]
+        finish(requests, Patience(timeout), {source}, lambda: self.listen(of_call), (sent, came), [receive])

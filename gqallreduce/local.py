@@ -28,6 +28,7 @@ class LocalAllreduce:
 
     def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0, processors=None):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
+        self.group = hash64(*range(size))  # like COMM_WORLD's
         self.processors = processors or [Host() for _ in range(size)]
         self.memory = [Memory() for _ in range(size)]
         self.spent = [Spent() for _ in range(size)]
@@ -41,12 +42,15 @@ class LocalAllreduce:
         for rank, processor in enumerate(self.processors):
             sources[rank].arithmetic = targets[rank].arithmetic = processor.arithmetic
         workers = [self._worker(rank, sources[rank]) for rank in range(self.size)]
-        step = self.steps.get(key, 0)
+        step, states = self.steps.get(key, 0), [{}] * self.size
         for rank, worker in enumerate(workers):
             owed = owing = None
             if self.scheme.feedback:
-                owed, owing = self.memory[rank].open(key, sources[rank].size, self.processors[rank])
-            worker.begin(sources[rank], targets[rank], owed, owing, hash64(self.seed, key), step, hash64(key))
+                form = sources[rank].shape, sources[rank].order, sources[rank].dtype
+                owed, after = self.memory[rank].next(key, form, sources[rank].size, self.processors[rank])
+                owing, states[rank] = after.residual, {key: after}
+            stream = hash64(self.seed, key, self.group)
+            worker.begin(sources[rank], targets[rank], owed, owing, stream, step, hash64(key))
         _agree(workers)
         _carry(workers, self.order)
         flaws = {worker.flaw for worker in workers}
@@ -56,9 +60,8 @@ class LocalAllreduce:
         flaw = flaws.pop()
         if flaw:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
-        for memory in self.memory:
-            if self.scheme.feedback:
-                memory.commit(key)
+        for memory, after in zip(self.memory, states, strict=True):
+            memory.commit(after)
         self.steps[key] = step + 1
         return arrays if out is None else out
 

@@ -9,10 +9,14 @@ from gqallreduce import frame
 
 
 class ForeignFrame(Exception):
-    """A message of another call in place of the one that was due, or an abort: then with its header."""
+    """A message of another call in place of the one that was due, or an abort: then with its header.
 
-    def __init__(self, source: int, header: frame.Header | None = None):
-        self.source, self.header = source, header
+    invalid
+        the other call is one whose arguments were invalid.
+    """
+
+    def __init__(self, source: int, header: frame.Header | None = None, invalid: bool = False):
+        self.source, self.header, self.invalid = source, header, invalid
 
 
 class Receipt:

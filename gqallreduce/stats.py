@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
@@ -23,7 +24,8 @@ class Spent:
     saturated
         values a codec had to clip.
     residual_norm
-        Euclidean norm of what this rank owes for the key (of all keys in `total`); 0.0 without /ef.
+        Euclidean norm of this rank's residual of the key after the call (in `total`: of all keys, now); 0.0 without
+        /ef. Computed when it is read, or before the residual's array is used again.
     """
 
     scheme: str = ""
@@ -71,7 +73,14 @@ class Statistics:
         self.last: Spent | None = None
         self.total = Spent(norm=self._norm)
 
-    def record(self, spent: Spent) -> None:
-        self.last = spent
+    def record(self, spent: Spent, norm: Callable[[], float] | None) -> None:
+        """A call has succeeded; `norm` is that of the residual that it left, None without /ef.
+
+        `last` is a copy: whatever else of the call refers to `spent` does not keep the norm, which costs a pass over
+        the residual when the norm is still kept as the array is used again.
+        """
+        self.last = copy.copy(spent)
+        if norm is not None:
+            self.last.norm = norm
         self.total.scheme = spent.scheme
         self.total.add(spent)

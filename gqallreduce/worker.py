@@ -271,7 +271,7 @@ class Worker:
         ours = (header.signature, header.step, header.lane) == (self.signature, self.step, lane)
         if header.kind == frame.DATA:
             ours = ours and header.rank == wire.author and at + frame.SIZE + header.word <= arrived.nbytes
-        if not ours or header.kind == frame.ABORT:
+        if not ours or header.kind > frame.NOT_FINITE:
             raise ForeignFrame(arrived.source)
         return header
 

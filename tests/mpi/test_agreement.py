@@ -37,9 +37,9 @@ def test_every_field_is_tried():
 def test_a_field_that_differs_is_named_on_every_rank(comm, field, last, monkeypatch):
     options, key, array = ODD[field]
     odd = comm.size - 1 if last else 0
-    right = make(comm)
+    right, other = make(comm), make(comm, **options)
     usual = right, "w", np.ones((6, 40), "f4")
-    mine = (make(comm, **options), key, array.copy(order="K")) if comm.rank == odd else usual
+    mine = (other, key, array.copy(order="K")) if comm.rank == odd else usual
     with monkeypatch.context() as patch:
         if field == "version" and comm.rank == odd:
             patch.setattr(frame, "VERSION", 2)

@@ -10,8 +10,8 @@ from ranks import TIMEOUT, inputs
 
 import gqallreduce as gq
 from gqallreduce import model
-from gqallreduce.link import abandoned
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.waiting import abandoned
 
 pytestmark = pytest.mark.mpi
 MIB = 1 << 20

@@ -1,0 +1,51 @@
+"""How a call that cannot end well ends: what the other ranks are told, and which error this rank raises."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from gqallreduce import frame
+from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError
+from gqallreduce.link import Link
+from gqallreduce.message import ForeignFrame
+
+# Raised after all ranks have learned the same, by every rank whose own call is valid: the link is as good as before.
+ALIKE = (NonFiniteError, MismatchError, ReplicaError)
+
+
+def give_up(link: Link, error: BaseException, timeout: float, call: str) -> BaseException:
+    """Break the link and tell the others, unless the error came from them; returns what this rank raises.
+
+    call
+        in words, what this rank was at.
+    """
+    if isinstance(error, ForeignFrame):
+        if error.header is not None:  # the rank that gave up has told all
+            link.broken = True
+        else:
+            link.abort(frame.REASON_ARGUMENTS if error.invalid else frame.REASON_MISMATCH, error.source)
+        return explain(error, link.rank, timeout, call)
+    if isinstance(error, TimeoutError):
+        link.abort(frame.REASON_TIMEOUT, min(error.ranks, default=link.rank))
+        return error
+    link.abort(frame.REASON_FAILURE)
+    if isinstance(error, MPI.Exception):
+        return Error(f"MPI failed in {call}: {error}")
+    return error
+
+
+def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Error:
+    """The error that a rank raises which met a foreign message or an abort."""
+    header, source = foreign.header, foreign.source
+    if header is None:
+        if foreign.invalid:
+            return MismatchError("arguments", [source], f"its own call was invalid, while this rank was at {call}")
+        return MismatchError("frame", [source], f"it made another call, while this rank was at {call}")
+    reason, concerned = header.word & 0xFF, header.word >> 8
+    if reason == frame.REASON_TIMEOUT:
+        return TimeoutError(timeout, {source if concerned == rank else concerned})
+    if reason == frame.REASON_ARGUMENTS:
+        return MismatchError("arguments", [concerned], f"its own call was invalid, while this rank was at {call}")
+    if reason == frame.REASON_MISMATCH:
+        return MismatchError("frame", [concerned], f"ranks made different calls; this rank was at {call}")
+    return Error(f"rank {source} failed in mid-call, while this rank was at {call}; make a new object on all ranks")
