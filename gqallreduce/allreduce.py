@@ -120,9 +120,9 @@ class Allreduce:
 
     def _guarded(self, name: str, carry_out, *given):
         """Carry a call out. If it cannot end, the other ranks are told, and this object refuses further calls."""
+        self._home.notice(self.timeout)
         self._require_usable()
         link = self._home.connect(self.timeout)
-        self._require_usable()  # the last call, which ended here, may have failed elsewhere
         link.begin(self)
         call = Call(link, name)
         try:

@@ -13,6 +13,8 @@ does no harm, whichever rank gave up, and where.
 
 from __future__ import annotations
 
+from collections import deque
+
 from mpi4py import MPI
 
 from gqallreduce import frame
@@ -34,45 +36,62 @@ class Control:
         self.present: dict[int, frame.Header] = {}
         self._aborts: dict[int, frame.Header] = {}
         self._go: frame.Header | None = None
-        self._attempts = 0
-        self._status, self._buffer = MPI.Status(), bytearray(frame.SIZE)
+        self._attempts, self._gave_up = 0, False
+        self._buffer, self._outgoing = bytearray(frame.SIZE), deque()
         self._comm, self._request = _duplicate(comm)
         self._duplicates: list[tuple] = []  # all ever started: (communicator, request)
 
     # --- messages ---
 
-    def _send(self, to: int, header: frame.Header) -> None:
-        buffer = bytearray(frame.SIZE)
-        header.write(buffer)
-        abandon([self._comm.Isend([buffer, frame.SIZE, MPI.BYTE], to, _TAG)], buffer)
+    def _send(self, peers, header: frame.Header) -> None:
+        self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
+        self._outgoing.extend([(peer, header) for peer in peers])
+        self._send_outgoing()
+
+    def _send_outgoing(self) -> None:
+        """What an exception keeps from being sent is sent when the channel is used again."""
+        while self._outgoing:
+            to, header = self._outgoing[0]
+            buffer = bytearray(frame.SIZE)
+            header.write(buffer)
+            abandon([self._comm.Isend([buffer, frame.SIZE, MPI.BYTE], to, _TAG)], buffer)
+            self._outgoing.popleft()
+
+    def _header(self, kind: int, generation: int, call: int, word: int) -> frame.Header:
+        return frame.Header(kind, call & frame.LARGEST_STEP, generation, word, self.rank)
+
+    def read(self) -> None:
+        """Take in all messages that have come.
+
+        The buffer begins with a zero once its message is noted, so that an exception in between loses none.
+        """
+        if self._request != MPI.REQUEST_NULL:
+            return
+        if self._outgoing:
+            self._send_outgoing()
+        while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG):
+            if not self._buffer[0]:
+                self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
+            self._note(frame.read(self._buffer, any_version=True))  # the first call compares versions
+            self._buffer[0] = 0
+
+    def _note(self, header: frame.Header) -> None:
+        if header.kind == frame.ABORT:
+            self._aborts[header.rank] = header
+        elif header.kind in (frame.PRESENT, frame.MEETING):
+            self.present[header.rank] = header
+        else:
+            self.present.pop(header.rank, None)
+            if header.kind == frame.GO:
+                self._go = header
 
     def give_up(self, generation: int) -> None:
         """Tell all other ranks that this one cannot use a new duplicate."""
         self.abort(generation, -1, frame.REASON_FAILURE, self.rank)
 
-    def _tell_others(self, kind: int, generation: int, call: int, word: int) -> None:
-        for peer in range(self.size):
-            if peer != self.rank:
-                self._send(peer, frame.Header(kind, call & frame.LARGEST_STEP, generation, word, self.rank))
-
-    def read(self) -> None:
-        """Take in all messages that have come."""
-        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, self._status):
-            source = self._status.Get_source()
-            self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], source, _TAG)
-            header = frame.read(self._buffer)
-            if header.kind == frame.ABORT:
-                self._aborts[source] = header
-            elif header.kind in (frame.PRESENT, frame.MEETING):
-                self.present[source] = header
-            else:
-                self.present.pop(source, None)
-                if header.kind == frame.GO:
-                    self._go = header
-
     def abort(self, generation: int, call: int, reason: int, concerned: int) -> None:
         """Tell all other ranks that this one has given up a call, for which reason, and which rank caused it."""
-        self._tell_others(frame.ABORT, generation, call, reason | concerned << 8)
+        self._send(self._others(), self._header(frame.ABORT, generation, call, reason | concerned << 8))
 
     def abort_of(self, generation: int) -> frame.Header | None:
         """The earliest abort of a call on a duplicate, None if there is none."""
@@ -108,11 +127,11 @@ class Control:
         """What rank 0 decides: the generation that calls run on from now."""
         word = self._attempts | len(self._duplicates) << 32
         if self.rank:
-            self._send(0, frame.Header(frame.PRESENT, calls & frame.LARGEST_STEP, generation, word, self.rank))
+            self._send([0], self._header(frame.PRESENT, generation, calls, word))
             while self._go is None or self._go.word != self._attempts:
                 self._wait(generation, calls, {0}, patience)
             return self._go.signature
-        self._tell_others(frame.MEETING, generation, calls, word)
+        self._send(self._others(), self._header(frame.MEETING, generation, calls, word))
         missing = self._others()
         while missing:
             self._wait(generation, calls, missing, patience)
@@ -127,42 +146,48 @@ class Control:
         started = max([len(self._duplicates), *(each.word >> 32 for each in said)])
         target = generation if sound and self.abort_of(generation) is None else started + 1
         for source, header in self.present.items():
-            self._send(source, frame.Header(frame.GO, 0, target, header.word & 0xFFFFFFFF, 0))
+            self._send([source], self._header(frame.GO, target, 0, header.word & 0xFFFFFFFF))
         self.present.clear()
         return target
 
     def _wait(self, generation: int, calls: int, due, patience: Patience) -> None:
         self.read()
         aborted = self.abort_of(generation) if generation else None
-        if aborted is not None and not frame.is_before(aborted.step, calls):
-            raise ForeignFrame(aborted.rank, aborted)  # a call that this rank has not made
+        if aborted is not None and aborted.word == frame.REASON_MISMATCH | self.rank << 8:
+            raise ForeignFrame(aborted.rank, aborted)  # it made a call while this rank came to meet
         patience.go_on(due)
 
     def _others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}
 
     def _withdraw(self) -> None:
-        if self.rank == 0:
-            self._tell_others(frame.ABSENT, 0, 0, self._attempts)
-        else:
-            self._send(0, frame.Header(frame.ABSENT, 0, 0, self._attempts, self.rank))
+        self._send([0] if self.rank else self._others(), self._header(frame.ABSENT, 0, 0, self._attempts))
 
     # --- duplicates ---
 
     def _reach(self, target: int, patience: Patience):
-        """Start duplications until there are `target` of them; the last one's communicator."""
-        while len(self._duplicates) < target:
+        """The communicator of duplicate number `target`.
+
+        One after the other: of two that were under way at once, Open MPI 5 was seen to complete neither.
+        """
+        while True:
+            if self._duplicates:
+                finish([self._duplicates[-1][1]], patience, self._others(), self.read)
+            if len(self._duplicates) == target:
+                return self._duplicates[-1][0]
             self._duplicates.append(_duplicate(self._comm))
-        comm, request = self._duplicates[target - 1]
-        finish([request], patience, self._others())
-        return comm
 
     def release(self) -> bool:
-        """Free what can be freed, once no call can come any more; False if MPI is still at one of them."""
-        left = [(comm, request) for comm, request in [(self._comm, self._request), *self._duplicates]]
-        if not all(request == MPI.REQUEST_NULL or request.Test() for _, request in left):
+        """Free what can be freed, once no call can come any more; False if MPI is still at one of them.
+
+        A rank that ever gave up keeps all: what it sent may not have been received (home.py, `_drop`).
+        """
+        if self._gave_up:
+            return True
+        all_of_them = [(self._comm, self._request), *self._duplicates]
+        if not MPI.Request.Testall([request for _, request in all_of_them]):
             return False
-        for comm, _ in left:
+        for comm, _ in all_of_them:
             if comm != MPI.COMM_NULL:
                 comm.Free()
         return True

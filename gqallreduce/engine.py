@@ -56,6 +56,9 @@ class Engine:
         try:
             self._measure()
             self._run()
+        except ForeignFrame as foreign:
+            foreign.due |= self._silent()
+            raise
         finally:
             self._leave()
 

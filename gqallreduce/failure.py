@@ -43,7 +43,7 @@ def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Erro
         return MismatchError("frame", [source], f"it made another call, while this rank was at {call}")
     reason, concerned = header.word & 0xFF, header.word >> 8
     if reason == frame.REASON_TIMEOUT:
-        return TimeoutError(timeout, {source if concerned == rank else concerned})
+        return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned})
     if reason == frame.REASON_ARGUMENTS:
         return MismatchError("arguments", [concerned], f"its own call was invalid, while this rank was at {call}")
     if reason == frame.REASON_MISMATCH:

@@ -51,12 +51,12 @@ class Header(NamedTuple):
         _LAYOUT.pack_into(buffer, 0, _MAGIC, VERSION, kind, step & LARGEST_STEP, signature, word, rank, hop, lane, 0)
 
 
-def read(buffer) -> Header:
-    """The header at the start of a buffer; WireError if it is none."""
+def read(buffer, any_version: bool = False) -> Header:
+    """The header at the start of a buffer; WireError if it is none, or of another version of the wire format."""
     if len(buffer) < SIZE:
         raise WireError(f"a message of {len(buffer)} bytes is shorter than its {SIZE}-byte header")
     magic, version, kind, step, signature, word, rank, hop, lane, zero = _LAYOUT.unpack_from(buffer, 0)
-    if magic != _MAGIC or version != VERSION or kind > GO or zero:
+    if magic != _MAGIC or (version != VERSION and not any_version) or kind > GO or zero:
         raise WireError(
             f"no frame of version {VERSION}: magic {magic!r}, version {version}, kind {kind}, last byte {zero}"
         )

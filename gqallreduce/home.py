@@ -36,31 +36,31 @@ class Home:
         self.control: Control | None = None
         self.link: Link | None = None
         self.cached: dict[tuple, object] = {}
-        self.freed, self._open = False, weakref.WeakSet()
+        self.freed, self._open = False, {}  # id -> weak reference
         self.group = _group(comm)
 
     def enter(self, owner, timeout: float) -> None:
         """Make the Link ready for one more object; collective."""
         collect()
         self._meet(timeout)
-        self._open.add(owner)
+        self._open[id(owner)] = weakref.ref(owner)
 
     def leave(self, owner) -> None:
         """One object less; with the last one the Link goes."""
-        self._open.discard(owner)
-        if not self._open:
+        self._open.pop(id(owner), None)
+        if not any(each() is not None for each in self._open.values()):
+            self._open.clear()
             self._drop()
 
     def connect(self, timeout: float) -> Link:
         """The Link for a call, which is made anew, by all ranks, if it is broken."""
         if self.freed:
             raise Error("the communicator was freed; make a new object on another one")
-        self._notice(timeout)
         if self.link is None or self.link.broken:
             self._meet(timeout)
         return self.link
 
-    def _notice(self, timeout: float) -> None:
+    def notice(self, timeout: float) -> None:
         """Did another rank give up the last call, which ended well here? Then its object is to refuse further ones."""
         ended = None if self.link is None else self.link.ended_elsewhere()
         if ended is not None and ended[0] is not None:
@@ -73,13 +73,12 @@ class Home:
             return
         if self.control is None:
             self.control = Control(self._comm)
-        self._notice(timeout)
-        link = self.link
-        if link is not None and link.broken:
-            self._drop()
-            link = None
+        self.notice(timeout)
+        if self.link is not None and (self.link.broken or self.control.abort_of(self.link.generation)):
+            self.link = None
+        mine = (0, 0) if self.link is None else (self.link.generation, self.link.calls)
         try:
-            generation, comm = self.control.meet(*((0, 0) if link is None else (link.generation, link.calls)), timeout)
+            generation, comm = self.control.meet(*mine, timeout)
         except ForeignFrame as foreign:
             raise explain(foreign, self.rank, timeout, "the making of an object") from None
         if comm is None:
@@ -92,11 +91,13 @@ class Home:
             raise
 
     def _drop(self) -> None:
-        """Free the Link's communicator; what is under way on it MPI brings to its end."""
-        if self.link is not None and self.control is not None:
-            self.link.broken = True
-            if self.link.can_be_freed:
-                self.link.comm.Free()
+        """Free the Link's communicator, unless it is broken.
+
+        On a broken one there may be messages that nothing received. They would match receives on a new communicator to
+        which the MPI gives the same internal number, as MPICH does.
+        """
+        if self.link is not None and self.control is not None and not self.link.broken:
+            self.link.comm.Free()
         self.link = None
 
     def disown(self) -> None:

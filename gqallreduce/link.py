@@ -34,8 +34,6 @@ class Link:
         which duplicate it is, counted from 1.
     broken
         a call on it was given up half-way, here or elsewhere.
-    can_be_freed
-        no collective operation of MPI's is under way on it that was given up.
     near
         the ranks on this rank's host.
     began, previous
@@ -48,7 +46,7 @@ class Link:
         self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
         self.previous = self.began
-        self.broken, self.can_be_freed = False, True
+        self.broken = False
         self._owner = lambda: None
         self._probed = 0
         self.statuses = [MPI.Status() for _ in range(REQUESTS)]
@@ -93,10 +91,10 @@ class Link:
     def abort(self, reason: int, concerned: int | None = None) -> None:
         """Give this call up, and tell all other ranks why, and which rank caused it (by default this one)."""
         if not self.broken:
-            self.broken = True
             if self.control is not None:
                 concerned = self.rank if concerned is None else concerned
                 self.control.abort(self.generation, self.calls - 1, reason, concerned)
+            self.broken = True
 
     def listen(self, tag: int | None = None) -> None:
         """ForeignFrame if a peer has given up this call or an earlier one, or makes another call instead.
@@ -134,12 +132,8 @@ class Link:
                     raise ForeignFrame(source)
 
     def finish_collective(self, request, timeout: float, buffer) -> None:
-        """Wait for a collective operation of MPI's, which nothing can take back."""
-        try:
-            finish([request], Patience(timeout), self.others, self.listen, buffer)
-        except BaseException:
-            self.can_be_freed = False
-            raise
+        """Wait for a collective operation of MPI's."""
+        finish([request], Patience(timeout), self.others, self.listen, buffer)
 
     # --- small exchanges ---
 

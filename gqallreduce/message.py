@@ -13,10 +13,13 @@ class ForeignFrame(Exception):
 
     invalid
         the other call is one whose arguments were invalid.
+    due
+        the ranks for which this one waited when it came.
     """
 
     def __init__(self, source: int, header: frame.Header | None = None, invalid: bool = False):
         self.source, self.header, self.invalid = source, header, invalid
+        self.due: set[int] = set()
 
 
 class Receipt:

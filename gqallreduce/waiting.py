@@ -8,6 +8,7 @@ import time
 from mpi4py import MPI
 
 from gqallreduce.errors import TimeoutError
+from gqallreduce.message import ForeignFrame
 
 SPIN = 100e-6
 LISTEN = 2e-3
@@ -46,7 +47,9 @@ def finish(requests: list, patience: Patience, due, listen=None, buffers=(), rec
     try:
         while not MPI.Request.Testall(requests):
             patience.go_on(due, listen)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, ForeignFrame):
+            error.due |= set(due)
         for request in receives:
             if request != MPI.REQUEST_NULL:
                 request.Cancel()

@@ -9,7 +9,7 @@ from gqallreduce.frame import Header
 
 headers = st.builds(
     Header,
-    kind=st.sampled_from([frame.DATA, frame.NOT_FINITE, frame.ABORT]),
+    kind=st.sampled_from(range(frame.GO + 1)),
     step=st.integers(0, 2**32 - 1),
     signature=st.integers(0, 2**64 - 1),
     word=st.integers(0, 2**64 - 1),
@@ -50,7 +50,7 @@ def test_the_step_wraps_at_32_bits():
     assert frame.read(written(Header(frame.DATA, 2**32 + 7, 0, 0, 0))).step == 7
 
 
-@pytest.mark.parametrize(("at", "value"), [(0, 0x48), (1, 0), (2, 0), (2, 2), (3, 3), (3, 255), (31, 1)])
+@pytest.mark.parametrize(("at", "value"), [(0, 0x48), (1, 0), (2, 0), (2, 2), (3, 7), (3, 255), (31, 1)])
 def test_what_is_no_frame_of_this_version_is_refused(at, value):
     data = bytearray(written(Header(frame.DATA, 1, 2, 3, 4, 5, 6)))
     data[at] = value
@@ -66,3 +66,12 @@ def test_any_bytes_are_a_header_or_refused(data):
         assert len(data) < frame.SIZE or data[:3] != b"GQ\x01" or data[3] > 2 or data[31]
         return
     assert written(header) == data[: frame.SIZE]
+
+
+def test_counts_that_wrap_have_an_order():
+    assert frame.is_before(3, 4)
+    assert not frame.is_before(4, 4)
+    assert not frame.is_before(5, 4)
+    assert frame.is_before(2**32 - 1, 0)
+    assert not frame.is_before(0, 2**32 - 1)
+    assert frame.is_before(-1, 0)

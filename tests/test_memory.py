@@ -1,4 +1,6 @@
-"""What is owed: two arrays per key, swapped only when a call has succeeded; and buffers that are lent again."""
+"""States of keys: replaced only when a call has succeeded, several at once; and buffers that are lent again."""
+
+import gc
 
 import numpy as np
 import pytest
@@ -11,51 +13,108 @@ from gqallreduce.processor import Host
 from gqallreduce.workspace import Workspace
 
 HOST = Host()
+FORM = ((3,), "C", "float32")
 
 
-def test_a_new_key_owes_nothing():
+def call(memory, key, values, commit=True):
+    """One call that leaves `values` as the residual; returns the residual before it and the State after it."""
+    owed, after = memory.next(key, FORM, 3, HOST)
+    owed = owed.copy()
+    after.residual[:] = values
+    if commit:
+        memory.commit({key: after})
+    return owed, after
+
+
+def test_a_new_key_has_a_residual_of_zeros_once_a_call_has_succeeded():
     memory = Memory()
-    owed, owing = memory.open("w", 5, HOST)
-    assert "w" in memory
-    assert "b" not in memory
-    assert owed.dtype == owing.dtype == np.float32
+    owed, after = call(memory, "w", 0, commit=False)
+    assert owed.dtype == after.residual.dtype == np.float32
     assert not owed.any()
-    assert not np.shares_memory(owed, owing)
+    assert "w" not in memory
+    assert memory.get("w") is None
+    memory.commit({"w": after})
+    assert "w" in memory
+    assert (memory.get("w").form, memory.get("w").step) == (FORM, 1)
 
 
-def test_what_was_written_is_owed_after_a_commit_only():
+def test_what_was_written_is_the_residual_after_a_commit_only():
     memory = Memory()
-    _, owing = memory.open("w", 3, HOST)
-    owing[:] = 1, 2, 3
-    assert not memory.owed("w").any()
-    again, scratch = memory.open("w", 3, HOST)
-    assert not again.any()
-    assert scratch is owing
-    memory.commit("w")
-    np.testing.assert_array_equal(memory.owed("w"), [1, 2, 3])
-    owed, owing = memory.open("w", 3, HOST)
-    owing[:] = 7
+    call(memory, "w", [1, 2, 3])
+    owed, failed = call(memory, "w", 7, commit=False)
     np.testing.assert_array_equal(owed, [1, 2, 3])
+    np.testing.assert_array_equal(memory.owed("w"), [1, 2, 3])
+    assert memory.holds({"w": memory.get("w")})
+    assert not memory.holds({"w": failed})
+    owed, _ = call(memory, "w", 9)
+    np.testing.assert_array_equal(owed, [1, 2, 3])
+    assert memory.get("w").step == 2
+
+
+def test_a_call_takes_no_new_array_once_there_are_two():
+    memory = Memory()
+    arrays = {id(call(memory, "w", step)[1].residual) for step in range(6)}
+    assert len(arrays) == 2
+
+
+def test_a_failed_first_call_leaves_nothing():
+    """Also no form: the next first call may have another shape."""
+    memory = Memory()
+    call(memory, "w", 1, commit=False)
+    owed, _ = memory.next("w", ((5,), "C", "float32"), 5, HOST)
+    assert owed.shape == (5,)
 
 
 def test_keys_are_apart_and_sorted():
     memory = Memory()
     for key in ("w", "b", "a"):
-        memory.open(key, 2, HOST)[1][:] = ord(key)
-    memory.commit("b")
+        call(memory, key, ord(key))
     assert list(memory) == ["a", "b", "w"]
     assert memory.owed("b")[0] == ord("b")
-    assert not memory.owed("w").any()
-
-
-def test_set_and_clear():
-    memory = Memory()
-    memory.set("w", np.array([4, 5], np.float32), HOST)
-    np.testing.assert_array_equal(memory.open("w", 2, HOST)[0], [4, 5])
-    memory.clear("w")
-    assert not memory.owed("w").any()
     with pytest.raises(KeyError):
-        memory.owed("b")
+        memory.owed("c")
+
+
+def test_a_residual_may_be_loaded_and_set_to_zero():
+    memory = Memory()
+    memory.commit({"w": Memory.loaded(FORM, 4, np.array([4, 5, 6], np.float32), HOST, "w")})
+    zeroed = memory.zeroed("w")
+    np.testing.assert_array_equal(memory.owed("w"), [4, 5, 6])
+    memory.commit({"w": zeroed})
+    assert not memory.owed("w").any()
+    assert memory.get("w").step == 4
+
+
+def test_calls_of_a_step_take_effect_together_or_not_at_all():
+    memory = Memory()
+    call(memory, "a", 1)
+    for keep in (False, True):
+        memory.stage()
+        for value in (2, 3, 4):  # a key may be called again and again
+            call(memory, "a", value)
+        call(memory, "b", 5)
+        assert memory.owed("a")[0] == 4
+        memory.unstage(keep)
+        assert memory.owed("a")[0] == (4 if keep else 1)
+        assert memory.get("a").step == (4 if keep else 1)
+        assert ("b" in memory) == keep
+
+
+def test_a_norm_that_is_kept_is_that_of_its_own_call():
+    memory = Memory()
+    kept = []
+    for value in range(1, 6):
+        call(memory, "w", value)
+        kept.append(memory.get("w").norm)
+    assert [norm() for norm in kept] == pytest.approx([value * 3**0.5 for value in range(1, 6)])
+
+
+def test_a_norm_that_nobody_keeps_is_not_computed(monkeypatch):
+    memory = Memory()
+    monkeypatch.setattr("gqallreduce.memory._sum_of_squares", lambda *_: pytest.fail("computed"))
+    for value in range(5):
+        call(memory, "w", value)
+        gc.collect()
 
 
 @given(st.integers(0, 1 << 26))

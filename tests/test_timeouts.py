@@ -165,15 +165,3 @@ if comm.rank != 1:
 """
     reports = ranks(script, 3)
     the_others_name(reports, 1)
-
-
-def test_a_first_call_against_a_later_one_ends_by_timeout(ranks):
-    """What no frame can tell: one rank agrees, the other believes that all is agreed."""
-    script = """
-allreduce = make("ring/raw")
-for key in ("a", "b"):
-    allreduce(np.ones(5, np.float32), key=key)
-attempt("call", allreduce, np.ones(5, np.float32), key="a" if comm.rank else "new")
-"""
-    reports = ranks(script, 2)
-    assert [report["call"][0][0] for report in reports] == ["TimeoutError"] * 2

@@ -106,7 +106,7 @@ def in_floats(values, clip, step=0, key="w", seed=0) -> np.ndarray:
     total, owed = np.zeros(values[0].size, np.float32), []
     for rank, v in enumerate(values):
         random = np.empty(v.size, np.uint16)
-        _kernels.random16(_kernels.Stream(hash64(seed, key), 0, rank, step), 0, random)
+        _kernels.random16(_kernels.Stream(hash64(seed, key, hash64(*range(len(values)))), 0, rank, step), 0, random)
         up = random.astype(np.float32) + np.float32(0.5) < np.abs(v) * inverse * np.float32(65536)
         ternary = np.where(up, np.copysign(np.float32(1), v), np.float32(0))
         total += ternary

@@ -1,0 +1,246 @@
+"""After an error, wherever and on whichever rank, new objects on all ranks work on the same communicator."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+HEAD = """
+import json, os, signal, sys, time
+import numpy as np
+from mpi4py import MPI
+import gqallreduce as gq
+from gqallreduce import allreduce as module, control, engine, kinds, link, memory, stats, worker
+
+comm, timeout = MPI.COMM_WORLD, 5.0
+side = comm.Dup()
+report = []
+
+def make(scheme="direct/onebit/ef", seconds=timeout):
+    return gq.Allreduce(scheme, comm=comm, timeout=seconds)
+
+def recovered():
+    return make(seconds=30)
+
+def attempt(call, *arguments, **options):
+    "(name of the error or None, its text, seconds)"
+    began = time.perf_counter()
+    try:
+        call(*arguments, **options)
+        error = None
+    except BaseException as caught:
+        error = caught
+    return type(error).__name__, str(error), time.perf_counter() - began
+
+def meet():
+    "All ranks, however late."
+    request = side.Ibarrier()
+    while not request.Test():
+        time.sleep(0.002)
+
+class Planted:
+    "`error` is raised on rank `odd` when it comes to a function for the n-th time, before or after its work."
+    def __init__(self, owner, name, odd, after=False, error=KeyboardInterrupt, n=1):
+        self.owner, self.name, self.odd, self.error, self.left = owner, name, odd, error, n
+        self.whole = getattr(owner, name)
+        def planted(*arguments, **options):
+            self.left -= 1
+            if self.left == 0 and not after:
+                raise error("planted")
+            result = self.whole(*arguments, **options)
+            if self.left == 0 and after:
+                raise error("planted")
+            return result
+        self.planted = planted
+    def __enter__(self):
+        if comm.rank == self.odd:
+            setattr(self.owner, self.name, self.planted)
+    def __exit__(self, *_):
+        setattr(self.owner, self.name, self.whole)
+
+def works(allreduce):
+    for step in range(2):
+        array = np.arange(40, dtype=np.float32) * (comm.rank + 1)
+        allreduce(array, key="after")
+        assert len(set(comm.allgather(array.tobytes()))) == 1
+"""
+TAIL = """
+with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
+    json.dump(report, file)
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Return a function that runs a script on some ranks and gives their reports; the end must be clean."""
+
+    def run(script, size):
+        (tmp_path / "script.py").write_text(HEAD + script + TAIL)
+        environment = {**os.environ, "MPIEXEC_TIMEOUT": "100", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [MPIRUN, "-n", str(size), sys.executable, tmp_path / "script.py", tmp_path],
+            env=environment,
+            cwd=Path(__file__).parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        assert "Traceback" not in done.stdout, done.stdout
+        assert "ignal" not in done.stdout, done.stdout
+        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+
+    return run
+
+
+PLACES = """
+PLACES = dict(
+    agreement=(module, "agree"), decided=(kinds.Kinds, "propose"), made=(kinds.Kinds, "worker"),
+    memory=(memory.Memory, "next"), begun=(worker.Worker, "begin"), carried=(engine.Engine, "run"),
+    sent=(engine._Lane, "post_sends"), remembered=(kinds.Kinds, "remember"), committed=(memory.Memory, "commit"),
+    recorded=(stats.Statistics, "record"),
+)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "MemoryError", "BufferError"])
+def test_an_exception_anywhere_in_a_call(ranks, size, error):
+    """Known and first calls. The others hear of it in this call or the next one; all agree on what counts; all recover.
+
+    Only what is raised once the State has been replaced leaves the object as it is.
+    """
+    script = PLACES + f"""
+for name, (owner, function) in PLACES.items():
+    for after in (False, True):
+        for first in (False, True):
+            for odd in (0, comm.size - 1):
+                allreduce = make()
+                if not first:
+                    allreduce(np.ones(90, np.float32), key="w")
+                meet()
+                with Planted(owner, function, odd, after, {error}):
+                    said = attempt(allreduce, np.ones(90, np.float32), key="w")
+                meet()
+                then = attempt(allreduce, np.ones(90, np.float32), key="w")
+                meet()
+                step = allreduce.state_dict()["keys"].get("w", dict(step=0))["step"]
+                report.append((f"{{name}} {{after}} {{first}} {{odd}}", said, then, step))
+                works(recovered())
+"""
+    reports = ranks(script, size)
+    for rows in zip(*reports, strict=True):
+        place, *_ = rows[0]
+        odd = int(place.split()[-1])
+        planted = [said[0] for _, said, _, _ in rows]
+        if "KeyboardInterrupt" not in planted and error not in planted:
+            continue  # a function that this call does not come to
+        assert planted[odd] == error, rows
+        afterwards = [then[0] for _, _, then, _ in rows]
+        if afterwards == ["NoneType"] * size:  # all committed, or all made the call anew
+            assert len({step for *_, step in rows}) == 1, rows
+            assert place.startswith(("recorded", "committed True", "agreement True")), rows
+        else:
+            assert "NoneType" not in afterwards, rows
+        assert all(each[2] < 2 for _, said, then, _ in rows for each in (said, then)), rows
+
+
+def test_an_exception_while_an_object_is_made(ranks):
+    """Whoever comes to it late, leaves it, or is told of nothing: the next object works."""
+    script = """
+PLACES = [
+    (control.Control, "meet"), (control.Control, "_agree"), (control.Control, "_reach"), (link.Link, "_same_host"),
+    (link.Link, "gather"),
+]
+for fresh in (False, True):
+    for owner, function in PLACES:
+        for after in (False, True):
+            for odd in (0, 2):
+                if fresh:  # a new duplicate is wanted
+                    allreduce = recovered()
+                    allreduce(np.ones(9, np.float32), key="w")
+                    meet()
+                    with Planted(module, "Engine", 0):
+                        attempt(allreduce, np.ones(9, np.float32), key="w")
+                    meet()
+                with Planted(owner, function, odd, after):
+                    made = []
+                    said = attempt(lambda: made.append(make(seconds=0.4)))
+                    if said[0] == "NoneType":
+                        attempt(made[0], np.ones(9, np.float32), key="w")
+                meet()
+                works(recovered())
+                report.append(said[0])
+"""
+    reports = ranks(script, 3)
+    assert any("KeyboardInterrupt" in rows for rows in zip(*reports, strict=True))
+
+
+@pytest.mark.parametrize("first", ["construction", "call"])
+def test_ranks_that_come_late_again_and_again(ranks, first):
+    """Each time others have given up; what they left behind harms no later object."""
+    script = f"""
+for late in (0, 1, 0, 2):
+    if {first == "call"}:
+        allreduce = make("ring/raw", 0.5)
+        meet()
+    if comm.rank == late:
+        time.sleep(1.2)
+    if {first == "call"}:
+        report.append(attempt(allreduce, np.ones(9, np.float32), key="w"))
+    else:
+        report.append(attempt(make, seconds=0.5))
+    meet()
+    works(recovered())
+"""
+    reports = ranks(script, 3)
+    for number, late in enumerate((0, 1, 0, 2)):
+        assert all(rows[number][0] == "TimeoutError" for rank, rows in enumerate(reports) if rank != late), reports
+
+
+def test_signals_at_any_time(ranks):
+    """A handler that raises, at a time that nobody chose: the ranks never go on with different steps."""
+    script = """
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop()
+
+signal.signal(signal.SIGALRM, stop)
+draws = np.random.default_rng(4)
+allreduce = make(seconds=1)
+for trial in range(60):
+    delay = float(draws.uniform(1e-4, 3e-3))
+    array = np.full(3000, comm.rank + 1, np.float32)
+    caught = None
+    try:
+        if comm.rank == trial % comm.size:
+            signal.setitimer(signal.ITIMER_REAL, delay)
+        for _ in range(20):
+            allreduce(array, key="w")
+            array[:] = comm.rank + 1
+    except (Stop, gq.Error) as error:
+        caught = error
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        time.sleep(0)
+    except Stop:
+        pass
+    meet()
+    if any(comm.allgather(caught is not None)):
+        then = attempt(allreduce, np.ones(3000, np.float32), key="w")
+        report.append((type(caught).__name__, then))
+        works(recovered())
+        allreduce = make(seconds=1)
+"""
+    reports = ranks(script, 2)
+    assert len(reports[0]) > 10
+    for rows in zip(*reports, strict=True):
+        outcomes = {then[0] for _, then in rows}
+        assert outcomes in ({"NoneType"}, {"Error"}, {"TimeoutError", "Error"}, {"MismatchError"}), rows
+        assert all(then[2] < 2 for _, then in rows), rows
