@@ -24,6 +24,7 @@ from gqallreduce.hashing import hash64
 from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.memory import Memory
+from gqallreduce.order import to_array
 from gqallreduce.processor import Processors
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
@@ -93,8 +94,8 @@ class Allreduce:
 
         buf
             float32, float64, float16 or bfloat16 array, on the host or on a CUDA device, there worked on in the order
-            of the caller's stream; any shape, 0-d and size 0 included; C or Fortran order, or such a view with a
-            leading dimension.
+            of the caller's stream; any shape, 0-d and size 0 included; axes in any order that leaves no gaps in memory,
+            or with gaps at one place (a leading dimension).
         key
             names the buffer from step to step; needed with /ef. One key, one shape, dtype and order.
         out
@@ -263,7 +264,7 @@ class Allreduce:
         """
         shape, order, _ = self._form_of(key)
         with self.memory.home(key).active(None, key):
-            return self.memory.owed(key).copy().reshape(shape, order=order)
+            return to_array(self.memory.owed(key).copy(), shape, order)
 
     def flush(self, key: str | None = None):
         """Pay what is owed: the exact sum (or average) over ranks of the residuals, which are then zero. Collective.
@@ -286,7 +287,7 @@ class Allreduce:
             if flaw is not None:
                 raise NonFiniteError(None, key, flaw[1])
             self.memory.clear(key)
-            return total.reshape(shape, order=order)
+            return to_array(total, shape, order)
 
     def _residual_norm(self) -> float:
         return math.hypot(*map(self.memory.norm, self.memory))

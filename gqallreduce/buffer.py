@@ -1,8 +1,8 @@
 """A caller's array as one vector in memory order: what may be reduced, and how its elements are reached.
 
-Taken are float32, float64, float16 and bfloat16 arrays of any shape, in C or Fortran order, or with gaps at one place
-(a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__`, `__cuda_array_interface__` or a
-buffer, in host memory or in that of a CUDA device.
+Taken are float32, float64, float16 and bfloat16 arrays of any shape, in any order of axes that leaves no gaps in
+memory, or with gaps at one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__`,
+`__cuda_array_interface__` or a buffer, in host memory or in that of a CUDA device.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from gqallreduce import arithmetic, dlpack
 from gqallreduce.cuda.arrays import located
 from gqallreduce.cuda.runtime import runtime
+from gqallreduce.order import c_index, in_memory, to_array
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
@@ -48,7 +49,7 @@ class Buffer:
     """An array as a vector.
 
     shape, order, dtype
-        what ranks must agree on; order is "C" or "F" ("C" where both fit).
+        what ranks must agree on; order as in order.py: "C", "F", or the axes.
     located
         None, or where in GPU memory it is (cuda/arrays.py).
     array
@@ -77,7 +78,7 @@ class Buffer:
         """A buffer of the same form and content in host memory, without gaps."""
         made = Buffer.__new__(Buffer)
         vector = processor.on_host(self.arithmetic.contiguous(self._memory)).reshape(-1)
-        made.owner = made.array = vector.reshape(self.shape, order=self.order)
+        made.owner = made.array = to_array(vector, self.shape, self.order)
         made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
         made._see_as_vector()
         return made
@@ -103,7 +104,7 @@ class Buffer:
         elif flags.f_contiguous:
             self.order, self._memory = "F", self.array.reshape(-1, order="F")
         else:
-            self.order, form, strides = _with_gaps(self.array)
+            self.order, form, strides = in_memory(self.shape, self.array.strides, self.array.itemsize)
             if self.located is None:
                 self._memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
             else:
@@ -165,10 +166,7 @@ class Buffer:
 
     def c_index(self, positions) -> int:
         """The least C-order index of positions in memory order."""
-        if self.order == "C" or len(self.shape) < 2:
-            return int(np.min(positions))
-        places = np.unravel_index(positions, self.shape, order="F")
-        return int(np.min(np.ravel_multi_index(places, self.shape)))
+        return c_index(positions, self.shape, self.order)
 
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
@@ -187,26 +185,3 @@ def _bounds(array) -> tuple[int, int]:
     begin = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
     reach = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
     return begin, begin + reach + array.itemsize
-
-
-def _with_gaps(array) -> tuple[str, tuple[int, int], tuple[int, int]]:
-    """(order, (runs, run), their strides) of a C- or Fortran-ordered view with a leading dimension; else ValueError."""
-    axes = [axis for axis, extent in enumerate(array.shape) if extent > 1]
-    for order, slowest_first in (("C", axes), ("F", axes[::-1])):
-        levels: list[list[int]] = []  # [extent, stride], merged from the slowest axis on
-        for axis in slowest_first:
-            extent, stride = array.shape[axis], array.strides[axis]
-            if levels and levels[-1][1] == extent * stride:
-                levels[-1] = [levels[-1][0] * extent, stride]
-            else:
-                levels.append([extent, stride])
-        fastest = array.shape[-1 if order == "C" else 0]
-        if len(levels) == 1 and array.ndim > 1 and (fastest == 1 or len(axes) == 1):
-            levels.append([1, array.itemsize])  # one row of a matrix with a leading dimension
-        (runs, leading), (run, stride) = levels if len(levels) == 2 else ((0, 0), (0, 0))
-        if stride == array.itemsize and leading > run * stride:
-            return order, (runs, run), (leading, stride)
-    raise ValueError(
-        f"got shape {array.shape} with strides {array.strides}, expected C or Fortran order, or such a view with one "
-        "leading dimension; copy it first (numpy.ascontiguousarray)"
-    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gqallreduce.order import to_vector
+
 VERSION = 1
 
 
@@ -53,4 +55,4 @@ def _residual(key, entry: dict) -> np.ndarray:
     residual = np.asarray(entry["residual"], np.float32)
     if residual.shape != tuple(entry["shape"]) or not np.isfinite(residual).all():
         raise ValueError(f"key {key!r}: residual of shape {residual.shape}, expected finite of {entry['shape']}")
-    return residual.reshape(-1, order=entry["order"]).copy()
+    return to_vector(residual, entry["order"]).copy()

@@ -186,8 +186,9 @@ BASE = np.zeros((6, 8, 10), np.float32)
 @pytest.mark.parametrize(
     "view",
     [
-        BASE[::2, 0, 0], BASE[0, 0, ::-1], BASE[:, ::3, :5], BASE[:, :4, :5], BASE.transpose(1, 0, 2), BASE[0, :, ::2],
-        BASE[::-1], np.broadcast_to(np.float32(1), (3, 4)), np.lib.stride_tricks.as_strided(BASE, (4, 5), (8, 4)),
+        BASE[::2, 0, 0], BASE[0, 0, ::-1], BASE[:, ::3, :5], BASE[:, :4, :5], BASE[:, :4, :5].transpose(1, 0, 2),
+        BASE[0, :, ::2], BASE.transpose(1, 0, 2)[::-1], BASE[::-1], np.broadcast_to(np.float32(1), (3, 4)),
+        np.lib.stride_tricks.as_strided(BASE, (4, 5), (8, 4)),
     ],
     ids=lambda view: f"{view.shape}{view.strides}",
 )  # fmt: skip

@@ -45,6 +45,7 @@ def test_other_dtypes(comm, scheme):
 def test_matrices(comm, scheme):
     for order in "CF":
         agree_with_oracle(comm, scheme, [(40, 7), (2, 3, 31)], order=order)
+    agree_with_oracle(comm, scheme, [(2, 9, 5, 3), (4, 3, 3, 40)], order="0,2,3,1")
 
 
 @pytest.mark.parametrize("scheme", pairs(True))
