@@ -13,6 +13,7 @@ from gqallreduce import arithmetic, dlpack
 from gqallreduce.cuda.arrays import located
 from gqallreduce.cuda.runtime import runtime
 from gqallreduce.order import c_index, in_memory, to_array
+from gqallreduce.overlap import meet, runs
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
@@ -170,18 +171,13 @@ class Buffer:
 
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
-        (begin, end), (others_begin, others_end) = _bounds(self.array), _bounds(other.array)
-        if self.size == 0 or end <= others_begin or others_end <= begin:
+        if self.size == 0 or other.size == 0:
             return False
-        return begin != others_begin or self.array.strides != other.array.strides
+        mine, others = runs(self._memory), runs(other._memory)
+        if (mine, self.shape, self.order, self.dtype) == (others, other.shape, other.order, other.dtype):
+            return False
+        return meet(mine, others)
 
 
 def _view(located):
     return runtime(located.device).view(located)
-
-
-def _bounds(array) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last, for non-negative strides."""
-    begin = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    reach = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
-    return begin, begin + reach + array.itemsize

@@ -140,6 +140,14 @@ def test_out_may_not_overlap_partly(comm):
     assert everywhere(comm, allreduce, whole[:8], out=whole[4:])[0] is ValueError
 
 
+def test_out_may_be_other_columns_of_the_same_matrix(comm):
+    matrix = np.full((4, 10), comm.rank, np.float32)
+    left, right = matrix[:, :5], matrix[:, 5:]
+    assert gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)(left, out=right) is right
+    assert (right == sum(range(comm.size))).all()
+    assert (left == comm.rank).all()
+
+
 def test_what_is_written_wrongly_fails_at_construction(comm):
     for options in ({"check": "never"}, {"timeout": 0}, {"verify": -1}, {"verify": "often"}):
         with pytest.raises(ValueError, match=next(iter(options))):
