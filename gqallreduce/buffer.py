@@ -12,38 +12,74 @@ import numpy as np
 from gqallreduce import arithmetic, dlpack
 from gqallreduce.cuda.arrays import located
 from gqallreduce.cuda.runtime import runtime
+from gqallreduce.dtypes import FLOATS, name_of, require_float
 from gqallreduce.order import c_index, in_memory, to_array
 from gqallreduce.overlap import meet, runs
 
-FLOATS = ("float32", "float64", "float16", "bfloat16")
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
 
-_NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16")}  # `dtype.name` is slow
+_NAMES = {np.dtype(name): name for name in FLOATS if name != "bfloat16"}  # `dtype.name` is slow
 
 
 def as_array(value) -> tuple[np.ndarray, str]:
     """(array that shares the value's memory, dtype name); bfloat16 memory is seen as uint16. TypeError if unfit."""
-    if not isinstance(value, np.ndarray):
-        value = _foreign(value)
+    if type(value) is not np.ndarray:
+        value = _memory_of(value)
         if isinstance(value, tuple):
             return value
-    name = _NAMES.get(value.dtype) or (value.dtype.name if value.dtype.isnative else "")
-    if name not in FLOATS:
-        raise TypeError(f"got dtype {value.dtype!r}, expected native {', '.join(FLOATS)}")
+    name = _NAMES.get(value.dtype) or require_float(name_of(value.dtype))
     return (value.view(np.uint16) if name == "bfloat16" else value), name
 
 
-def _foreign(value):
-    if hasattr(value, "__dlpack__"):
-        return dlpack.view(value)
-    if hasattr(value, "__array_interface__"):
-        return np.asarray(value)
-    try:
-        return np.asarray(memoryview(value))
-    except TypeError:
+def _memory_of(value):
+    """The array, as plain NumPy or as `as_array` gives it, of what is no plain NumPy array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("got a masked array, expected one without a mask: pass array.filled(0)")
+    if isinstance(value, np.generic):
         raise TypeError(
-            f"got {type(value).__name__}, expected an array: NumPy, or with DLPack, __array_interface__ or a buffer"
-        ) from None
+            f"got a NumPy scalar ({name_of(value.dtype)}), of which only a copy could be summed; expected an array: "
+            "np.array(value) has 0 dimensions"
+        )
+    return np.asarray(value) if isinstance(value, np.ndarray) else _foreign(value)  # slices of a matrix are matrices
+
+
+def _foreign(value):
+    """By the first protocol that gives the value's own memory."""
+    refused = None
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        try:
+            return dlpack.view(value)
+        except (BufferError, RuntimeError) as problem:  # read-only arrays of before DLPack 1.0, for some
+            refused = dlpack.refusal(value, problem)
+    array = _by_interface(value)
+    if array is None:
+        try:
+            array = np.asarray(memoryview(value))
+        except (TypeError, ValueError, BufferError):
+            raise refused or TypeError(
+                f"got {type(value).__name__}, expected an array: NumPy, or with DLPack, a pointer in "
+                "__array_interface__, or a buffer; np.array(value) makes one"
+            ) from None
+    if dlpack.is_immutable(value):
+        array.flags.writeable = False
+    return array
+
+
+def _by_interface(value) -> np.ndarray | None:
+    """None where `__array_interface__` has no pointer: a bytes object there is a copy."""
+    interface = getattr(value, "__array_interface__", None)
+    if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+        return None
+    if interface.get("mask") is not None:
+        raise TypeError(f"got a {type(value).__name__} with a mask, expected an array without")
+    return np.asarray(_Interface(value, interface))
+
+
+class _Interface:
+    """Keeps alive what owns the memory; NumPy asks the owner itself for a buffer first."""
+
+    def __init__(self, owner, interface: dict):
+        self.owner, self.__array_interface__ = owner, interface
 
 
 class Buffer:

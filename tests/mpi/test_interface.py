@@ -124,6 +124,10 @@ def test_a_key_keeps_its_form(comm, other):
         (np.ones(3, np.complex64), {"key": "w"}, TypeError),
         (np.ones(3, ">f4"), {"key": "w"}, TypeError),
         ([1.0, 2.0], {"key": "w"}, TypeError),
+        (np.float32(1.5), {"key": "w"}, TypeError),
+        (np.ma.masked_array(np.ones(3, np.float32), [1, 0, 0]), {"key": "w"}, TypeError),
+        (np.ones(3, np.float32), {"key": "w", "out": np.ma.masked_array(np.ones(3, np.float32))}, TypeError),
+        (np.broadcast_to(np.float32(1), ()), {"key": "w"}, ValueError),  # read-only
         (np.ones((9, 9, 9), np.float32)[::2, ::2], {"key": "w"}, ValueError),
         (np.ones(3, np.float32), {"key": "w", "out": np.ones(3)}, ValueError),
     ],
@@ -132,6 +136,12 @@ def test_invalid_arguments_of_every_rank(comm, array, options, expected):
     allreduce = gq.Allreduce("qsgd/ef", comm=comm, timeout=TIMEOUT)
     assert everywhere(comm, allreduce, array, **options)[0] is expected
     works(comm, allreduce)
+
+
+def test_a_read_only_buffer_is_summed_into_out(comm):
+    buf, out = np.broadcast_to(np.float32(comm.rank), ()), np.zeros((), np.float32)
+    assert gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)(buf, out=out) is out
+    assert out == sum(range(comm.size))
 
 
 def test_out_may_not_overlap_partly(comm):
