@@ -95,7 +95,8 @@ class Allreduce:
         buf
             float32, float64, float16 or bfloat16 array, on the host or on a CUDA device, there worked on in the order
             of the caller's stream; any shape, 0-d and size 0 included; axes in any order that leaves no gaps in memory,
-            or with gaps at one place (a leading dimension).
+            or with gaps at one place (a leading dimension). Codecs compute in float32: a float64 value is rounded to it
+            first, by at most 2^-24 of it; up to 2^-150 nothing is left, in no residual either. Not so `raw`.
         key
             names the buffer from step to step; needed with /ef. One key, one shape, dtype and order.
         out
