@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
-from mpi4py import MPI
 
 from gqallreduce import frame
 from gqallreduce.agreement import FIELDS, agree, compare_replicas
 from gqallreduce.buffer import Buffer
 from gqallreduce.checkpoint import form_in, load, save
+from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.dense import dense_invalid, dense_on
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError
@@ -44,7 +44,7 @@ class Allreduce:
     scheme
         text such as "direct/onebit/ef", or a Scheme; ValueError says what is wrong with it.
     comm
-        an mpi4py communicator, default COMM_WORLD; making the first object of a communicator is collective.
+        an mpi4py intracommunicator, default COMM_WORLD; making the first object of a communicator is collective.
     average
         multiply the sum by 1/P. Residuals stay in units of the sum.
     seed
@@ -70,7 +70,7 @@ class Allreduce:
             raise ValueError(f"timeout={timeout!r}, expected seconds > 0")
         if not isinstance(verify, int) or verify < 0:
             raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
-        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self.comm = require_intracommunicator(comm)
         self.average, self.seed, self.timeout = bool(average), int(seed), float(timeout)
         self.check, self.verify, self.cuda_aware = check, verify, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size

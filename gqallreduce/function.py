@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mpi4py import MPI
-
 from gqallreduce.allreduce import Allreduce
+from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.home import home
 from gqallreduce.scheme import Scheme
 
@@ -14,7 +13,7 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
 
     See Allreduce for arguments and errors. The Allreduce is reused; `cached` finds it, for statistics and residuals.
     """
-    comm = MPI.COMM_WORLD if comm is None else comm
+    comm = require_intracommunicator(comm)
     scheme = Scheme.parse(scheme)
     objects = home(comm).cached
     name = scheme, bool(average)
@@ -25,5 +24,5 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
 
 def cached(comm=None, scheme=None, average=False) -> Allreduce | None:
     """The Allreduce that `quantized_allreduce` uses for these arguments, None if there is none yet. Local."""
-    found = home(MPI.COMM_WORLD if comm is None else comm, create=False)
+    found = home(require_intracommunicator(comm), create=False)
     return None if found is None else found.cached.get((Scheme.parse(scheme), bool(average)))
