@@ -12,24 +12,25 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
-from mpi4py import MPI
 
 from gqallreduce import arguments, frame
 from gqallreduce.agreement import agree, compare_replicas
-from gqallreduce.buffer import Buffer
 from gqallreduce.checkpoint import load, save
+from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.dense import Dense, dense_on
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.failure import ALIKE, give_up
-from gqallreduce.hashing import hash64
+from gqallreduce.flush import flush
 from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.link import Link
 from gqallreduce.memory import Memory, State
+from gqallreduce.order import to_array
 from gqallreduce.processor import Processors
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
+from gqallreduce.steps import step
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Allreduce:
     scheme
         text such as "direct/onebit/ef", or a Scheme; ValueError says what is wrong with it.
     comm
-        an mpi4py communicator, default COMM_WORLD.
+        an mpi4py intracommunicator, default COMM_WORLD.
     average
         multiply the sum by 1/P. Residuals stay in units of the sum.
     seed
@@ -84,17 +85,17 @@ class Allreduce:
             raise ValueError(f"timeout={timeout!r}, expected seconds > 0")
         if not isinstance(verify, int) or verify < 0:
             raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
-        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self.comm = require_intracommunicator(comm)
         self.average, self.seed, self.timeout = bool(average), int(seed), float(timeout)
         self.check, self.verify, self.cuda_aware = check, verify, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
         self.memory, self._processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
-        self._calls, self._failures_in_step = 0, 0
-        self._unusable: str | None = None
-        self._making = Kinds(self.scheme, self.rank, self.size, self.average)
-        self._home = home(self.comm)
-        self._home.enter(self, self.timeout)
+        self._calls, self.failures_in_step = 0, 0
+        self.unusable: str | None = None
+        self.making = Kinds(self.scheme, self.rank, self.size, self.average)
+        self.home = home(self.comm)
+        self.home.enter(self, self.timeout)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -106,8 +107,9 @@ class Allreduce:
 
         buf
             float32, float64, float16 or bfloat16 array, on the host or on a CUDA device, there worked on in the order
-            of the caller's stream; any shape, 0-d and size 0 included; C or Fortran order, or such a view with a
-            leading dimension.
+            of the caller's stream; any shape, 0-d and size 0 included; axes in any order that leaves no gaps in memory,
+            or with gaps at one place (a leading dimension). Codecs compute in float32: a float64 value is rounded to it
+            first, by at most 2^-24 of it; up to 2^-150 nothing is left, in no residual either. Not so `raw`.
         key
             names the buffer from step to step; needed with /ef. One key, one shape, dtype and order.
         out
@@ -116,26 +118,26 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        return self._guarded(f"the call of key {key!r}", self._call, buf, key, out)
+        return self.guarded(f"the call of key {key!r}", self._call, buf, key, out)
 
-    def _guarded(self, name: str, carry_out, *given):
+    def guarded(self, name: str, carry_out, *given):
         """Carry a call out. If it cannot end, the other ranks are told, and this object refuses further calls."""
-        self._home.notice(self.timeout)
-        self._require_usable()
-        link = self._home.connect(self.timeout)
+        self.home.notice(self.timeout)
+        self.require_usable()
+        link = self.home.connect(self.timeout)
         link.begin(self)
         call = Call(link, name)
         try:
             return carry_out(call, *given)
         except BaseException as error:
-            self._failures_in_step += 1
+            self.failures_in_step += 1
             if call.told or isinstance(error, ALIKE) or self.memory.holds(call.states):
                 raise
             raised = give_up(link, error, self.timeout, name)
             self.fail(raised)
             if raised is error:
                 raise
-            raise raised from (error if isinstance(error, MPI.Exception) else None)
+            raise raised from raised.__cause__
 
     def _call(self, call: Call, buf, key, out):
         began = perf_counter()
@@ -144,7 +146,7 @@ class Allreduce:
             known = self.memory.get(key)
             source, target = arguments.buffers(buf, out, key, self._processors, known and known.form)
         except Exception:
-            self._join_invalid(call)
+            self.join_invalid(call)
             raise
         place = (key, *source.form)
         kind = self._agreed(call, place, source.located is not None)
@@ -153,7 +155,7 @@ class Allreduce:
         with processor.active(source.located, key):
             self._run(call, kind, processor, source, target, place, spent)
         spent.total = perf_counter() - began
-        self._account(spent, source.nbytes, call.states[key])
+        self.account(spent, source.nbytes, call.states[key])
         return buf if out is None else out
 
     def _run(self, call: Call, kind: Kind, processor, source, target, place, spent: Spent) -> None:
@@ -169,18 +171,18 @@ class Allreduce:
             dense = Dense(call.link, kind.signature, self.average, self.timeout)
             flaw = dense_on(processor, dense, source, target, owed, owing, spent)
         else:
-            worker = self._making.worker(kind, processor)
-            flaw = self._quantized(call.link, kind, worker, source, target, owed, owing, step, spent)
+            worker = self.making.worker(kind, processor)
+            flaw = self.quantized(call.link, kind, worker, source, target, owed, owing, step, spent)
         if flaw is not None:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
         if self.verify and (self._calls + 1) % self.verify == 0:
             compare_replicas(call.link, kind.signature, processor.on_host(target.array), self.timeout)
-        self._making.remember(place, kind)
+        self.making.remember(place, kind)
         call.states = {key: after}
         self.memory.commit(call.states)
         self._calls += 1
 
-    def _quantized(self, link, kind, worker, source, target, owed, owing, step, spent):
+    def quantized(self, link, kind, worker, source, target, owed, owing, step, spent):
         worker.spent = spent
         worker.begin(source, target, owed, owing, kind.stream, step, kind.signature)
         try:
@@ -189,7 +191,7 @@ class Allreduce:
         finally:
             worker.end()
 
-    def _account(self, spent: Spent, nbytes: int, state: State) -> None:
+    def account(self, spent: Spent, nbytes: int, state: State) -> None:
         spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
         self.stats.record(spent, state.norm)
 
@@ -200,18 +202,18 @@ class Allreduce:
 
         A dense call is compared every time, since no message of it says whose it is.
         """
-        known = self._making.find(place)
+        known = self.making.find(place)
         if known is not None and self.check == "first" and not known.dense:
             return known
-        kind = known or self._making.propose(place, self.seed, self._home.group, on_device)
+        kind = known or self.making.propose(place, self.seed, self.home.group, on_device)
         if self.size == 1:
             return kind
-        names, state = self._making.choices(), self.memory.get(place[0])
+        names, state = self.making.choices(), self.memory.get(place[0])
         step = 0 if state is None else state.step
         chosen = names[agree(call.link, kind.hashes, step, names.index(kind.choice), self.timeout)]
-        return kind if chosen == kind.choice else self._making.instead(kind, chosen)
+        return kind if chosen == kind.choice else self.making.instead(kind, chosen)
 
-    def _join_invalid(self, call: Call) -> None:
+    def join_invalid(self, call: Call) -> None:
         """This rank's own call is invalid: take part in the others' agreement, and tell them."""
         if self.size == 1:
             call.told = True
@@ -224,18 +226,18 @@ class Allreduce:
 
     # --- the end of an object ---
 
-    def _require_usable(self) -> None:
-        if self._unusable is not None:
-            raise Error(f"this object cannot be used any more {self._unusable}; make a new one on all ranks")
+    def require_usable(self) -> None:
+        if self.unusable is not None:
+            raise Error(f"this object cannot be used any more {self.unusable}; make a new one on all ranks")
 
     def fail(self, error: BaseException) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
         self._end(f"after {type(error).__name__}: {error}")
 
     def _end(self, why: str) -> None:
-        if self._unusable is None:
-            self._unusable = why
-        cached = self._home.cached
+        if self.unusable is None:
+            self.unusable = why
+        cached = self.home.cached
         for name in [name for name, each in cached.items() if each is self]:
             del cached[name]
 
@@ -245,7 +247,7 @@ class Allreduce:
         What is left of residuals stays readable. Closing twice does nothing.
         """
         self._end("after close()")
-        self._home.leave(self)
+        self.home.leave(self)
 
     def __enter__(self) -> Allreduce:
         return self
@@ -255,49 +257,18 @@ class Allreduce:
 
     # --- several calls as one ---
 
-    @contextlib.contextmanager
-    def step(self):
+    def step(self) -> contextlib.AbstractContextManager:
         """Calls made inside take effect together when the block ends, on all ranks, or not at all.
 
         So a training step can be skipped after an error in its last key. Collective. If a rank leaves the block by an
         error, or a call inside failed, no residual and no counter changes on any rank; `state_dict` in the block shows
         what would be kept.
         """
-        if self.memory.staging:
-            raise ValueError("a step of this object is under way; steps cannot be nested")
-        self._require_usable()
-        self._failures_in_step = 0
-        self.memory.stage()
-        try:
-            yield self
-            self._guarded("the end of a step", self._end_step)
-        except BaseException as error:
-            if not self._failures_in_step and self._unusable is None:
-                self._tell_that_step_failed(error)
-            raise
-        finally:
-            if self.memory.staging:
-                self.memory.unstage(keep=False)
-
-    def _tell_that_step_failed(self, error: BaseException) -> None:
-        """This rank left the block by an error of its own: the others learn it in their next call."""
-        if isinstance(error, Exception):
-            self._guarded("the end of a step", self._join_invalid)
-        else:
-            self.fail(give_up(self._home.connect(self.timeout), error, self.timeout, "the end of a step"))
-
-    def _end_step(self, call: Call) -> None:
-        if self._failures_in_step:
-            self._join_invalid(call)
-            raise Error("a call of this step failed: nothing of the step is kept")
-        if self.size > 1:
-            hashes = self._making.hashes(("end of step", *self.memory.staged_steps), self.seed)
-            agree(call.link, hashes, 0, 0, self.timeout)
-        self.memory.unstage(keep=True)
+        return step(self)
 
     # --- residuals ---
 
-    def _form_of(self, key: str) -> tuple:
+    def form_of(self, key: str) -> tuple:
         if key not in self.memory:
             raise KeyError(f"no residual for key {key!r}" if self.scheme.feedback else f"{self.scheme} has no /ef")
         return self.memory.get(key).form
@@ -307,9 +278,9 @@ class Allreduce:
 
         Raises KeyError for an unknown key or without /ef.
         """
-        shape, order, _ = self._form_of(key)
+        shape, order, _ = self.form_of(key)
         with self.memory.home(key).active(None, key):
-            return self.memory.owed(key).copy().reshape(shape, order=order)
+            return to_array(self.memory.owed(key).copy(), shape, order)
 
     def flush(self, key: str | None = None):
         """The exact sum (or average) over ranks of the residuals, which are then zero. Collective.
@@ -321,47 +292,8 @@ class Allreduce:
         if key is None and not self.scheme.feedback:
             return {}
         name = "flush()" if key is None else f"flush({key!r})"
-        paid = self._guarded(name, self._flush, key)
+        paid = self.guarded(name, flush, self, key)
         return paid if key is None else paid[key]
-
-    def _flush(self, call: Call, key: str | None) -> dict[str, np.ndarray]:
-        try:
-            keys = list(self.memory) if key is None else [key]
-            forms = [self._form_of(each) for each in keys]
-        except Exception:
-            self._join_invalid(call)
-            raise
-        if self.size > 1:
-            steps = tuple(self.memory.get(each).step for each in keys)
-            hashes = self._making.hashes(("flush", *zip(keys, forms, strict=True)), self.seed)
-            agree(call.link, hashes, steps, 0, self.timeout)
-        paid, spent = {}, {}
-        for number, each in enumerate(keys):
-            if number:
-                call.link.begin(self)
-            paid[each], spent[each] = self._flushed(call, each)
-        call.states = {each: self.memory.zeroed(each) for each in keys}
-        self.memory.commit(call.states)
-        for each in keys:
-            self._account(spent[each], paid[each].nbytes, call.states[each])
-        return paid
-
-    def _flushed(self, call: Call, key: str) -> tuple[np.ndarray, Spent]:
-        """The exact sum of a key's residuals, and what it cost; changes nothing."""
-        shape, order, _ = self._form_of(key)
-        processor, began = self.memory.home(key), perf_counter()
-        with processor.active(None, key):
-            total = self.memory.owed(key).copy()
-            signature = hash64("flush", key, self.scheme.resolved(), shape, self.average)
-            kind = self._making.exact(total.size, signature)
-            spent = Spent(kind.what, kind.why)
-            buffer, worker = Buffer.of_vector(total, processor), self._making.worker(kind, processor)
-            step = self.memory.get(key).step
-            flaw = self._quantized(call.link, kind, worker, buffer, buffer, None, None, step, spent)
-            if flaw is not None:
-                raise NonFiniteError(None, key, flaw[1])
-            spent.total = perf_counter() - began
-            return total.reshape(shape, order=order), spent
 
     def _residual_norm(self) -> float:
         return math.hypot(*map(self.memory.norm, self.memory))
@@ -381,4 +313,4 @@ class Allreduce:
         memory = Memory()
         memory.commit(states)
         self.seed, self.memory = seed, memory
-        self._making.clear()
+        self.making.clear()

@@ -1,8 +1,8 @@
 """A caller's array as one vector in memory order: what may be reduced, and how its elements are reached.
 
-Taken are float32, float64, float16 and bfloat16 arrays of any shape, in C or Fortran order, or with gaps at one place
-(a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__`, `__cuda_array_interface__` or a
-buffer, in host memory or in that of a CUDA device.
+Taken are float32, float64, float16 and bfloat16 arrays of any shape, in any order of axes that leaves no gaps in
+memory, or with gaps at one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__`,
+`__cuda_array_interface__` or a buffer, in host memory or in that of a CUDA device.
 """
 
 from __future__ import annotations
@@ -12,43 +12,81 @@ import numpy as np
 from gqallreduce import arithmetic, dlpack
 from gqallreduce.cuda.arrays import located
 from gqallreduce.cuda.runtime import runtime
+from gqallreduce.dtypes import FLOATS, name_of, require_float
+from gqallreduce.order import c_index, in_memory, to_array
+from gqallreduce.overlap import meet, runs
 
-FLOATS = ("float32", "float64", "float16", "bfloat16")
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
 
-_NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16")}  # `dtype.name` is slow
+_NAMES = {np.dtype(name): name for name in FLOATS if name != "bfloat16"}  # `dtype.name` is slow
 
 
 def as_array(value) -> tuple[np.ndarray, str]:
     """(array that shares the value's memory, dtype name); bfloat16 memory is seen as uint16. TypeError if unfit."""
-    if not isinstance(value, np.ndarray):
-        value = _foreign(value)
+    if type(value) is not np.ndarray:
+        value = _memory_of(value)
         if isinstance(value, tuple):
             return value
-    name = _NAMES.get(value.dtype) or (value.dtype.name if value.dtype.isnative else "")
-    if name not in FLOATS:
-        raise TypeError(f"got dtype {value.dtype!r}, expected native {', '.join(FLOATS)}")
+    name = _NAMES.get(value.dtype) or require_float(name_of(value.dtype))
     return (value.view(np.uint16) if name == "bfloat16" else value), name
 
 
-def _foreign(value):
-    if hasattr(value, "__dlpack__"):
-        return dlpack.view(value)
-    if hasattr(value, "__array_interface__"):
-        return np.asarray(value)
-    try:
-        return np.asarray(memoryview(value))
-    except TypeError:
+def _memory_of(value):
+    """The array, as plain NumPy or as `as_array` gives it, of what is no plain NumPy array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("got a masked array, expected one without a mask: pass array.filled(0)")
+    if isinstance(value, np.generic):
         raise TypeError(
-            f"got {type(value).__name__}, expected an array: NumPy, or with DLPack, __array_interface__ or a buffer"
-        ) from None
+            f"got a NumPy scalar ({name_of(value.dtype)}), of which only a copy could be summed; expected an array: "
+            "np.array(value) has 0 dimensions"
+        )
+    return np.asarray(value) if isinstance(value, np.ndarray) else _foreign(value)  # slices of a matrix are matrices
+
+
+def _foreign(value):
+    """By the first protocol that gives the value's own memory."""
+    refused = None
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        try:
+            return dlpack.view(value)
+        except (BufferError, RuntimeError) as problem:  # read-only arrays of before DLPack 1.0, for some
+            refused = dlpack.refusal(value, problem)
+    array = _by_interface(value)
+    if array is None:
+        try:
+            array = np.asarray(memoryview(value))
+        except (TypeError, ValueError, BufferError):
+            raise refused or TypeError(
+                f"got {type(value).__name__}, expected an array: NumPy, or with DLPack, a pointer in "
+                "__array_interface__, or a buffer; np.array(value) makes one"
+            ) from None
+    if dlpack.is_immutable(value):
+        array.flags.writeable = False
+    return array
+
+
+def _by_interface(value) -> np.ndarray | None:
+    """None where `__array_interface__` has no pointer: a bytes object there is a copy."""
+    interface = getattr(value, "__array_interface__", None)
+    if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+        return None
+    if interface.get("mask") is not None:
+        raise TypeError(f"got a {type(value).__name__} with a mask, expected an array without")
+    return np.asarray(_Interface(value, interface))
+
+
+class _Interface:
+    """Keeps alive what owns the memory; NumPy asks the owner itself for a buffer first."""
+
+    def __init__(self, owner, interface: dict):
+        self.owner, self.__array_interface__ = owner, interface
 
 
 class Buffer:
     """An array as a vector.
 
     shape, order, dtype
-        what ranks must agree on; order is "C" or "F" ("C" where both fit).
+        what ranks must agree on; order as in order.py: "C", "F", or the axes.
     located
         None, or where in GPU memory it is (cuda/arrays.py).
     array
@@ -77,7 +115,7 @@ class Buffer:
         """A buffer of the same form and content in host memory, without gaps."""
         made = Buffer.__new__(Buffer)
         vector = processor.on_host(self.arithmetic.contiguous(self._memory)).reshape(-1)
-        made.owner = made.array = vector.reshape(self.shape, order=self.order)
+        made.owner = made.array = to_array(vector, self.shape, self.order)
         made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
         made._see_as_vector()
         return made
@@ -103,7 +141,7 @@ class Buffer:
         elif flags.f_contiguous:
             self.order, self._memory = "F", self.array.reshape(-1, order="F")
         else:
-            self.order, form, strides = _with_gaps(self.array)
+            self.order, form, strides = in_memory(self.shape, self.array.strides, self.array.itemsize)
             if self.located is None:
                 self._memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
             else:
@@ -175,48 +213,17 @@ class Buffer:
 
     def c_index(self, positions) -> int:
         """The least C-order index of positions in memory order."""
-        if self.order == "C" or len(self.shape) < 2:
-            return int(np.min(positions))
-        places = np.unravel_index(positions, self.shape, order="F")
-        return int(np.min(np.ravel_multi_index(places, self.shape)))
+        return c_index(positions, self.shape, self.order)
 
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
-        (begin, end), (others_begin, others_end) = _bounds(self.array), _bounds(other.array)
-        if self.size == 0 or end <= others_begin or others_end <= begin:
+        if self.size == 0 or other.size == 0:
             return False
-        return begin != others_begin or self.array.strides != other.array.strides
+        mine, others = runs(self._memory), runs(other._memory)
+        if (mine, self.shape, self.order, self.dtype) == (others, other.shape, other.order, other.dtype):
+            return False
+        return meet(mine, others)
 
 
 def _view(located):
     return runtime(located.device).view(located)
-
-
-def _bounds(array) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last, for non-negative strides."""
-    begin = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    reach = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
-    return begin, begin + reach + array.itemsize
-
-
-def _with_gaps(array) -> tuple[str, tuple[int, int], tuple[int, int]]:
-    """(order, (runs, run), their strides) of a C- or Fortran-ordered view with a leading dimension; else ValueError."""
-    axes = [axis for axis, extent in enumerate(array.shape) if extent > 1]
-    for order, slowest_first in (("C", axes), ("F", axes[::-1])):
-        levels: list[list[int]] = []  # [extent, stride], merged from the slowest axis on
-        for axis in slowest_first:
-            extent, stride = array.shape[axis], array.strides[axis]
-            if levels and levels[-1][1] == extent * stride:
-                levels[-1] = [levels[-1][0] * extent, stride]
-            else:
-                levels.append([extent, stride])
-        fastest = array.shape[-1 if order == "C" else 0]
-        if len(levels) == 1 and array.ndim > 1 and (fastest == 1 or len(axes) == 1):
-            levels.append([1, array.itemsize])  # one row of a matrix with a leading dimension
-        (runs, leading), (run, stride) = levels if len(levels) == 2 else ((0, 0), (0, 0))
-        if stride == array.itemsize and leading > run * stride:
-            return order, (runs, run), (leading, stride)
-    raise ValueError(
-        f"got shape {array.shape} with strides {array.strides}, expected C or Fortran order, or such a view with one "
-        "leading dimension; copy it first (numpy.ascontiguousarray)"
-    )

@@ -6,8 +6,9 @@ import operator
 
 import numpy as np
 
-from gqallreduce.buffer import FLOATS
+from gqallreduce.dtypes import FLOATS
 from gqallreduce.memory import Memory, State
+from gqallreduce.order import to_vector
 
 VERSION = 1
 
@@ -67,6 +68,8 @@ def _state(key, entry, feedback: bool, processor) -> State:
     form = tuple(_integer(f"shape of key {key!r}", each) for each in entry["shape"]), entry["order"], entry["dtype"]
     if form[2] not in FLOATS:
         raise ValueError(f"key {key!r}: got dtype {form[2]!r}, expected one of {', '.join(FLOATS)}")
+    if not isinstance(form[1], str):
+        raise ValueError(f"key {key!r}: got order {form[1]!r}, expected text such as 'C'")
     return Memory.loaded(form, step, _residual(key, entry, form) if feedback else None, processor, key)
 
 
@@ -75,7 +78,7 @@ def _residual(key, entry: dict, form: tuple) -> np.ndarray:
     residual = np.asarray(entry["residual"], np.float32)
     if residual.shape != shape or not np.isfinite(residual).all():
         raise ValueError(f"key {key!r}: residual of shape {residual.shape}, expected finite of {shape}")
-    return residual.reshape(-1, order=order).copy()
+    return to_vector(residual, order).copy()
 
 
 def _integer(name: str, value) -> int:

@@ -30,7 +30,9 @@ def give_up(link: Link, error: BaseException, timeout: float, call: str) -> Base
         return error
     link.abort(frame.REASON_FAILURE)
     if isinstance(error, MPI.Exception):
-        return Error(f"MPI failed in {call}: {error}")
+        failed = Error(f"MPI failed in {call}: {error}")
+        failed.__cause__ = error
+        return failed
     return error
 
 

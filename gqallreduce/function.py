@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mpi4py import MPI
-
 from gqallreduce.allreduce import Allreduce
+from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.errors import Error
 from gqallreduce.home import home
 from gqallreduce.scheme import Scheme
@@ -18,7 +17,7 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     See Allreduce for arguments and errors. The Allreduce is reused; `cached` finds it, for statistics and residuals.
     At most 64 are kept per communicator: the oldest without /ef makes room, since it has no residual to lose.
     """
-    comm = MPI.COMM_WORLD if comm is None else comm
+    comm = require_intracommunicator(comm)
     scheme = Scheme.parse(scheme)
     objects = home(comm).cached
     name = scheme, bool(average)
@@ -42,5 +41,5 @@ def _make_room(objects: dict) -> None:
 
 def cached(comm=None, scheme=None, average=False) -> Allreduce | None:
     """The Allreduce that `quantized_allreduce` uses for these arguments, None if there is none yet. Local."""
-    found = home(MPI.COMM_WORLD if comm is None else comm, create=False)
+    found = home(require_intracommunicator(comm), create=False)
     return None if found is None else found.cached.get((Scheme.parse(scheme), bool(average)))

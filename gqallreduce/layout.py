@@ -11,6 +11,8 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gqallreduce.order import axes
+
 COLUMN_LEAST = 32
 COLUMN_MOST = 32767
 COLUMN_FLAT = 4096
@@ -105,8 +107,8 @@ def columns(shape: tuple[int, ...], order: str) -> Grid:
     if len(shape) < 2:
         return Grid(COLUMN_FLAT)
     run = 1
-    for extent in shape if order == "F" else reversed(shape):
-        run *= extent
+    for axis in reversed(axes(len(shape), order)):
+        run *= shape[axis]
         if run >= COLUMN_LEAST:
             break
     run = max(run, 1)

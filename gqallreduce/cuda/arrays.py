@@ -15,8 +15,8 @@ import numpy as np
 
 from gqallreduce import dlpack
 from gqallreduce.cuda import runtime
+from gqallreduce.dtypes import ITEMSIZE, name_of, require_float
 
-ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 LEGACY = 1  # the default stream's number in both protocols, where CUDA itself also takes 0
 
 
@@ -58,7 +58,7 @@ def located(value) -> Located | None:
         interface = getattr(value, "__cuda_array_interface__", None)
     except (RuntimeError, TypeError):  # a property that cannot say it (bfloat16, for one); DLPack may
         interface = None
-    if interface is not None and (_float_name(interface) or not hasattr(value, "__dlpack__")):
+    if interface is not None and (_name(interface) in ITEMSIZE or not hasattr(value, "__dlpack__")):
         return _interface(value, interface)
     return _dlpack(value) if hasattr(value, "__dlpack_device__") else None
 
@@ -70,7 +70,7 @@ def _is_of(package: str, name: str, value) -> bool:
 
 def _cupy(array) -> Located:
     device = array.device.id
-    name = _known(array.dtype.name)
+    name = _known(name_of(array.dtype))
     stream = runtime.runtime(device).stream
     return Located(array.data.ptr, array.shape, array.strides, name, False, device, stream, array)
 
@@ -82,7 +82,7 @@ def _torch(tensor) -> Located | None:
     if tensor.device.type != "cuda" or not _is_strided(tensor):
         raise TypeError(f"got a {tensor.layout} tensor on {tensor.device}, expected a dense one on cpu or cuda")
     if tensor.requires_grad:
-        raise TypeError("got a tensor that requires a gradient, expected one that does not: pass tensor.detach()")
+        raise dlpack.refusal(tensor)
     name = _known(str(tensor.dtype).removeprefix("torch."))
     strides = tuple(stride * ITEMSIZE[name] for stride in tensor.stride())
     device = tensor.device.index
@@ -95,7 +95,7 @@ def _is_strided(tensor) -> bool:
 
 
 def _interface(value, interface) -> Located:
-    name = _known(_float_name(interface) or np.dtype(interface["typestr"]).str)
+    name = _known(_name(interface))
     if interface.get("mask") is not None:
         raise TypeError(f"got a {type(value).__name__} with a mask, expected an array without")
     pointer, readonly = interface["data"]
@@ -107,12 +107,12 @@ def _interface(value, interface) -> Located:
     if stream is None:
         stream = runtime.runtime(device).stream
     number = 0 if stream == LEGACY else stream
+    readonly = readonly or dlpack.is_immutable(value)
     return Located(pointer, shape, tuple(strides), name, readonly, device, number, value)
 
 
-def _float_name(interface) -> str | None:
-    dtype = np.dtype(interface["typestr"])
-    return dtype.name if dtype.isnative and dtype.name in ITEMSIZE else None
+def _name(interface) -> str:
+    return name_of(np.dtype(interface["typestr"]))
 
 
 def _dlpack(value) -> Located | None:
@@ -124,17 +124,19 @@ def _dlpack(value) -> Located | None:
             f"got {type(value).__name__} on {dlpack.device_name(kind)}, expected host memory or a CUDA device"
         )
     stream = runtime.runtime(device).stream
-    capsule = value.__dlpack__(stream=stream or LEGACY)
-    pointer, shape, strides, name = dlpack.read(capsule)
+    try:
+        capsule = dlpack.export(value, stream=stream or LEGACY)
+    except BufferError as problem:
+        raise dlpack.refusal(value, problem) from problem
+    pointer, shape, strides, name, readonly = dlpack.read(capsule)
+    readonly = readonly or dlpack.is_immutable(value)
     if kind == dlpack.CUDA_MANAGED and pointer:
         device = runtime.device_of(pointer)  # the number in the capsule need not be one
-    return Located(pointer, shape, strides, name, False, device, stream, (value, capsule))
+    return Located(pointer, shape, strides, name, readonly, device, stream, (value, capsule))
 
 
 def _known(name: str) -> str:
-    if name not in ITEMSIZE:
-        raise TypeError(f"got dtype {name} in GPU memory, expected native {', '.join(ITEMSIZE)}")
-    return name
+    return require_float(name, " in GPU memory")
 
 
 def _require_forward(shape, strides) -> None:

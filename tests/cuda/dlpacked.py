@@ -10,8 +10,17 @@ class Managed(ctypes.Structure):
 
 
 class Tensor:
-    def __init__(self, values, code=2, bits=None, device=1, lanes=1, strides=True, offset=0, number=0):
-        self.values, self.device, self.number = values, device, number
+    """
+    flags
+        those of DLPack 1.0; None: its maker knows no version.
+    major
+        of the version that the capsule states.
+    """
+
+    def __init__(
+        self, values, code=2, bits=None, device=1, lanes=1, strides=True, offset=0, number=0, flags=None, major=1
+    ):
+        self.values, self.device, self.number, self.flags = values, device, number, flags
         self.asked: list[dict] = []
         self.shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
         steps = [stride // values.itemsize for stride in values.strides]
@@ -21,12 +30,17 @@ class Tensor:
             self.shape, self.strides if strides else None, offset,
         )  # fmt: skip
         self.managed = Managed(tensor, None, None)
+        self.versioned = dlpack._Versioned(major, 2, None, None, flags or 0, tensor)
 
     def __dlpack_device__(self):
         return self.device, self.number
 
     def __dlpack__(self, **options):
         self.asked.append(options)
+        if self.flags is None and "max_version" in options:
+            raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return new(ctypes.addressof(self.managed), b"dltensor", None)
+        if self.flags is None:
+            return new(ctypes.addressof(self.managed), b"dltensor", None)
+        return new(ctypes.addressof(self.versioned), b"dltensor_versioned", None)

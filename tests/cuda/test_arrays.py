@@ -161,7 +161,7 @@ def test_dlpack_tells_pointer_and_layout(dtype, offset):
 def test_a_producer_of_dlpack_is_told_our_stream(number, stream):
     value = Tensor(np.zeros(3), device=2, number=number)
     found = located(value)
-    assert value.asked == [{"stream": stream}]
+    assert value.asked == [{"stream": stream, "max_version": (1, 0)}, {"stream": stream}]
     assert found.stream == (0 if stream == 1 else stream)
 
 
@@ -178,10 +178,43 @@ def test_another_device_is_refused_by_name(device, name):
     assert value.asked == []
 
 
-@pytest.mark.parametrize("wrong", [{"code": 0}, {"code": 5}, {"bits": 8}, {"lanes": 2}], ids=str)
-def test_dlpack_of_another_type_is_refused(wrong):
-    with pytest.raises(TypeError, match="expected float16"):
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"code": 0}, "int32"),
+        ({"code": 5}, "complex32"),
+        ({"bits": 8}, "float8"),
+        ({"lanes": 2}, "float32 in vectors of 2"),
+    ],
+    ids=str,
+)
+def test_dlpack_of_another_type_is_refused_by_name(wrong, name):
+    with pytest.raises(TypeError, match=f"got dtype {name}.*, expected native float32"):
         located(Tensor(np.zeros(4, np.float32), device=2, **wrong))
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_dlpack_of_version_1_tells_whether_it_is_read_only(flags):
+    value = Tensor(np.zeros((3, 4)), device=2, number=1, flags=flags)
+    found = located(value)
+    assert value.asked == [{"stream": 701, "max_version": (1, 0)}]
+    assert found[:5] == (value.values.ctypes.data, (3, 4), (32, 8), "float64", bool(flags))
+
+
+def test_an_array_of_jax_is_read_only_whatever_it_says():
+    kind = type("ArrayImpl", (Tensor,), {"__module__": "jaxlib._jax"})
+    assert located(kind(np.zeros(3), device=2, flags=0)).readonly
+    assert located(type("ArrayImpl", (Interface,), {"__module__": "jaxlib._jax"})(np.zeros(3))).readonly
+
+
+def test_dlpack_that_shares_no_memory_is_refused_with_its_reason():
+    class Refusing(Tensor):
+        def __dlpack__(self, **options):
+            raise BufferError("it is conjugated")
+
+    value = Refusing(np.zeros(3), device=2)
+    with pytest.raises(TypeError, match="Refusing that does not share its memory: it is conjugated"):
+        located(value)
 
 
 # --- PyTorch ---

@@ -117,6 +117,16 @@ def test_views_with_a_leading_dimension(text):
     compare(f"direct/{text}/ef", 2, views)
 
 
+@pytest.mark.parametrize("text", ["raw", "onebit", "qsgd", "adaptive", "terngrad"])
+def test_other_orders_of_axes(text):
+    for dtype in ("float32", "float16"):
+        compare(f"direct/{text}/ef", 2, lambda step, dtype=dtype: channels_last(step, 2, dtype))
+
+
+def channels_last(seed, ranks, dtype="float32"):
+    return [each.transpose(0, 3, 1, 2) for each in inputs(seed, ranks, (4, 9, 7, 5), dtype)]
+
+
 @every_text
 def test_several_lanes_and_regions(text):
     compare(f"direct/{text}/ef", 2, lambda step: inputs(step, 2, 1_300_001), steps=1)

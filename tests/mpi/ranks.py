@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
+from gqallreduce.buffer import Buffer
 from gqallreduce.local import LocalAllreduce
+from gqallreduce.order import to_array, to_vector
 from gqallreduce.registry import CODECS, SCHEDULES
 
 TIMEOUT = 20  # long enough for a crowded machine
@@ -34,11 +36,11 @@ def pairs(*feedback):
 
 
 def inputs(size, shape, dtype="float32", order="C", step=0):
-    """One array per rank, the same list on every rank."""
+    """One array per rank, the same list on every rank; order as in gqallreduce/order.py."""
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
     draws = [np.random.default_rng([rank, step]).standard_normal(shape) for rank in range(size)]
-    return [np.array(draw, dtype, order=order) for draw in draws]
+    return [to_array(to_vector(draw, order).astype(dtype), shape, order) for draw in draws]
 
 
 def bytes_of(array):
@@ -46,8 +48,7 @@ def bytes_of(array):
 
 
 def residual_of(memory, key, array):
-    order = "C" if array.flags.c_contiguous else "F"
-    return memory.owed(key).reshape(array.shape, order=order)
+    return to_array(memory.owed(key), array.shape, Buffer(array).order)
 
 
 class Oracle:

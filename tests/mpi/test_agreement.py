@@ -7,6 +7,7 @@ from ranks import TIMEOUT, errors, everywhere, works
 import gqallreduce as gq
 from gqallreduce import frame, model
 from gqallreduce.agreement import FIELDS
+from gqallreduce.order import to_array
 from gqallreduce.registry import SCHEDULES
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -49,6 +50,15 @@ def test_a_field_that_differs_is_named_on_every_rank(comm, field, last, monkeypa
     assert said == {"field": field, "ranks": (odd if comm.size > 2 else 1,)}
     assert right.state_dict()["keys"] == {}
     works(comm, right, key="w")
+
+
+def test_two_orders_of_more_axes_differ(comm):
+    """Neither of them C or Fortran."""
+    order = "0,2,3,1" if comm.rank == 0 else "2,0,3,1"
+    allreduce = make(comm)
+    kind, said = everywhere(comm, allreduce, to_array(np.ones(81, np.float32), (3, 3, 3, 3), order), key="w")
+    assert (kind, said["field"]) == (gq.MismatchError, "order")
+    works(comm, allreduce, key="w")
 
 
 def test_the_first_field_that_differs_is_named(comm):

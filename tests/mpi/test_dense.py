@@ -151,7 +151,7 @@ def test_what_mpi_raises_is_an_error_of_ours(comm, choose, monkeypatch):
     """And the other ranks are told."""
     allreduce = known(comm, choose, a=(60, "dense"))
     if comm.rank == 0:
-        link = allreduce._home.link
+        link = allreduce.home.link
         monkeypatch.setattr(link, "comm", Failing(link.comm))
     found = errors(comm, allreduce, np.ones(60, np.float32), key="a")
     assert {each and each[0] for each in found} == {gq.Error}, found

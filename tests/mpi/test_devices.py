@@ -62,6 +62,7 @@ def test_messages_go_through_page_locked_memory_or_are_given_to_mpi(comm, scheme
 @pytest.mark.parametrize("scheme", pairs())
 def test_other_dtypes_and_averages(comm, scheme, dtype):
     compare(comm, scheme, "mixed", dtype=dtype, order="F", average=True)
+    compare(comm, scheme, "mixed", (4, 5, 7, 9), dtype, "0,2,3,1", average=True)
 
 
 @pytest.mark.parametrize("scheme", pairs(True))

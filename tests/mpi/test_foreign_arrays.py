@@ -65,3 +65,11 @@ def test_a_transposed_torch_tensor_is_in_fortran_order(comm):
     tensor = torch.full((7, 50), 1.0 + comm.rank).T
     gq.Allreduce("raw", comm=comm, timeout=TIMEOUT)(tensor)
     assert (tensor == comm.size * (comm.size + 1) / 2).all()
+
+
+def test_a_torch_tensor_with_its_channels_last_is_summed_in_place(comm):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    draws = inputs(comm.size, (4, 3, 5, 7))
+    tensor = torch.from_numpy(draws[comm.rank].copy()).contiguous(memory_format=torch.channels_last)
+    gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)(tensor)
+    np.testing.assert_allclose(tensor.numpy(), np.sum(draws, axis=0), rtol=1e-5, atol=1e-5)

@@ -124,6 +124,10 @@ def test_a_key_keeps_its_form(comm, other):
         (np.ones(3, np.complex64), {"key": "w"}, TypeError),
         (np.ones(3, ">f4"), {"key": "w"}, TypeError),
         ([1.0, 2.0], {"key": "w"}, TypeError),
+        (np.float32(1.5), {"key": "w"}, TypeError),
+        (np.ma.masked_array(np.ones(3, np.float32), [1, 0, 0]), {"key": "w"}, TypeError),
+        (np.ones(3, np.float32), {"key": "w", "out": np.ma.masked_array(np.ones(3, np.float32))}, TypeError),
+        (np.broadcast_to(np.float32(1), ()), {"key": "w"}, ValueError),  # read-only
         (np.ones((9, 9, 9), np.float32)[::2, ::2], {"key": "w"}, ValueError),
         (np.ones(3, np.float32), {"key": "w", "out": np.ones(3)}, ValueError),
     ],
@@ -134,10 +138,24 @@ def test_invalid_arguments_of_every_rank(comm, array, options, expected):
     works(comm, allreduce)
 
 
+def test_a_read_only_buffer_is_summed_into_out(comm):
+    buf, out = np.broadcast_to(np.float32(comm.rank), ()), np.zeros((), np.float32)
+    assert gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)(buf, out=out) is out
+    assert out == sum(range(comm.size))
+
+
 def test_out_may_not_overlap_partly(comm):
     whole = np.ones(12, np.float32)
     allreduce = gq.Allreduce("raw", comm=comm, timeout=TIMEOUT)
     assert everywhere(comm, allreduce, whole[:8], out=whole[4:])[0] is ValueError
+
+
+def test_out_may_be_other_columns_of_the_same_matrix(comm):
+    matrix = np.full((4, 10), comm.rank, np.float32)
+    left, right = matrix[:, :5], matrix[:, 5:]
+    assert gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)(left, out=right) is right
+    assert (right == sum(range(comm.size))).all()
+    assert (left == comm.rank).all()
 
 
 def test_what_is_written_wrongly_fails_at_construction(comm):

@@ -45,6 +45,7 @@ def test_other_dtypes(comm, scheme):
 def test_matrices(comm, scheme):
     for order in "CF":
         agree_with_oracle(comm, scheme, [(40, 7), (2, 3, 31)], order=order)
+    agree_with_oracle(comm, scheme, [(2, 9, 5, 3), (4, 3, 3, 40)], order="0,2,3,1")
 
 
 @pytest.mark.parametrize("scheme", pairs(True))
@@ -53,7 +54,7 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     agree_with_oracle(comm, scheme, [shape])
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     allreduce(np.ones(shape, np.float32), key="w")
-    assert allreduce._making._workers.popitem()[1].lanes == layout.LANES_MOST
+    assert allreduce.making._workers.popitem()[1].lanes == layout.LANES_MOST
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))

@@ -5,6 +5,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, inputs, pairs, residual_of
 
 import gqallreduce as gq
+from gqallreduce.buffer import Buffer
 
 pytestmark = pytest.mark.mpi
 
@@ -44,13 +45,15 @@ def flush_pays(comm, allreduce):
     steps(allreduce, 1, first=2)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("order", ["C", "F", "0,2,3,1", "2,0,3,1"])
 def test_residual_and_flush_have_the_shape_and_order_of_the_buffer(comm, order):
     allreduce = make(comm, "direct/onebit/ef")
-    array = inputs(comm.size, (6, 50), order=order)[comm.rank]
+    array = inputs(comm.size, (6, 5, 3, 7), order=order)[comm.rank]
+    assert Buffer(array).order == order
     before = array.copy()
     allreduce(array, key="w")
     residual = allreduce.residual("w")
+    assert residual.strides == array.strides
     assert bytes_of(residual) == bytes_of(residual_of(allreduce.memory, "w", array))
     exact = comm.allreduce(before.astype(np.float64))
     np.testing.assert_allclose(array + allreduce.flush("w"), exact, atol=1e-4)
@@ -103,6 +106,20 @@ def continues(comm, scheme, dtype):
     results += steps(second, 2, first=2, dtype=dtype)
     assert results == expected
     assert results_of_first == expected[4:6]
+
+
+@pytest.mark.parametrize("order", ["F", "0,2,3,1"])
+def test_a_checkpoint_keeps_the_order_of_the_buffer(comm, order):
+    arrays = [inputs(comm.size, (6, 5, 3, 7), order=order, step=step)[comm.rank] for step in range(3)]
+    first, second = (make(comm, "ring/adaptive(pi=7)/ef") for _ in range(2))
+    for array in arrays[:2]:
+        first(array.copy(order="K"), key="w")
+    second.load_state_dict(first.state_dict())
+    results = [bytes_of(each(arrays[2].copy(order="K"), key="w")) for each in (first, second)]
+    assert results[0] == results[1]
+    assert bytes_of(first.residual("w")) == bytes_of(second.residual("w"))
+    with pytest.raises(ValueError, match=rf"expected .*'{order}'"):
+        second(np.ascontiguousarray(arrays[0]), key="w")
 
 
 def test_a_checkpoint_is_arrays_and_plain_values(comm):

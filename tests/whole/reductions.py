@@ -10,6 +10,7 @@ from gqallreduce import layout
 from gqallreduce.buffer import Buffer
 from gqallreduce.layout import columns
 from gqallreduce.local import LocalAllreduce
+from gqallreduce.order import to_array, to_vector
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.simulate import simulate
 
@@ -32,6 +33,8 @@ def arrays(seed: int, ranks: int, shape, dtype="float32", order="C", kind="norma
 def placed(values, dtype="float32", order="C") -> np.ndarray:
     """The values in an array of this memory layout."""
     values = np.asarray(values)
+    if order[0] not in "CF":
+        return to_array(to_vector(values, order).astype(DTYPES[dtype]), values.shape, order)
     if "gaps" not in order or values.ndim < 2 or 0 in values.shape:
         return np.array(values, DTYPES[dtype], order=order[0])
     padded = list(values.shape)
@@ -44,7 +47,7 @@ def placed(values, dtype="float32", order="C") -> np.ndarray:
 
 def flat(array) -> np.ndarray:
     """float64, in memory order."""
-    return np.asarray(array).astype(np.float64).reshape(-1, order=Buffer(array).order)
+    return to_vector(np.asarray(array).astype(np.float64), Buffer(array).order)
 
 
 def residuals(local: LocalAllreduce, key="w") -> list[np.ndarray]:

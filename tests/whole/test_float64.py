@@ -1,0 +1,69 @@
+"""What becomes of float64 values: codecs compute in float32, to which each is rounded first, and `raw` in float64."""
+
+import numpy as np
+import pytest
+from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
+from schemes import SCHEDULE_NAMES, TEXTS
+
+from gqallreduce.buffer import Buffer
+from gqallreduce.local import LocalAllreduce
+
+TINY = 2.0**-150  # half of float32's smallest number
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+every_lossy = pytest.mark.parametrize("text", [text for text in TEXTS if not text.startswith("raw")])
+
+
+def rounded(values) -> np.ndarray:
+    y = np.empty(len(values), np.float32)
+    Buffer(np.array(values, np.float64)).load(0, len(values), y)
+    return y
+
+
+def test_a_value_is_rounded_to_the_nearest_float32():
+    rng = np.random.default_rng(0)
+    normal = np.append(rng.uniform(1, 2, 10000) * np.exp2(rng.integers(-126, 127, 10000)), 1 + 2.0**-24)
+    assert (np.abs(rounded(normal) - normal) <= 2.0**-24 * np.abs(normal)).all()
+    denormal = rng.uniform(-1, 1, 10000) * 2.0**-126
+    assert (np.abs(rounded(denormal) - denormal) <= TINY).all()
+    np.testing.assert_array_equal(rounded([1e-60, -TINY, np.nextafter(TINY, 1)]), np.float32([0, 0, 2 * TINY]))
+
+
+@every_schedule
+@every_lossy
+def test_result_and_residuals_are_those_of_the_rounded_values(text, schedule):
+    """So what the rounding loses is nowhere."""
+    double, single = (LocalAllreduce(f"{schedule}/{text}/ef", 3) for _ in range(2))
+    for step in range(2):
+        given = arrays(step, 3, (5, 130), "float64")
+        results = double(copies(given), key="w")
+        expected = single([each.astype(np.float32) for each in given], key="w")
+        np.testing.assert_array_equal(results[0], expected[0].astype(np.float64))
+        for ours, theirs in zip(residuals(double), residuals(single), strict=True):
+            assert ours.tobytes() == theirs.tobytes()
+
+
+@every_schedule
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_nothing_else_is_lost_of_values_within_float32(text, schedule, ranks):
+    local = LocalAllreduce(f"{schedule}/{text}/ef", ranks)
+    for step in range(3):
+        given = arrays(step, ranks, (5, 130), "float64", kind="wide")
+        before = residuals(local)
+        results = local(copies(given), key="w")
+        same_everywhere(results)
+        nothing_lost(local, given, before, results)
+
+
+@every_lossy
+def test_values_below_float32_are_neither_in_the_result_nor_in_a_residual(text):
+    local = LocalAllreduce(f"direct/{text}/ef", 3)
+    results = local([np.full((5, 130), TINY) for _ in range(3)], key="w")
+    assert not results[0].any()
+    assert not np.any(residuals(local))
+
+
+@every_schedule
+def test_raw_keeps_them(schedule):
+    results = LocalAllreduce(f"{schedule}/raw", 3)([np.full(100, 1e-60) for _ in range(3)])
+    np.testing.assert_allclose(results[0], 3e-60, rtol=1e-15)
