@@ -94,6 +94,15 @@ class Codec(ABC):
         object.__setattr__(made, "arithmetic", arithmetic)
         return made
 
+    def __copy__(self) -> Codec:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __getstate__(self) -> dict:
+        """What pickle and deepcopy take: the fields. It comes back as a codec for the host."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def entries(self, nbytes: int, regions: list[Region]) -> int:
         """Values that a message of so many bytes holds, for codecs that send some only."""
         return 0
