@@ -22,6 +22,9 @@ cdef extern from "gq/kernels.hpp" namespace "gq" nogil:
 cdef extern from "gq/door.hpp" namespace "gq" nogil:
     int c_threads "gq::threads" ()
     void c_set_threads "gq::set_threads" (int n)
+    unsigned int kUsualControl
+    unsigned int c_float_control "gq::float_control" ()
+    void c_set_float_control "gq::set_float_control" (unsigned int word)
 
 cdef extern from "gq/doors.hpp" namespace "gq" nogil:
     int c_widen "gq::widen" (const uint8_t* source, float* y, size_t n, int format)
@@ -134,6 +137,21 @@ def threads():
 def set_threads(int n):
     """Let one call use n threads (less than 1 means 1); the results do not depend on it."""
     c_set_threads(n)
+
+
+USUAL_FLOAT_CONTROL = kUsualControl
+
+
+def float_control():
+    """The calling thread's floating-point control word (MXCSR): rounding, flushing of denormals, exceptions."""
+    return c_float_control()
+
+
+def set_float_control(unsigned int word):
+    """Set it, of the calling thread alone; USUAL_FLOAT_CONTROL is that of IEEE 754."""
+    if word > 0xFFFF:
+        raise ValueError(f"control word: got {word:#x}, expected at most 0xffff")
+    c_set_float_control(word)
 
 
 cdef const float* in_of(const float[::1] view) noexcept:

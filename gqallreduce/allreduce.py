@@ -25,6 +25,7 @@ from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.memory import Memory
 from gqallreduce.processor import Processors
+from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
 
@@ -105,6 +106,7 @@ class Allreduce:
         """
         return self._guarded(self._call, buf, key, out)
 
+    @usual_arithmetic()
     def _guarded(self, carry_out, *arguments):
         """Refuse after a call that was given up half-way, and take note when one is."""
         if self._failed is not None:
