@@ -103,10 +103,10 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
     size_t c_integers_bound "gq::integers_bound" (size_t n, uint32_t terms)
     int c_integers_lift "gq::integers_lift" (
         const float* x, const float* e, float* r, float* m, size_t n, const CLift& lift, uint64_t first,
-        const CStream& stream)
+        const CStream& stream, uint64_t* clipped)
     int64_t c_integers_encode_own "gq::integers_encode_own" (
         const float* x, const float* e, float* r, uint8_t* wire, size_t n, const CLift& lift, uint64_t first,
-        const CStream& stream)
+        const CStream& stream, uint64_t* clipped)
     int64_t c_integers_encode "gq::integers_encode" (
         const float* m, uint8_t* wire, size_t n, float unit, uint32_t terms)
     int64_t c_integers_decode "gq::integers_decode" (
@@ -390,9 +390,14 @@ def onebit_decode_add(const uint8_t[::1] wire not None, float[::1] y not None,
 
 
 cdef class Stream:
-    """Which random bits: a 64-bit key of the collective, the hop (16 bits), the encoder and the step (32 bits each)."""
+    """Which random bits: a 64-bit key of the collective, the hop (16 bits), the encoder and the step (32 bits each).
+
+    clipped
+        how many values the calls that drew from it had to clip, since they were larger than what can be sent.
+    """
 
     cdef CStream data
+    cdef readonly uint64_t clipped
 
     def __init__(self, key, hop, encoder, step):
         for name, value, bits in (("key", key, 64), ("hop", hop, 16), ("encoder", encoder, 32), ("step", step, 32)):
@@ -606,7 +611,7 @@ def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef CLift lift = CLift(unit, ternary)
     cdef int bad
     with nogil:
-        bad = c_integers_lift(x_at, e_at, r_at, m_at, n, lift, first, stream.data)
+        bad = c_integers_lift(x_at, e_at, r_at, m_at, n, lift, first, stream.data, &stream.clipped)
     return bad
 
 
@@ -627,7 +632,7 @@ def integers_encode_own(const float[::1] x not None, const float[::1] e, float[:
     cdef CLift lift = CLift(unit, ternary)
     cdef int64_t nbytes
     with nogil:
-        nbytes = c_integers_encode_own(x_at, e_at, r_at, wire_at, n, lift, first, stream.data)
+        nbytes = c_integers_encode_own(x_at, e_at, r_at, wire_at, n, lift, first, stream.data, &stream.clipped)
     return nbytes
 
 

@@ -16,6 +16,8 @@ decode_add(wire, y, region) -> bytes read
     y += what was encoded.
 Both raise WireError for bytes that are no message of this region, and never touch anything outside y.
 
+What it clips, since it cannot send as much of a value, it counts in `stream.clipped`.
+
 A codec that `lifts` keeps sums in other numbers than the values: `lift` turns a rank's own values into them, once, with
 the only error that is made; `sums` is the codec of such sums, and `lower` turns a finished one into values.
 A codec that `agrees` has `measure` called on every rank before the first encoding; the largest of those numbers goes to

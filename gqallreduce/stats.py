@@ -21,7 +21,7 @@ class Spent:
     selected
         values encoded by a sparse codec, not forwarded ones.
     saturated
-        values a codec had to clip.
+        values that a codec clipped in this rank's encodings, since it could not send as much; on host buffers only.
     residual_norm
         Euclidean norm of what this rank owes for the key (of all keys in `total`); 0.0 without /ef.
     """

@@ -95,6 +95,8 @@ class Worker:
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error."""
+        if self.own_stream is not None:
+            self.spent.saturated += self.own_stream.clipped
         self.values.release()
         self.values = self.wires = None
 
@@ -188,6 +190,8 @@ class Worker:
             self.spent.encode += perf_counter() - began
         if selected is not None and running is not None:
             selected.release()
+        if not lifts:
+            self.spent.saturated += stream.clipped
         return at
 
     def _keep(self, lane: int, encoding: Encoding):
