@@ -639,7 +639,7 @@ def integers_encode_own(const float[::1] x not None, const float[::1] e, float[:
 def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, float unit, uint32_t terms):
     """wire = the integers in m. Returns the bytes written; -1 if one times the unit leaves float32.
 
-    WireError if one is larger than `terms`: somebody sent what it should not have.
+    WireError if one is larger than `terms`: a message that came held more than its terms allow.
     """
     cdef size_t n = m.shape[0]
     cdef size_t bound = integers_bound(n, terms)
@@ -651,7 +651,7 @@ def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, flo
     with nogil:
         nbytes = c_integers_encode(m_at, wire_at, n, unit, terms)
     if nbytes == -2:
-        raise WireError(f"a sum of at most {terms} terms has become larger than that")
+        raise WireError(f"got a sum larger than {terms}, the number of its terms, each of which is -1, 0 or 1")
     return nbytes
 
 

@@ -1,7 +1,7 @@
 """The contract of a codec: n float32 values to bytes and back, nothing else.
 
 A codec is an immutable value made of its options. It owns no memory and no randomness: the memory of what was lost
-comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by somebody else. It works on a *region*:
+comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by the caller. It works on a *region*:
 a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
 
 Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); then a region may be a Span

@@ -91,7 +91,7 @@ def _carry(workers: list[Worker], order) -> None:
             lane.advance()
         lanes = [lane for lane in lanes if not lane.done]
         assert before != (len(lanes), sum(lane.moves for lane in lanes)), "all lanes wait for each other"
-    assert not any(mail.values()), "messages that nobody received"
+    assert not any(mail.values()), "messages that were never received"
 
 
 class _Lane:

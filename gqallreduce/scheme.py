@@ -83,15 +83,16 @@ class Scheme:
         data = np.frombuffer(data, np.uint8)
         header = frame.read(data)
         if header.kind != frame.DATA or header.signature != self._signature():
-            raise WireError(f"no message of {self.resolved()}")
+            got = "without values" if header.kind != frame.DATA else "of another codec, or of other options"
+            raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
-            raise WireError(f"{len(data) - frame.SIZE} bytes follow the header, which announces {header.word}")
+            raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
         y = np.zeros(size, np.float32)
         at = frame.SIZE
         for region in _regions(self.codec, size):
             at += self.codec.decode(data[at:], y[region.start : region.start + region.size], region)
         if at != len(data):
-            raise WireError(f"{len(data) - at} bytes too many for {size} values")
+            raise WireError(f"got {len(data)} bytes, expected {at} for {size} values")
         return y
 
     def _signature(self) -> int:
