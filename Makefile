@@ -93,11 +93,11 @@ test-%: build
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	PATH="$$PWD/$(BIN):$$PATH" cython-lint gqallreduce
-	$(BIN)/clang-format --dry-run --Werror $(CPP) $(CUDA) $(wildcard tests/cuda/*.?pp)
+	$(BIN)/clang-format --dry-run --Werror $(CPP) $(CUDA) $(wildcard tests/*/*.?pp)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $(CPP) $(CUDA) $(wildcard tests/cuda/*.?pp)
+	$(BIN)/clang-format -i $(CPP) $(CUDA) $(wildcard tests/*/*.?pp)
 
 docs: build
 	$(PYTEST) tests/docs

@@ -1,5 +1,6 @@
 #include "gq/integers_doors.hpp"
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -11,6 +12,26 @@ namespace gq {
 namespace {
 
 enum Fault { kNotFinite = 1, kTooMany = 2 };
+
+// A number to which threads add.
+class Counter {
+ public:
+  explicit Counter(std::uint64_t* total) : total_(total) {}
+  ~Counter() { *total_ += sum_; }
+
+  // What work(&count) returns.
+  template <class Work>
+  auto around(Work work) {
+    std::size_t count = 0;
+    const auto result = work(&count);
+    sum_ += count;
+    return result;
+  }
+
+ private:
+  std::uint64_t* total_;
+  std::atomic<std::uint64_t> sum_{0};
+};
 
 Grid tiles() { return {0, kTileValues, 1}; }
 
@@ -51,18 +72,24 @@ std::size_t integers_bound(std::size_t n, std::uint32_t terms) {
 }
 
 int integers_lift(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
-                  std::uint64_t first, const Stream& stream) {
+                  std::uint64_t first, const Stream& stream, std::uint64_t* clipped) {
+  Counter counter(clipped);
   return by_elements(n, [&](std::size_t begin, std::size_t size) {
-    return kernels().integers_lift(x + begin, shifted(e, begin), shifted(r, begin), m + begin, size, lift,
-                                   first + begin, stream);
+    return counter.around([&](std::size_t* count) {
+      return kernels().integers_lift(x + begin, shifted(e, begin), shifted(r, begin), m + begin, size, lift,
+                                     first + begin, stream, count);
+    });
   });
 }
 
 std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                                 const Lift& lift, std::uint64_t first, const Stream& stream) {
+                                 const Lift& lift, std::uint64_t first, const Stream& stream, std::uint64_t* clipped) {
+  Counter counter(clipped);
   const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
-    return kernels().integers_encode_own(x + begin, shifted(e, begin), shifted(r, begin), sizes, to, size, lift,
-                                         first + begin, stream);
+    return counter.around([&](std::size_t* count) {
+      return kernels().integers_encode_own(x + begin, shifted(e, begin), shifted(r, begin), sizes, to, size, lift,
+                                           first + begin, stream, count);
+    });
   };
   return encode_region(wire, n, lift.unit, 1, encode);
 }

@@ -2,7 +2,9 @@
 // calls, which on busy cores made a call a hundred times slower.
 #include <pthread.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -16,19 +18,21 @@ int thread_count = 1;
 
 class Pool {
  public:
-  // Runs call(context, 1) ... call(context, parts - 1) on the sleepers and call(context, 0) here.
+  // Runs call(context, 1) ... on the sleepers, and here call(context, 0) and those for which there is no sleeper.
   void run(int parts, void (*call)(void*, int), void* context) {
+    int shared;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      while (sleepers_ < parts - 1) std::thread(&Pool::serve, this, ++sleepers_, generation_).detach();
+      shared = std::min(parts, 1 + grown_to(parts - 1));
       call_ = call;
       context_ = context;
-      parts_ = parts;
-      left_ = parts - 1;
+      parts_ = shared;
+      left_ = shared - 1;
       ++generation_;
     }
     begin_.notify_all();
     call(context, 0);
+    for (int number = shared; number < parts; ++number) call(context, number);
     std::unique_lock<std::mutex> lock(mutex_);
     end_.wait(lock, [this] { return left_ == 0; });
   }
@@ -36,6 +40,16 @@ class Pool {
   std::mutex in_use;
 
  private:
+  // How many sleepers there are once those missing are started, as far as the limits of the process and the machine
+  // allow; the next call tries again.
+  int grown_to(int wanted) {
+    try {
+      for (; sleepers_ < wanted; ++sleepers_) std::thread(&Pool::serve, this, sleepers_ + 1, generation_).detach();
+    } catch (const std::exception&) {  // std::system_error, std::bad_alloc
+    }
+    return sleepers_;
+  }
+
   void serve(int number, unsigned long seen) {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {

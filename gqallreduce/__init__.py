@@ -12,13 +12,12 @@ for.
 
 from __future__ import annotations
 
+from gqallreduce import registry, threads
 from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError, WireError
-from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.threads import configure
 
-CODECS.load()
-SCHEDULES.load()
-configure()
+registry.CODECS.load()
+registry.SCHEDULES.load()
+threads.configure()
 
 from gqallreduce.catalog import schemes  # noqa: E402
 from gqallreduce.scheme import Scheme  # noqa: E402
@@ -39,6 +38,11 @@ __all__ = [
 ]
 
 _NEEDS_MPI = {"Allreduce": "allreduce", "quantized_allreduce": "function", "cached": "function"}
+
+
+def __dir__() -> list[str]:
+    """What is public. Modules are attributes too, once they are imported, and may change from release to release."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
 def __getattr__(name: str):

@@ -22,6 +22,9 @@ cdef extern from "gq/kernels.hpp" namespace "gq" nogil:
 cdef extern from "gq/door.hpp" namespace "gq" nogil:
     int c_threads "gq::threads" ()
     void c_set_threads "gq::set_threads" (int n)
+    unsigned int kUsualControl
+    unsigned int c_float_control "gq::float_control" ()
+    void c_set_float_control "gq::set_float_control" (unsigned int word)
 
 cdef extern from "gq/doors.hpp" namespace "gq" nogil:
     int c_widen "gq::widen" (const uint8_t* source, float* y, size_t n, int format)
@@ -100,10 +103,10 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
     size_t c_integers_bound "gq::integers_bound" (size_t n, uint32_t terms)
     int c_integers_lift "gq::integers_lift" (
         const float* x, const float* e, float* r, float* m, size_t n, const CLift& lift, uint64_t first,
-        const CStream& stream)
+        const CStream& stream, uint64_t* clipped)
     int64_t c_integers_encode_own "gq::integers_encode_own" (
         const float* x, const float* e, float* r, uint8_t* wire, size_t n, const CLift& lift, uint64_t first,
-        const CStream& stream)
+        const CStream& stream, uint64_t* clipped)
     int64_t c_integers_encode "gq::integers_encode" (
         const float* m, uint8_t* wire, size_t n, float unit, uint32_t terms)
     int64_t c_integers_decode "gq::integers_decode" (
@@ -134,6 +137,21 @@ def threads():
 def set_threads(int n):
     """Let one call use n threads (less than 1 means 1); the results do not depend on it."""
     c_set_threads(n)
+
+
+USUAL_FLOAT_CONTROL = kUsualControl
+
+
+def float_control():
+    """The calling thread's floating-point control word (MXCSR): rounding, flushing of denormals, exceptions."""
+    return c_float_control()
+
+
+def set_float_control(unsigned int word):
+    """Set it, of the calling thread alone; USUAL_FLOAT_CONTROL is that of IEEE 754."""
+    if word > 0xFFFF:
+        raise ValueError(f"control word: got {word:#x}, expected at most 0xffff")
+    c_set_float_control(word)
 
 
 cdef const float* in_of(const float[::1] view) noexcept:
@@ -372,9 +390,14 @@ def onebit_decode_add(const uint8_t[::1] wire not None, float[::1] y not None,
 
 
 cdef class Stream:
-    """Which random bits: a 64-bit key of the collective, the hop (16 bits), the encoder and the step (32 bits each)."""
+    """Which random bits: a 64-bit key of the collective, the hop (16 bits), the encoder and the step (32 bits each).
+
+    clipped
+        how many values the calls that drew from it had to clip, since they were larger than what can be sent.
+    """
 
     cdef CStream data
+    cdef readonly uint64_t clipped
 
     def __init__(self, key, hop, encoder, step):
         for name, value, bits in (("key", key, 64), ("hop", hop, 16), ("encoder", encoder, 32), ("step", step, 32)):
@@ -588,7 +611,7 @@ def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef CLift lift = CLift(unit, ternary)
     cdef int bad
     with nogil:
-        bad = c_integers_lift(x_at, e_at, r_at, m_at, n, lift, first, stream.data)
+        bad = c_integers_lift(x_at, e_at, r_at, m_at, n, lift, first, stream.data, &stream.clipped)
     return bad
 
 
@@ -609,14 +632,14 @@ def integers_encode_own(const float[::1] x not None, const float[::1] e, float[:
     cdef CLift lift = CLift(unit, ternary)
     cdef int64_t nbytes
     with nogil:
-        nbytes = c_integers_encode_own(x_at, e_at, r_at, wire_at, n, lift, first, stream.data)
+        nbytes = c_integers_encode_own(x_at, e_at, r_at, wire_at, n, lift, first, stream.data, &stream.clipped)
     return nbytes
 
 
 def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, float unit, uint32_t terms):
     """wire = the integers in m. Returns the bytes written; -1 if one times the unit leaves float32.
 
-    WireError if one is larger than `terms`: somebody sent what it should not have.
+    WireError if one is larger than `terms`: a message that came held more than its terms allow.
     """
     cdef size_t n = m.shape[0]
     cdef size_t bound = integers_bound(n, terms)
@@ -628,7 +651,7 @@ def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, flo
     with nogil:
         nbytes = c_integers_encode(m_at, wire_at, n, unit, terms)
     if nbytes == -2:
-        raise WireError(f"a sum of at most {terms} terms has become larger than that")
+        raise WireError(f"got a sum larger than {terms}, the number of its terms, each of which is -1, 0 or 1")
     return nbytes
 
 

@@ -28,6 +28,7 @@ from gqallreduce.link import Link
 from gqallreduce.memory import Memory, State
 from gqallreduce.order import to_array
 from gqallreduce.processor import Processors
+from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.steps import step
@@ -120,14 +121,15 @@ class Allreduce:
         """
         return self.guarded(f"the call of key {key!r}", self._call, buf, key, out)
 
+    @usual_arithmetic()
     def guarded(self, name: str, carry_out, *given):
         """Carry a call out. If it cannot end, the other ranks are told, and this object refuses further calls."""
         self.home.notice(self.timeout)
         self.require_usable()
         link = self.home.connect(self.timeout)
-        link.begin(self)
         call = Call(link, name)
         try:
+            link.begin(self)
             return carry_out(call, *given)
         except BaseException as error:
             self.failures_in_step += 1

@@ -1,7 +1,7 @@
 """The contract of a codec: n float32 values to bytes and back, nothing else.
 
 A codec is an immutable value made of its options. It owns no memory and no randomness: the memory of what was lost
-comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by somebody else. It works on a *region*:
+comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by the caller. It works on a *region*:
 a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
 
 Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); then a region may be a Span
@@ -15,6 +15,8 @@ decode(wire, y, region, scale, streaming) -> bytes read
 decode_add(wire, y, region) -> bytes read
     y += what was encoded.
 Both raise WireError for bytes that are no message of this region, and never touch anything outside y.
+
+What it clips, since it cannot send as much of a value, it counts in `stream.clipped`.
 
 A codec that `lifts` keeps sums in other numbers than the values: `lift` turns a rank's own values into them, once, with
 the only error that is made; `sums` is the codec of such sums, and `lower` turns a finished one into values.
@@ -93,6 +95,15 @@ class Codec(ABC):
         made = copy.copy(self)
         object.__setattr__(made, "arithmetic", arithmetic)
         return made
+
+    def __copy__(self) -> Codec:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __getstate__(self) -> dict:
+        """What pickle and deepcopy take: the fields. It comes back as a codec for the host."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def entries(self, nbytes: int, regions: list[Region]) -> int:
         """Values that a message of so many bytes holds, for codecs that send some only."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 
 
 class Error(Exception):
-    """Base of every error of this package."""
+    """Base of every error of this package. All of them can be pickled and copied: text and attributes stay."""
+
+    def __reduce__(self):
+        # Without __init__, whose arguments an exception does not keep.
+        return copyreg.__newobj__, (type(self),), {**vars(self), "args": self.args}
 
 
 class NonFiniteError(Error, ValueError):

@@ -14,6 +14,7 @@ from gqallreduce.memory import Memory
 from gqallreduce.message import Expected, Parcel, Receipt
 from gqallreduce.model import fixed_schedule
 from gqallreduce.processor import Host
+from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.worker import Worker
@@ -35,6 +36,7 @@ class LocalAllreduce:
         self.steps: dict[str | None, int] = {}
         self.order = lambda waiting: waiting  # tests shuffle the lanes that may go on
 
+    @usual_arithmetic()
     def __call__(self, arrays, *, key: str | None = None, out=None):
         """Reduce; NonFiniteError as on every rank under MPI."""
         sources = [Buffer(array) for array in arrays]
@@ -92,7 +94,7 @@ def _carry(workers: list[Worker], order) -> None:
             lane.advance()
         lanes = [lane for lane in lanes if not lane.done]
         assert before != (len(lanes), sum(lane.moves for lane in lanes)), "all lanes wait for each other"
-    assert not any(mail.values()), "messages that nobody received"
+    assert not any(mail.values()), "messages that were never received"
 
 
 class _Lane:

@@ -1,4 +1,4 @@
-"""Messages on their way: what a Worker hands to whoever carries the bytes.
+"""Messages on their way: what a Worker hands to the carrier of the bytes.
 
 `parts_left` and `received` belong to the carrier, which may cut a long message into several.
 """

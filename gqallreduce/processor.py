@@ -13,7 +13,7 @@ make_frame, ship, mark; make_room, head, wire; join, give_frame, give_room
 settle
     of a device, whose launches return at once: a Receipt, to be waited for, that tells how all that came before went.
 
-On a device, what an operation found is not known when it returns. So whoever asks for it launches `ship` or `settle`
+On a device, what an operation found is not known when it returns. So the caller launches `ship` or `settle`
 behind the operation before its lane yields, and yields the Receipt until it is ready. The host has nothing to wait for:
 its `ship`, `settle`, `join` and `head` give None for a Receipt.
 """

@@ -15,6 +15,7 @@ from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
 from gqallreduce.layout import Region, blocks, columns
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.selection import Parts, drained
 from gqallreduce.workspace import Workspace
 
@@ -51,6 +52,7 @@ class Scheme:
         parts = [schedule or self.schedule, self.codec.name + (f"({written})" if written else "")]
         return "/".join([part for part in parts if part] + ["ef"] * self.feedback)
 
+    @usual_arithmetic()
     def encode(self, values, *, seed: int = 0, step: int = 0) -> bytes:
         """One message: header and wire of `values`, taken as one vector in memory order, without MPI.
 
@@ -75,20 +77,22 @@ class Scheme:
         frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
         return bytes(header) + wire[:at].tobytes()
 
+    @usual_arithmetic()
     def decode(self, data, size: int) -> np.ndarray:
         """float32[size] from one message; WireError unless it is one of this scheme and size."""
         data = np.frombuffer(data, np.uint8)
         header = frame.read(data)
         if header.kind != frame.DATA or header.signature != self._signature():
-            raise WireError(f"no message of {self.resolved()}")
+            got = "without values" if header.kind != frame.DATA else "of another codec, or of other options"
+            raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
-            raise WireError(f"{len(data) - frame.SIZE} bytes follow the header, which announces {header.word}")
+            raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
         y = np.zeros(size, np.float32)
         at = frame.SIZE
         for region in _regions(self.codec, size):
             at += self.codec.decode(data[at:], y[region.start : region.start + region.size], region)
         if at != len(data):
-            raise WireError(f"{len(data) - at} bytes too many for {size} values")
+            raise WireError(f"got {len(data)} bytes, expected {at} for {size} values")
         return y
 
     def _signature(self) -> int:

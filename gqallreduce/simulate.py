@@ -171,7 +171,7 @@ def simulate(schedule: Schedule, size: int) -> Outcome:
             raise AssertionError(f"{schedule.name}, {size} ranks: all wait for each other")
         seen = progress
     if any(mail.values()):
-        raise AssertionError(f"{schedule.name}, {size} ranks: messages that nobody receives")
+        raise AssertionError(f"{schedule.name}, {size} ranks: messages that are never received")
     return outcome
 
 

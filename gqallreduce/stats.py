@@ -22,7 +22,7 @@ class Spent:
     selected
         values encoded by a sparse codec, not forwarded ones.
     saturated
-        values a codec had to clip.
+        values that a codec clipped in this rank's encodings, since it could not send as much; on host buffers only.
     residual_norm
         Euclidean norm of this rank's residual of the key after the call (in `total`: of all keys, now); 0.0 without
         /ef. Computed when it is read, or before the residual's array is used again.

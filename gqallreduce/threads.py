@@ -7,21 +7,29 @@ import re
 
 from gqallreduce import _kernels
 
+_MOST = 256  # kMostThreads of csrc/gq/door.hpp
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 
 
 def default_threads() -> int:
     """GQALLREDUCE_THREADS, else OMP_NUM_THREADS, else the cores of the affinity mask shared among local ranks."""
-    for name in ("GQALLREDUCE_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(name, "").split(",")[0]
-        if text:
-            if not text.isdigit() or int(text) < 1:
-                raise ValueError(f"{name}={text!r}, expected a number of threads from 1 on")
-            return int(text)
+    own = os.environ.get("GQALLREDUCE_THREADS", "")
+    number = _first_number(own)
+    if own.strip() and not number:
+        raise ValueError(f"GQALLREDUCE_THREADS={own!r}, expected a number of threads from 1 on")
+    number = number or _first_number(os.environ.get("OMP_NUM_THREADS", ""))  # not ours: no error if it is none
+    if number:
+        return number
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = (re.match(r"\d+", os.environ.get(name, "")) for name in _LOCAL_RANKS)  # Slurm writes 16(x4)
     ranks = next((int(match[0]) for match in found if match), 1)
     return max(1, cores // max(ranks, 1))
+
+
+def _first_number(text: str) -> int:
+    """The first of a list such as "4, 2", which OpenMP allows; 0 if it is none. Never more than a call can use."""
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(,.*)?", text, re.ASCII | re.DOTALL)
+    return min(int(match[1]), _MOST) if match else 0
 
 
 def configure() -> None:

@@ -1,6 +1,6 @@
 """A rank's values in one call: its own, the running sums, and the finished ones in the result.
 
-Also who is to blame when a value is not finite, and what is owed for rounding a sum to a 16-bit buffer.
+Also which rank a value that is not finite comes from, and what is owed for rounding a sum to a 16-bit buffer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Values:
         return buffer[: size * self.working.itemsize].view(self.working)
 
     def scratch(self, which: int, size: int) -> np.ndarray:
-        """One of two arrays for a region; whoever yields has lost it."""
+        """One of two arrays for a region; its content is lost at the next yield."""
         if not self._scratch:
             self._scratch = [self.lend(self.shared.widest), self.lend(self.shared.widest)]
         return self._scratch[which][:size]
@@ -128,7 +128,7 @@ class Values:
             if flawed is None:
                 flawed = yield from self.settled()
             if flawed:
-                self.blame(place, region, y, owed, own=True, formed=True)
+                self.find_flaw(place, region, y, owed, own=True, formed=True)
 
     def settled(self):
         """Wait until all that was asked for is done; was a value not finite?"""
@@ -238,15 +238,15 @@ class Values:
         """Note (rank or NO_RANK, C-order index); the lowest stays."""
         self.flaws[place] = min(flaw, self.flaws.get(place, flaw))
 
-    def blame_piece(self, place, piece: Piece) -> None:
-        """Blame for what could not be encoded of a piece."""
+    def find_flaws(self, place, piece: Piece) -> None:
+        """Note what could not be encoded of a piece."""
         running = self.running.get(place)
         for extent in piece.extents:
             x, owed = self.own(extent) if running is None else (part(running, piece, extent), None)
-            self.blame(place, extent, x, owed, own=running is None)
+            self.find_flaw(place, extent, x, owed, own=running is None)
 
-    def blame(self, place, region, x, owed, own: bool, formed: bool = False) -> None:
-        """Note who made a region that cannot be sent: this rank, if its own values are not finite; else an overflow.
+    def find_flaw(self, place, region, x, owed, own: bool, formed: bool = False) -> None:
+        """Note why a region cannot be sent: own values of this rank that are not finite, else an overflow.
 
         formed
             x is own values + owed already.
@@ -255,13 +255,13 @@ class Values:
         with np.errstate(over="ignore", invalid="ignore"):
             v = x if formed or owed is None else x + owed
             bad = ~np.isfinite(v)
-            guilty = bad.copy() if own else np.zeros_like(bad)
+            own_flaws = bad.copy() if own else np.zeros_like(bad)
             if owed is not None:  # an infinity may also be the sum of two finite values
-                guilty &= np.isnan(v) | (np.abs(owed) < _OVERFLOWING)
-        where = np.flatnonzero(guilty if guilty.any() else ~self.codec.carries(v))
+                own_flaws &= np.isnan(v) | (np.abs(owed) < _OVERFLOWING)
+        where = np.flatnonzero(own_flaws if own_flaws.any() else ~self.codec.carries(v))
         if not len(where):  # none is too large by itself: the largest, for their norm
             where = np.argmax(np.abs(v), keepdims=True)
-        rank = self.shared.rank if guilty.any() else NO_RANK
+        rank = self.shared.rank if own_flaws.any() else NO_RANK
         self.flawed(place, (rank, self.source.c_index(region.start + where)))
 
     def _overflow(self, place, region, y) -> None:
@@ -282,4 +282,4 @@ def part(value: np.ndarray, piece: Piece, region) -> np.ndarray:
 
 def _require_end(payload, at: int) -> None:
     if at != len(payload):
-        raise WireError(f"{len(payload)} bytes, of which the values took {at}")
+        raise WireError(f"got {len(payload)} bytes after the header of a message, expected {at} for its values")

@@ -1,8 +1,8 @@
 """One rank's arithmetic in one allreduce, without a network: what to send, where to receive, what to do with it.
 
 A lane is a generator. It yields None before a kernel call when the carrier wants to poll, an Expected to be received
-into, a Parcel to be sent, or a list of Expected or Receipts of which one must be ready before it goes on. Whoever
-carries the bytes (engine, local) drives it.
+into, a Parcel to be sent, or a list of Expected or Receipts of which one must be ready before it goes on. The
+carrier of the bytes (engine, local) drives it.
 
 The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here as
 at everyone else's, and the difference is owed: all of it by a single holder, a slice of it by each of several.
@@ -95,6 +95,8 @@ class Worker:
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error."""
+        if self.own_stream is not None:
+            self.spent.saturated += self.own_stream.clipped
         self.values.release()
         self.values = self.wires = None
 
@@ -150,7 +152,7 @@ class Worker:
                 if receipt is not None:
                     yield [receipt]
                     if receipt.flawed:
-                        self.values.blame_piece(place, piece)
+                        self.values.find_flaws(place, piece)
         if place in flaws:
             rank, index = flaws[place]
             self.processor.mark(
@@ -182,12 +184,14 @@ class Worker:
             kept = None if selected is None else selected[number]
             nbytes = codec.encode(x, owed, of(owing, region), payload[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
-                values.blame(place, region, x, owed, own=running is None)
+                values.find_flaw(place, region, x, owed, own=running is None)
             else:
                 at = at + nbytes if at else nbytes  # a device, which has one extent, may be the only one to know it
             self.spent.encode += perf_counter() - began
         if selected is not None and running is not None:
             selected.release()
+        if not lifts:
+            self.spent.saturated += stream.clipped
         return at
 
     def _keep(self, lane: int, encoding: Encoding):

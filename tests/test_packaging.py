@@ -42,6 +42,19 @@ def test_importing_the_package_starts_no_mpi(tmp_path):
     assert python("import sys, gqallreduce; print('mpi4py.MPI' in sys.modules)", folder=tmp_path) == "False"
 
 
+def test_dir_shows_what_is_exported_and_nothing_else():
+    """Whatever modules have been imported."""
+    assert "_kernels" in vars(gqallreduce)
+    assert [name for name in dir(gqallreduce) if not name.startswith("__")] == sorted(gqallreduce.__all__)
+    assert "__version__" in dir(gqallreduce)
+
+
+def test_every_name_that_is_exported_is_there(tmp_path):
+    code = "import mpi4py; mpi4py.rc.initialize = False; import gqallreduce as gq; "
+    code += "print([name for name in gq.__all__ if not hasattr(gq, name)], sorted(gq.__all__) == gq.__all__)"
+    assert python(code, folder=tmp_path, path=EXTENSION.parents[1]) == "[] True"
+
+
 def test_setup_py_is_one_extension_in_a_few_lines():
     lines = [line for line in (ROOT / "setup.py").read_text().splitlines() if line.strip()]
     assert len(lines) <= 30

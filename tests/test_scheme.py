@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemes import SCHEDULE_NAMES, TEXTS
 
-from gqallreduce import NonFiniteError, Scheme
+from gqallreduce import NonFiniteError, Scheme, WireError
 from gqallreduce.registry import CODECS
 
 PREFIXES = ["", "auto/", *(f"{name}/" for name in SCHEDULE_NAMES)]
@@ -205,3 +205,10 @@ def test_every_shape_is_one_vector_in_memory_order():
     np.testing.assert_array_equal(scheme.decode(scheme.encode(x), 12), np.arange(12))
     np.testing.assert_array_equal(scheme.decode(scheme.encode(3.5), 1), [3.5])
     np.testing.assert_array_equal(scheme.decode(scheme.encode([1, 2]), 2), [1, 2])
+
+
+def test_a_message_that_is_refused_says_what_was_got_and_what_was_expected():
+    message, other = (Scheme.parse(text).encode([1.0, 2.0]) for text in ("raw", "float16"))
+    for data, size in ((other, 2), (message + b"\0", 2), (message, 1)):
+        with pytest.raises(WireError, match=r"got .* expected"):
+            Scheme.parse("raw").decode(data, size)

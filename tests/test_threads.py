@@ -11,6 +11,7 @@ VARIABLES = ("GQALLREDUCE_THREADS", "OMP_NUM_THREADS", *threads._LOCAL_RANKS)
 def bare(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GQALLREDUCE_SIMD", raising=False)
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(12)), raising=False)
 
 
@@ -37,11 +38,45 @@ def test_the_own_variable_comes_before_openmps(monkeypatch):
     assert threads.default_threads() == 7
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+NO_NUMBERS = ["0", "-1", "many", "1.5", "4x", ",4", "\u00b2", "9" * 5000]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
 def test_a_number_that_is_none_is_refused(monkeypatch, text):
     monkeypatch.setenv("GQALLREDUCE_THREADS", text)
     with pytest.raises(ValueError, match="GQALLREDUCE_THREADS"):
         threads.default_threads()
+
+
+@pytest.mark.parametrize("name", ["GQALLREDUCE_THREADS", "OMP_NUM_THREADS"])
+@pytest.mark.parametrize("text", ["4", " 4", "4 ", "\t4 ,2", "4, 2,1", "04"])
+def test_spaces_and_lists_are_read_as_openmp_does(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    assert threads.default_threads() == 4
+
+
+@pytest.mark.parametrize("text", ["", " ", *NO_NUMBERS])
+def test_what_cannot_be_read_in_openmps_variable_is_as_if_it_were_not_there(monkeypatch, text):
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert threads.default_threads() == 12
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_variable_of_our_own_says_nothing(monkeypatch, text):
+    monkeypatch.setenv("GQALLREDUCE_THREADS", text)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads.default_threads() == 3
+
+
+@pytest.mark.parametrize("name", ["GQALLREDUCE_THREADS", "OMP_NUM_THREADS"])
+def test_more_threads_than_a_call_can_use_are_as_many_as_it_can(monkeypatch, name):
+    monkeypatch.setenv(name, "99999999999")
+    before = _kernels.threads()
+    try:
+        threads.configure()
+        assert _kernels.threads() == 256
+    finally:
+        _kernels.set_threads(before)
 
 
 def test_configure_applies_both(monkeypatch):

@@ -10,12 +10,19 @@
 
 namespace gq {
 
-// Rounds to nearest, keeps denormals and masks exceptions while it lives, whatever the caller had set. The control
-// word belongs to a thread, so every thread of a shared call takes a guard of its own.
+// The control word (MXCSR) of IEEE 754: rounds to nearest, keeps denormals, masks exceptions.
+constexpr unsigned int kUsualControl = 0x1F80;
+
+// Of the calling thread.
+inline unsigned int float_control() { return _mm_getcsr(); }
+inline void set_float_control(unsigned int word) { _mm_setcsr(word); }
+
+// Sets the usual control word while it lives, whatever the caller had set. The word belongs to a thread, so every
+// thread of a shared call takes a guard of its own.
 class FloatGuard {
  public:
-  FloatGuard() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
-  ~FloatGuard() { _mm_setcsr(saved_); }
+  FloatGuard() : saved_(float_control()) { set_float_control(kUsualControl); }
+  ~FloatGuard() { set_float_control(saved_); }
   FloatGuard(const FloatGuard&) = delete;
   FloatGuard& operator=(const FloatGuard&) = delete;
 

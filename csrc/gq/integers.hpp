@@ -31,18 +31,19 @@ static void measure(const float* x, const float* e, std::size_t n, bool squares,
   }
 }
 
-// m = n own values as multiples. Returns 1 if a value is not finite, else 0.
+// m = n own values as multiples; *clipped grows by how many are clipped. Returns 1 if a value is not finite, else 0.
 static int integers_lift(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
-                         std::uint64_t first, const Stream& stream) {
+                         std::uint64_t first, const Stream& stream, std::size_t* clipped) {
   RandomWindow window(stream, first + n);
   const Multiples out{m};
-  return lift_all(x, e, r, n, lift, first, window, out);
+  return lift_all(x, e, r, n, lift, first, window, out, clipped);
 }
 
-// The tiles of n own values, and their sizes; returns their bytes, or -1 if a value is not finite.
+// The tiles of n own values, and their sizes; *clipped grows by how many are clipped. Returns the bytes of the tiles,
+// or -1 if a value is not finite.
 static std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* sizes,
                                         std::uint8_t* wire, std::size_t n, const Lift& lift, std::uint64_t first,
-                                        const Stream& stream) {
+                                        const Stream& stream, std::size_t* clipped) {
   std::uint8_t* out = wire;
   bool bad = false;
   RandomWindow window(stream, first + n);
@@ -50,7 +51,7 @@ static std::int64_t integers_encode_own(const float* x, const float* e, float* r
     const std::size_t height = n - begin < kTileValues ? n - begin : kTileValues;
     Signs signs;
     bad |= lift_all(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, height, lift, first + begin, window,
-                    signs);
+                    signs, clipped);
     const std::size_t made = write_signs(signs, height, out);
     set_tile_size(sizes, begin / kTileValues, made);
     out += made;

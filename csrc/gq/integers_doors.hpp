@@ -14,12 +14,13 @@ void measure(const float* x, const float* e, std::size_t n, bool squares, std::u
 std::size_t integers_bound(std::size_t n, std::uint32_t terms);
 
 // m = own values as multiples (a value that is not finite stays), r the error; 1 if one is not finite, else 0.
+// *clipped grows by how many are above what is sent of the largest.
 int integers_lift(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
-                  std::uint64_t first, const Stream& stream);
+                  std::uint64_t first, const Stream& stream, std::uint64_t* clipped);
 
 // Return the bytes of the region, -1 if a value is not finite, -2 if an integer is above `terms`.
 std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                                 const Lift& lift, std::uint64_t first, const Stream& stream);
+                                 const Lift& lift, std::uint64_t first, const Stream& stream, std::uint64_t* clipped);
 std::int64_t integers_encode(const float* m, std::uint8_t* wire, std::size_t n, float unit, std::uint32_t terms);
 
 // y = scale * the values, or y += them; as integers, if `whole`, else times the unit on the wire, which must be `unit`

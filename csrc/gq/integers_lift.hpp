@@ -16,15 +16,26 @@ namespace GQ_NAMESPACE {
 
 #if GQ_LEVEL == 2
 static inline std::uint64_t sign_bits(Ints v) { return _mm512_movepi32_mask((Register)v); }
+static inline Ints maximum(Ints a, Ints b) { return (Ints)_mm512_max_epi32((Register)a, (Register)b); }
+// One more in every lane where a > b.
+static inline Ints count_above(Ints count, Ints a, Ints b) {
+  const __mmask16 above = _mm512_cmpgt_epi32_mask((Register)a, (Register)b);
+  return (Ints)_mm512_mask_sub_epi32((Register)count, above, (Register)count, _mm512_set1_epi32(-1));
+}
 #elif GQ_LEVEL == 1
 static inline std::uint64_t sign_bits(Ints v) { return std::uint32_t(_mm256_movemask_ps((__m256)v)); }
+static inline Ints maximum(Ints a, Ints b) { return (Ints)_mm256_max_epi32((Register)a, (Register)b); }
+static inline Ints count_above(Ints count, Ints a, Ints b) { return count - (a > b); }
 #endif
 
 // m[i] = the multiple, or v where it is not finite. m may be the array that is read.
 struct Multiples {
   float* m;
 
-  void put(std::size_t i, float v, bool sent, bool finite) const { m[i] = multiple_of(v, sent, finite); }
+  void put(std::size_t i, float v, bool sent, bool finite) const {
+    const std::uint32_t one = bits_of(with_sign_of(v, 1.0f)) & (0u - sent);  // no branch: `sent` is random
+    m[i] = finite ? float_of(one) : v;
+  }
 #if GQ_LEVEL >= 1
   void put(std::size_t i, Floats v, Ints sent, Ints infinite) const {
     const Ints one = ((Ints)v & std::int32_t(0x80000000)) | 0x3f800000;
@@ -52,13 +63,20 @@ struct Signs {
 
 #if GQ_LEVEL >= 1
 
-// As many values as whole vectors take; returns how many. ORs what is not finite into *bad.
+static inline std::size_t sum_of_lanes(Ints v) {
+  std::size_t sum = 0;
+  for (std::size_t k = 0; k < kWidth; ++k) sum += std::size_t(v[k]);
+  return sum;
+}
+
+// As many values as whole vectors take; returns how many. ORs what is not finite into *bad, adds to *clipped.
 template <bool ternary, class Out>
 static inline std::size_t lift_vectors(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
-                                       const std::uint16_t* random, std::size_t begin, Out& out, bool* bad) {
+                                       const std::uint16_t* random, std::size_t begin, Out& out, bool* bad,
+                                       std::size_t* clipped) {
   const Floats unit = Floats{} + sending.unit, before = Floats{} + sending.share.before,
                inverse = Floats{} + sending.share.inverse;
-  Ints any = {};
+  Ints largest = {}, above = {};
   std::size_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
     Floats v = load<Floats>(x + i);
@@ -68,27 +86,39 @@ static inline std::size_t lift_vectors(const float* x, const float* e, float* r,
     const Ints sent = ternary ? to_floats(load_words(random + i)) + 0.5f < magnitude * before * inverse * 65536.0f
                               : magnitude >= unit;
     const Ints infinite = magnitude_bits >= 0x7f800000;
-    any |= infinite;
+    largest = maximum(largest, magnitude_bits);
+    if (ternary) above = count_above(above, magnitude_bits, (Ints)unit);
     if (r) store(r + i, v - (Floats)((((Ints)unit) | (bits & std::int32_t(0x80000000))) & sent));
     out.put(begin + i, v, sent, infinite);
   }
-  *bad |= sign_bits(any) != 0;
+  *bad |= sign_bits(largest >= 0x7f800000) != 0;
+  *clipped += sum_of_lanes(above);
   return i;
 }
 
 #endif
 
+// How many |x + e| are above the unit: by their bits, so that the compiler can take several at once.
+static inline std::uint32_t how_many_above(const float* x, const float* e, std::size_t n, float unit) {
+  const std::uint32_t unit_bits = bits_of(unit);
+  std::uint32_t above = 0;
+  for (std::size_t i = 0; i < n; ++i) above += (unit_bits - magnitude(e ? x[i] + e[i] : x[i])) >> 31;
+  return above;
+}
+
 // n values v = x + e to out's places from `begin` on, and r = v - multiple * unit; e and r may be null. True if a value
-// is not finite.
+// is not finite. *clipped grows by how many are clipped: |v| > unit where they are rounded at random, which can send no
+// more than the unit; a threshold sends no more of any value that it sends.
 template <class Out>
 static inline bool lift_values(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
-                               const std::uint16_t* random, std::size_t begin, Out& out) {
+                               const std::uint16_t* random, std::size_t begin, Out& out, std::size_t* clipped) {
   bool bad = false;
   std::size_t i = 0;
 #if GQ_LEVEL >= 1
-  i = sending.ternary ? lift_vectors<true>(x, e, r, n, sending, random, begin, out, &bad)
-                      : lift_vectors<false>(x, e, r, n, sending, random, begin, out, &bad);
+  i = sending.ternary ? lift_vectors<true>(x, e, r, n, sending, random, begin, out, &bad, clipped)
+                      : lift_vectors<false>(x, e, r, n, sending, random, begin, out, &bad, clipped);
 #endif
+  if (sending.ternary) *clipped += how_many_above(x + i, e ? e + i : nullptr, n - i, sending.unit);
   for (; i < n; ++i) {
     const float v = e ? x[i] + e[i] : x[i];
     const bool finite = is_finite(v), sent = sending(v, sending.ternary ? random[i] : 0);
@@ -102,13 +132,14 @@ static inline bool lift_values(const float* x, const float* e, float* r, std::si
 // The same for any n, with the random bits of the elements from the global index `first` on.
 template <class Out>
 static inline bool lift_all(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
-                            std::uint64_t first, RandomWindow& window, Out& out) {
+                            std::uint64_t first, RandomWindow& window, Out& out, std::size_t* clipped) {
   const Sending sending(lift);
   bool bad = false;
   for (std::size_t done = 0; done < n;) {
     const std::size_t part = n - done < window.kLongest ? n - done : window.kLongest;
     const std::uint16_t* random = lift.ternary ? window.at(first + done, part) : nullptr;
-    bad |= lift_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, sending, random, done, out);
+    bad |= lift_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, sending, random, done, out,
+                       clipped);
     done += part;
   }
   return bad;

@@ -105,7 +105,7 @@ def print_whole(console, table):
 def _plain(value):
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} in a result")
+    raise TypeError(f"got a {type(value).__name__} in a result, expected what JSON has")
 
 
 def read(path, wanted=None):

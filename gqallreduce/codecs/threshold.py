@@ -9,6 +9,7 @@ import numpy as np
 
 from gqallreduce.codec import register
 from gqallreduce.integers import IntegerCodec
+from gqallreduce.rounding import usual_arithmetic
 
 
 @register
@@ -40,7 +41,7 @@ class Threshold(IntegerCodec):
 
     def __post_init__(self):
         number = isinstance(self.tau, (int, float)) and not isinstance(self.tau, bool)
-        with np.errstate(over="ignore"):
+        with usual_arithmetic():
             unit = float(np.float32(self.tau)) if number else 0.0
         if not 0 < unit < np.inf:
             raise ValueError(f"threshold: tau={self.tau!r}, expected a positive number within float32")

@@ -1,7 +1,7 @@
 """The operations of arithmetic.py on a device's arrays: each a few launches, which return at once.
 
-What a kernel finds goes into a word of the device: `status`, which whoever asked reads by `settle` or `ship`, or
-`ignored`, where somebody else will find the same.
+What a kernel finds goes into a word of the device: `status`, which the caller reads by `settle` or `ship`, or
+`ignored`, where another operation will find the same.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class CupyRuntime:
         self.device = device
         self._modules: dict[str, object] = {}
         self._kernels: dict[tuple[str, str], object] = {}
-        self._idle: list = []  # events that nobody holds any more
+        self._idle: list = []  # events that are not in use
 
     @staticmethod
     def device_of(pointer: int) -> int:
@@ -166,7 +166,7 @@ class CupyRuntime:
 
     @property
     def free_memory(self) -> int:
-        """Bytes that nobody has taken; what CuPy keeps for itself counts as taken."""
+        """Bytes that are not taken; what CuPy keeps for itself counts as taken."""
         with self.active():
             return self._calls.memGetInfo()[0]
 

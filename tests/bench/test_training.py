@@ -145,8 +145,8 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
         (["--batch", "1000"], "more than the 170 images"),
         (["--rates", "adam=fast"], "expected NAME=RATE"),
         (["--target", "95"], "--target 95"),
-        (["--seeds", "1", "1"], "--seeds names one twice"),
-        (["--log-every", "-1"], "not below 0"),
+        (["--seeds", "1", "1"], "--seeds: expected each once"),
+        (["--log-every", "-1"], "expected numbers of steps"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, words, complaint):

@@ -149,6 +149,25 @@ def test_lifting_in_place_or_into_a_message_is_the_same_at_every_level_and_for_a
     assert set(np.unique(m)) == {-1, 0, 1}
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+@pytest.mark.parametrize("size", [*SIZES, 70_003])
+def test_values_above_the_unit_are_counted_alike_at_every_level_and_for_any_threads(feedback, size):
+    rng = np.random.default_rng(size)
+    x = rng.standard_normal(size).astype(np.float32)
+    e = rng.standard_normal(size).astype(np.float32) if feedback else None
+    v = x + e if feedback else x
+    for unit in (0.0, 0.5, float(np.abs(v).max(initial=0)), float(np.median(np.abs(v))) if size else 1.0):
+        for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
+            lifting, encoding, by_threshold = (_kernels.Stream(1, 2, 3, 4) for _ in range(3))
+            with using(level, threads):
+                wire = np.zeros(_kernels.integers_bound(size, 1), np.uint8)
+                _kernels.integers_lift(x, e, None, np.empty_like(x), unit, True, 5, lifting)
+                _kernels.integers_encode_own(x, e, None, wire, unit, True, 5, encoding)
+                _kernels.integers_lift(x, e, None, np.empty_like(x), unit, False, 5, by_threshold)
+            expected = np.count_nonzero(np.abs(v) > np.float32(unit))
+            assert (lifting.clipped, encoding.clipped, by_threshold.clipped) == (expected, expected, 0), (level, unit)
+
+
 @pytest.mark.parametrize("ternary", [False, True])
 def test_what_is_not_finite_stays_where_it_is(ternary):
     for level, value, place in itertools.product(LEVELS, (np.nan, -np.inf), (0, 3, 17, 600, 999)):

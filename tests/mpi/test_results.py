@@ -63,6 +63,18 @@ def test_lanes_of_real_size(comm, schedule, codec):
     agree_with_oracle(comm, f"{schedule}/{codec}", [(300_001,)], steps=1)
 
 
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_as_many_values_are_clipped(comm, schedule):
+    scheme, arrays = f"{schedule}/terngrad(clip=1.5)", inputs(comm.size, (40, 60))
+    allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
+    for number in (1, 2):
+        oracle(arrays)
+        counts = comm.bcast([spent.saturated for spent in oracle.local.spent] if comm.rank == 0 else None)
+        allreduce(arrays[comm.rank].copy())
+        assert allreduce.stats.last.saturated == counts[comm.rank] > 0
+        assert allreduce.stats.total.saturated == number * counts[comm.rank]
+
+
 @pytest.mark.parametrize("scheme", pairs(True))
 def test_average(comm, scheme):
     for dtype in DTYPES:

@@ -136,7 +136,7 @@ def test_a_planted_fault_is_found(fault, size):
 @pytest.mark.parametrize(("fault", "message"), [
     ("receive before send", "all wait for each other"),
     ("never sent", "all wait for each other"),
-    ("never received", "messages that nobody receives"),
+    ("never received", "messages that are never received"),
     ("rank-local authors", "different sums"),
     ("encoded again", "different sums"),
     ("own value first", "different sums"),

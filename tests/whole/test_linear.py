@@ -84,7 +84,7 @@ def test_sums_never_exceed_the_dense_form_of_their_integers(schedule, ranks):
 
 @every_schedule
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
-def test_a_sum_of_large_thresholds_that_leaves_float32_is_nobodys_fault(schedule, ranks):
+def test_a_sum_of_large_thresholds_that_leaves_float32_names_no_rank(schedule, ranks):
     local = LocalAllreduce(f"{schedule}/threshold(tau=3e38)/ef", ranks)
     values = [np.full(50, 0.5, np.float32) for _ in range(ranks)]
     for each in values[:2]:

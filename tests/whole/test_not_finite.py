@@ -78,15 +78,15 @@ def test_of_several_the_lowest_rank_and_its_first_index_are_named(text, schedule
         local = warm(text, schedule, ranks, shape, order=order)
         for _ in range(4):
             values = arrays(2, ranks, shape, order=order)
-            guilty = np.sort(rng.choice(ranks, rng.integers(1, ranks + 1), replace=False))
+            concerned = np.sort(rng.choice(ranks, rng.integers(1, ranks + 1), replace=False))
             first = None
-            for rank in guilty:
+            for rank in concerned:
                 places = rng.choice(31 * 37, 4, replace=False)
                 first = int(places.min()) if first is None else first
                 for place in places:
                     values[rank][divmod(int(place), 37)] = VALUES[rng.integers(4)]
             error = refused(local, values)
-            assert (error.rank, error.index) == (guilty[0], first), order
+            assert (error.rank, error.index) == (concerned[0], first), order
 
 
 @every_codec
@@ -137,7 +137,7 @@ def test_raw_carries_float64_beyond_float32(schedule):
 @every_codec
 @every_schedule
 @pytest.mark.parametrize("average", [False, True])
-def test_a_sum_that_leaves_float32_is_nobodys_fault(text, schedule, average):
+def test_a_sum_that_leaves_float32_names_no_rank(text, schedule, average):
     if text.startswith("threshold"):
         pytest.skip("no more than the threshold travels; of a large one see its own tests")
     for ranks in (2, 3, 4, 5):
@@ -164,7 +164,7 @@ def test_an_overflow_of_the_raw_sum_names_its_first_index(schedule):
 
 @lossy
 @every_schedule
-def test_a_sum_that_leaves_only_the_buffers_format_is_nobodys_fault(text, schedule):
+def test_a_sum_that_leaves_only_the_buffers_format_names_no_rank(text, schedule):
     """16 bits: the range is tested after `average`."""
     if "pi=64" in text or text.startswith("threshold"):
         pytest.skip("one value of 50 travels, too few to meet; or no more than the threshold of each")
@@ -179,9 +179,9 @@ def test_a_sum_that_leaves_only_the_buffers_format_is_nobodys_fault(text, schedu
 @every_codec
 @every_schedule
 def test_values_near_the_end_of_the_range_are_refused_or_leave_finite_residuals(text, schedule):
-    """Never an infinity in the memory: the next call would blame a gradient that was fine."""
+    """Never an infinity in the memory: the next call would name a gradient that was fine."""
     rng = np.random.default_rng(7)
-    done, blamed = 0, set()
+    done, named = 0, set()
     for ranks, part in itertools.product((1, 2, 3, 4), (0.003, 0.09, 0.47, 0.97)):
         local = LocalAllreduce(f"{schedule}/{text}/ef", ranks)
         for _ in range(4):
@@ -191,14 +191,14 @@ def test_values_near_the_end_of_the_range_are_refused_or_leave_finite_residuals(
             try:
                 local(results, key="w")
             except NonFiniteError as error:
-                blamed.add(error.rank)
+                named.add(error.rank)
                 continue
             same_everywhere(results)
             assert np.isfinite(results[0]).all()
             nothing_lost(local, values, before, results)
             done += 1
     assert done
-    assert blamed <= {None}
+    assert named <= {None}
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if most(text) < np.finfo(np.float32).max])

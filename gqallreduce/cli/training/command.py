@@ -123,14 +123,14 @@ def run_on(comm, arguments):
 def _setting(arguments):
     """The Setting that the arguments ask for; ValueError if it makes no sense."""
     if min(arguments.evaluate_every, arguments.log_every, arguments.norm_every) < 0:
-        raise ValueError("--evaluate-every, --log-every and --norm-every are not below 0")
+        raise ValueError("--evaluate-every, --log-every and --norm-every: expected numbers of steps, or 0 for never")
     if not 0 < arguments.target <= 1:
         raise ValueError(f"--target {arguments.target:g}: expected a share of the test images as 0.95")
     for name in ("seeds", "optimizers"):
         if len(set(getattr(arguments, name))) < len(getattr(arguments, name)):
-            raise ValueError(f"--{name} names one twice")
+            raise ValueError(f"--{name}: expected each once")
     if min(arguments.seeds) < 0:
-        raise ValueError("--seeds are not below 0")
+        raise ValueError(f"--seeds: got {min(arguments.seeds)}, expected numbers from 0 on")
     return Setting(
         hidden=tuple(arguments.hidden),
         batch=arguments.batch,

@@ -91,7 +91,8 @@ def _read(folder, part):
     images = _idx(folder, f"{part}-images-idx3-ubyte", IMAGES)
     labels = _idx(folder, f"{part}-labels-idx1-ubyte", LABELS)
     if len(images) != len(labels) or not len(labels):
-        raise ValueError(f"{folder}: {len(images)} {part} images and {len(labels)} labels")
+        found = f"got {len(images)} {part} images and {len(labels)} labels"
+        raise ValueError(f"{folder}: {found}, expected a label for each image, and one at least")
     return images.reshape(len(images), -1), labels
 
 
