@@ -20,7 +20,7 @@ from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.dense import Dense, dense_on
 from gqallreduce.engine import Engine
 from gqallreduce.errors import Error, NonFiniteError
-from gqallreduce.failure import ALIKE, give_up
+from gqallreduce.failure import ALIKE, give_up, named
 from gqallreduce.flush import flush
 from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
@@ -40,14 +40,16 @@ class Call:
 
     name
         in words, for errors.
+    link
+        None before the call has begun.
     told
         all ranks know how it ended, though this one raises an error.
     states
         what its end replaces.
     """
 
-    link: Link
     name: str
+    link: Link | None = None
     told: bool = False
     states: dict[str | None, State] = field(default_factory=dict)
 
@@ -124,19 +126,22 @@ class Allreduce:
     @usual_arithmetic()
     def guarded(self, name: str, carry_out, *given):
         """Carry a call out. If it cannot end, the other ranks are told, and this object refuses further calls."""
-        self.home.notice(self.timeout)
-        self.require_usable()
-        link = self.home.connect(self.timeout)
-        call = Call(link, name)
+        call = Call(name)
         try:
-            link.begin(self)
+            self.home.notice(self.timeout)
+            self.require_usable()
+            call.link = self.home.connect(self.timeout)
+            call.link.begin(self)
             return carry_out(call, *given)
         except BaseException as error:
             self.failures_in_step += 1
             if call.told or isinstance(error, ALIKE) or self.memory.holds(call.states):
                 raise
-            raised = give_up(link, error, self.timeout, name)
-            self.fail(raised)
+            if call.link is None:
+                raised = named(error, name)
+            else:
+                raised = give_up(call.link, error, self.timeout, name)
+                self.fail(raised)
             if raised is error:
                 raise
             raise raised from raised.__cause__

@@ -39,7 +39,7 @@ class Control:
         self._attempts, self._gave_up = 0, False
         self._buffer, self._outgoing = bytearray(frame.SIZE), deque()
         self._comm, self._request = _duplicate(comm)
-        self._duplicates: list[tuple] = []  # all ever started: (communicator, request)
+        self._started, self._latest = 0, (MPI.COMM_NULL, MPI.REQUEST_NULL)  # duplicates: how many; the last one
 
     # --- messages ---
 
@@ -96,7 +96,7 @@ class Control:
     def abort_of(self, generation: int) -> frame.Header | None:
         """The earliest abort of a call on a duplicate, None if there is none."""
         found = [header for header in self._aborts.values() if header.signature == generation]
-        return min(found, key=lambda header: header.step, default=None)
+        return min(found, key=lambda header: (header.step + 1) & frame.LARGEST_STEP, default=None)
 
     # --- meeting ---
 
@@ -125,7 +125,7 @@ class Control:
 
     def _agree(self, generation: int, calls: int, patience: Patience) -> int:
         """What rank 0 decides: the generation that calls run on from now."""
-        word = self._attempts | len(self._duplicates) << 32
+        word = self._attempts | self._started << 32
         if self.rank:
             self._send([0], self._header(frame.PRESENT, generation, calls, word))
             while self._go is None or self._go.word != self._attempts:
@@ -143,7 +143,7 @@ class Control:
         said = list(self.present.values())
         mine = generation, calls & frame.LARGEST_STEP
         sound = generation and all((each.signature, each.step) == mine for each in said)
-        started = max([len(self._duplicates), *(each.word >> 32 for each in said)])
+        started = max([self._started, *(each.word >> 32 for each in said)])
         target = generation if sound and self.abort_of(generation) is None else started + 1
         for source, header in self.present.items():
             self._send([source], self._header(frame.GO, target, 0, header.word & 0xFFFFFFFF))
@@ -171,11 +171,10 @@ class Control:
         One after the other: of two that were under way at once, Open MPI 5 was seen to complete neither.
         """
         while True:
-            if self._duplicates:
-                finish([self._duplicates[-1][1]], patience, self._others(), self.read)
-            if len(self._duplicates) == target:
-                return self._duplicates[-1][0]
-            self._duplicates.append(_duplicate(self._comm))
+            finish([self._latest[1]], patience, self._others(), self.read)
+            if self._started == target:
+                return self._latest[0]
+            self._latest, self._started = _duplicate(self._comm), self._started + 1
 
     def release(self) -> bool:
         """Free what can be freed, once no call can come any more; False if MPI is still at one of them.
@@ -184,10 +183,9 @@ class Control:
         """
         if self._gave_up:
             return True
-        all_of_them = [(self._comm, self._request), *self._duplicates]
-        if not MPI.Request.Testall([request for _, request in all_of_them]):
+        if not MPI.Request.Testall([self._request, self._latest[1]]):
             return False
-        for comm, _ in all_of_them:
+        for comm in (self._comm, self._latest[0]):
             if comm != MPI.COMM_NULL:
                 comm.Free()
         return True

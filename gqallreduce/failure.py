@@ -29,11 +29,16 @@ def give_up(link: Link, error: BaseException, timeout: float, call: str) -> Base
         link.abort(frame.REASON_TIMEOUT, min(error.ranks, default=link.rank))
         return error
     link.abort(frame.REASON_FAILURE)
-    if isinstance(error, MPI.Exception):
-        failed = Error(f"MPI failed in {call}: {error}")
-        failed.__cause__ = error
-        return failed
-    return error
+    return named(error, call)
+
+
+def named(error: BaseException, call: str) -> BaseException:
+    """The error itself, or for one of MPI's one of ours."""
+    if not isinstance(error, MPI.Exception):
+        return error
+    failed = Error(f"MPI failed in {call}: {error}")
+    failed.__cause__ = error
+    return failed
 
 
 def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Error:

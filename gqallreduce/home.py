@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from gqallreduce.control import Control
 from gqallreduce.errors import Error
-from gqallreduce.failure import explain
+from gqallreduce.failure import explain, named
 from gqallreduce.hashing import hash64
 from gqallreduce.link import Link
 from gqallreduce.message import ForeignFrame
@@ -68,19 +68,24 @@ class Home:
             owner.fail(explain(ForeignFrame(abort.rank, abort), self.rank, timeout, "a call that ended well here"))
 
     def _meet(self, timeout: float) -> None:
-        if self.size == 1:
-            self.link = Link(self._comm, 1, None, timeout)
-            return
+        try:
+            if self.size > 1:
+                self._meet_others(timeout)
+            else:
+                self.link = Link(self._comm, 1, None, timeout)
+        except ForeignFrame as foreign:
+            raise explain(foreign, self.rank, timeout, "the making of an object") from None
+        except MPI.Exception as error:
+            raise named(error, "the making of an object") from error
+
+    def _meet_others(self, timeout: float) -> None:
         if self.control is None:
             self.control = Control(self._comm)
         self.notice(timeout)
         if self.link is not None and (self.link.broken or self.control.abort_of(self.link.generation)):
             self.link = None
         mine = (0, 0) if self.link is None else (self.link.generation, self.link.calls)
-        try:
-            generation, comm = self.control.meet(*mine, timeout)
-        except ForeignFrame as foreign:
-            raise explain(foreign, self.rank, timeout, "the making of an object") from None
+        generation, comm = self.control.meet(*mine, timeout)
         if comm is None:
             return
         self._drop()

@@ -15,8 +15,8 @@ def axes(count: int, order: str) -> tuple[int, ...]:
     """The axes from the one that varies slowest in memory to the fastest. ValueError if the text is no such order."""
     if order in ("C", "F"):
         return tuple(range(count) if order == "C" else reversed(range(count)))
-    found = tuple(int(axis) for axis in order.split(","))
-    if sorted(found) != list(range(count)):
+    found = tuple(int(axis) for axis in order.split(",") if axis.isdecimal())
+    if sorted(found) != list(range(count)) or order.count(",") != count - 1:
         raise ValueError(f"got order {order!r}, expected C, F, or each of {count} axes once")
     return found
 

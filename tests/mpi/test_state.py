@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, inputs, pairs, residual_of
+from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, residual_of
 
 import gqallreduce as gq
 from gqallreduce.buffer import Buffer
@@ -171,3 +171,146 @@ def test_a_loaded_key_keeps_its_form(comm):
     assert {each and each[0] for each in found} == {ValueError}
     assert list(fresh.flush()) == ["a", "b"]
     steps(fresh, 1)
+
+
+# --- all or nothing ---
+
+
+def spoil(allreduce, key, value=3e38):
+    """Residuals whose sum overflows."""
+    allreduce.memory.owed(key)[3] = value
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("bad", ["a", "b", "c"])
+def test_a_flush_that_overflows_in_one_key_leaves_all(comm, bad):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 2, keys=("a", "b", "c"))
+    spoil(allreduce, bad)
+    before = {key: bytes_of(allreduce.residual(key)) for key in "abc"}
+    kind, said = everywhere(comm, allreduce.flush)
+    assert (kind, said) == (gq.NonFiniteError, {"rank": None, "key": bad, "index": 3})
+    assert {key: bytes_of(allreduce.residual(key)) for key in "abc"} == before
+    spoil(allreduce, bad, 0)
+    assert sorted(allreduce.flush()) == ["a", "b", "c"]
+    assert not any(allreduce.residual(key).any() for key in "abc")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_flushes_of_different_keys_are_told(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1, keys=("a", "b"))
+    before = [bytes_of(allreduce.residual(key)) for key in "ab"]
+    found = errors(comm, allreduce.flush, "a" if comm.rank else "b")
+    assert {each and each[0] for each in found} == {gq.MismatchError}
+    found = errors(comm, allreduce.flush, "a" if comm.rank else "unknown")
+    assert found == [(KeyError, {})] + [(gq.MismatchError, {"field": "arguments", "ranks": (0,)})] * (comm.size - 1)
+    assert [bytes_of(allreduce.residual(key)) for key in "ab"] == before
+    allreduce.flush()
+
+
+def test_a_flush_is_in_the_statistics(comm):
+    allreduce = make(comm, "direct/onebit/ef")
+    steps(allreduce, 1)
+    sent = allreduce.stats.total.bytes_sent
+    allreduce.flush("a")
+    last = allreduce.stats.last
+    assert (last.reason, last.scheme.split("/")[1], last.residual_norm) == ("flush", "raw", 0)
+    assert (last.bytes_sent > 0) == (comm.size > 1)
+    assert allreduce.stats.total.bytes_sent == sent + last.bytes_sent
+    assert last.total > 0
+
+
+def test_kept_statistics_have_the_norm_of_their_own_call(comm):
+    allreduce = make(comm, "direct/onebit/ef")
+    kept, norms = [], []
+    for step in range(6):
+        steps(allreduce, 1, first=step, keys=("a",))
+        kept.append(allreduce.stats.last)
+        norms.append(np.linalg.norm(allreduce.residual("a").astype(np.float64)))
+    assert len({round(norm, 3) for norm in norms}) == 6
+    assert [each.residual_norm for each in kept] == pytest.approx(norms, rel=1e-6)
+
+
+# --- a first call that fails ---
+
+
+@pytest.mark.parametrize("sizes", [(100, 50), (50, 100), (50, 50)])
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd", "direct/adaptive/ef"])
+def test_a_first_call_that_failed_leaves_nothing(comm, scheme, sizes):
+    allreduce, fresh = make(comm, scheme), make(comm, scheme)
+    assert everywhere(comm, allreduce, np.full(sizes[0], np.nan, np.float32), key="w")[0] is gq.NonFiniteError
+    assert allreduce.state_dict()["keys"] == {}
+    for step in range(2):
+        arrays = [inputs(comm.size, (sizes[1],), step=step)[comm.rank] for _ in range(2)]
+        allreduce(arrays[0], key="w")
+        fresh(arrays[1], key="w")
+        assert bytes_of(arrays[0]) == bytes_of(arrays[1])
+    if allreduce.scheme.feedback:
+        assert bytes_of(allreduce.residual("w")) == bytes_of(fresh.residual("w"))
+    allreduce.state_dict()
+
+
+# --- what is loaded ---
+
+WRONG = {
+    "no seed": lambda state: state.pop("seed"),
+    "a seed of text": lambda state: state.update(seed="7"),
+    "no keys": lambda state: state.pop("keys"),
+    "keys as a list": lambda state: state.update(keys=[]),
+    "a key that is no text": lambda state: state["keys"].update({3: state["keys"]["a"]}),
+    "an entry that is no dict": lambda state: state["keys"].update(a=None),
+    "no step": lambda state: state["keys"]["b"].pop("step"),
+    "a negative step": lambda state: state["keys"]["b"].update(step=-1),
+    "a step that is no integer": lambda state: state["keys"]["b"].update(step=1.5),
+    "no shape": lambda state: state["keys"]["b"].pop("shape"),
+    "no order": lambda state: state["keys"]["b"].pop("order"),
+    "an order that is none": lambda state: state["keys"]["b"].update(order="G"),
+    "an order that is no text": lambda state: state["keys"]["b"].update(order=1),
+    "no dtype": lambda state: state["keys"]["b"].pop("dtype"),
+    "a dtype that is not taken": lambda state: state["keys"]["b"].update(dtype="int8"),
+    "no residual": lambda state: state["keys"]["b"].pop("residual"),
+    "a residual of another shape": lambda state: state["keys"]["b"].update(residual=np.zeros(3, np.float32)),
+    "a residual with a NaN": lambda state: state["keys"]["b"]["residual"].__setitem__((0, 0), np.nan),
+    "a residual of text": lambda state: state["keys"]["b"].update(residual="x"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_missing_or_wrong_in_a_state_is_a_value_error_and_changes_nothing(comm, wrong):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 2)
+    state = allreduce.state_dict()
+    steps(allreduce, 1, first=2)
+    before = allreduce.state_dict()
+    WRONG[wrong](state)
+    with pytest.raises(ValueError, match=r"state|key|order|axes|residual|could not"):
+        allreduce.load_state_dict(state)
+    after = allreduce.state_dict()
+    assert after["seed"] == before["seed"]
+    assert [bytes_of(after["keys"][key]["residual"]) for key in "ab"] == [
+        bytes_of(before["keys"][key]["residual"]) for key in "ab"
+    ]
+
+
+@pytest.mark.parametrize("seed", [7, 2**40])
+def test_a_seed_that_was_saved_as_a_numpy_integer_gives_the_same_bits(comm, seed):
+    allreduce = make(comm, "qsgd(bits=2)", seed=seed)
+    steps(allreduce, 1)
+    state = allreduce.state_dict()
+    state["seed"] = np.int64(state["seed"])
+    for entry in state["keys"].values():
+        entry.update(step=np.int32(entry["step"]), shape=[np.int64(extent) for extent in entry["shape"]])
+    again = make(comm, "qsgd(bits=2)")
+    again.load_state_dict(state)
+    assert steps(again, 2, first=1) == steps(allreduce, 2, first=1)
+
+
+def test_a_loaded_residual_shares_no_memory_with_the_state(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    state = allreduce.state_dict()
+    allreduce.load_state_dict(state)
+    before = bytes_of(allreduce.residual("a"))
+    state["keys"]["a"]["residual"][:] = 5
+    assert bytes_of(allreduce.residual("a")) == before

@@ -1,0 +1,145 @@
+"""Objects come and go: what they hold of the MPI is given back, and what is kept is bounded."""
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from ranks import TIMEOUT, bytes_of, everywhere, works
+
+import gqallreduce as gq
+from gqallreduce import function, kinds
+
+pytestmark = pytest.mark.mpi
+
+
+def make(comm, scheme="direct/onebit/ef"):
+    return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+
+
+def test_a_closed_object_refuses_calls_and_the_others_go_on(comm):
+    one, other = make(comm), make(comm)
+    works(comm, one)
+    before = bytes_of(one.residual("after"))
+    one.close()
+    one.close()
+    assert everywhere(comm, one, np.ones(5, np.float32), key="w")[0] is gq.Error
+    assert bytes_of(one.residual("after")) == before
+    works(comm, other)
+    works(comm, make(comm))
+
+
+def test_an_object_is_a_context_manager(comm):
+    with make(comm) as allreduce:
+        works(comm, allreduce)
+    with pytest.raises(gq.Error, match="close"):
+        allreduce(np.ones(5, np.float32), key="w")
+
+
+def test_objects_of_a_communicator_may_be_opened_and_closed_again_and_again(comm):
+    """More often than the MPI has communicators (MPICH: 2048)."""
+    mine = comm.Dup()
+    array = np.ones(5, np.float32)
+    for _ in range(1100 if comm.size < 4 else 50):
+        with gq.Allreduce("direct/raw", comm=mine, timeout=TIMEOUT) as allreduce:
+            array[:] = 1
+            allreduce(array)
+            assert (array == comm.size).all()
+    mine.Free()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_communicators_may_come_and_go(comm, closed):
+    """Duplicated, used and freed by the user, more often than the MPI has communicators; closed before or not."""
+    array = np.ones(5, np.float32)
+    for _ in range(1100 if comm.size < 4 else 50):
+        mine = comm.Dup()
+        array[:] = 1
+        if closed:
+            with gq.Allreduce("direct/raw", comm=mine, timeout=TIMEOUT) as allreduce:
+                allreduce(array)
+        else:
+            gq.quantized_allreduce(array, "direct/raw", comm=mine)
+        assert (array == comm.size).all()
+        mine.Free()
+
+
+def test_an_object_whose_communicator_was_freed_says_so(comm):
+    mine = comm.Dup()
+    allreduce = make(mine)
+    works(comm, allreduce)
+    mine.Free()
+    assert everywhere(comm, allreduce, np.ones(5, np.float32), key="w")[0] is gq.Error
+    works(comm, make(comm))
+
+
+def test_a_communicator_that_one_rank_frees_late(comm):
+    """Freeing waits for nobody."""
+    mine = comm.Dup()
+    allreduce = make(mine)
+    works(comm, allreduce)
+    if comm.rank:
+        allreduce.close()
+        mine.Free()
+    works(comm, make(comm))
+    if comm.rank == 0:
+        allreduce.close()
+        mine.Free()
+
+
+def test_shapes_without_a_key_do_not_pile_up(comm):
+    allreduce = make(comm, "direct/raw")
+    sizes = range(10, 10 + 3 * kinds.SHAPES_MOST)
+
+    def workers():
+        return len(allreduce.making._workers)
+
+    for elements in sizes:
+        allreduce(np.ones(elements, np.float32))
+    assert workers() == kinds.SHAPES_MOST
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for elements in sizes:
+        allreduce(np.ones(elements, np.float32))
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 2000
+    allreduce(np.ones(sizes[-1], np.float32))
+
+
+def test_objects_of_the_function_do_not_pile_up(comm):
+    mine = comm.Dup()
+    for number in range(function.OBJECTS_MOST + 10):
+        gq.quantized_allreduce(np.ones(5, np.float32), f"direct/threshold(tau={number + 1})", comm=mine)
+    assert gq.cached(mine, "direct/threshold(tau=1)") is None
+    assert gq.cached(mine, f"direct/threshold(tau={function.OBJECTS_MOST + 10})") is not None
+    mine.Free()
+
+
+def test_no_residual_is_dropped_to_make_room(comm):
+    mine = comm.Dup()
+    for number in range(function.OBJECTS_MOST):
+        scheme = f"direct/threshold(tau={number + 1})/ef"
+        gq.quantized_allreduce(np.ones(5, np.float32), scheme, key="w", comm=mine)
+    kind, _ = everywhere(comm, gq.quantized_allreduce, np.ones(5, np.float32), "direct/raw", comm=mine)
+    assert kind is gq.Error
+    gq.cached(mine, "direct/threshold(tau=3)/ef").close()
+    gq.quantized_allreduce(np.ones(5, np.float32), "direct/raw", comm=mine)
+    mine.Free()
+
+
+def test_groups_of_ranks_have_objects_of_their_own(comm):
+    """Also while the other groups do something else."""
+    mine = comm.Split(comm.rank % 2)
+    allreduce = make(mine)
+    for _ in range(comm.rank % 2 + 1):
+        works(mine, allreduce)
+    works(comm, make(comm))
+    allreduce.close()
+    mine.Free()
+
+
+def test_self_needs_no_messages(comm):
+    allreduce = make(MPI.COMM_SELF)
+    works(MPI.COMM_SELF, allreduce)
+    allreduce.close()
