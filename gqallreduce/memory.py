@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gqallreduce.layout import Grid, Region, blocks
 from gqallreduce.selection import Parts
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Of one key after one call.
 
     form
@@ -107,10 +106,10 @@ class Memory:
         """(residual before, State after) of a call; the latter's residual is an array to be written."""
         before = self.get(key)
         if before is None or before.residual is None:
-            before = replace(before or State(form), residual=processor.zeros(size), processor=processor)
+            before = (before or State(form))._replace(residual=processor.zeros(size), processor=processor)
         elif before.processor is not processor:
             here = processor.adopt(before.processor.on_host(before.residual))
-            before = replace(before, residual=here, spare=None, processor=processor, spare_norm=None)
+            before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
         return before.residual, self._after(key, before)
 
     def counted(self, key, form: tuple | None) -> State:
@@ -123,7 +122,7 @@ class Memory:
         before = self._states_of(key)
         after = self._after(key, before)
         after.residual[:] = 0
-        return replace(after, step=before.step)
+        return after._replace(step=before.step)
 
     def _after(self, key, before: State) -> State:
         committed = self._states.get(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
@@ -79,7 +78,8 @@ class Statistics:
         `last` is a copy: whatever else of the call refers to `spent` does not keep the norm, which costs a pass over
         the residual when the norm is still kept as the array is used again.
         """
-        self.last = copy.copy(spent)
+        self.last = Spent.__new__(Spent)
+        self.last.__dict__.update(spent.__dict__)
         if norm is not None:
             self.last.norm = norm
         self.total.scheme = spent.scheme

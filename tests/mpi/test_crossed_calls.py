@@ -1,7 +1,5 @@
 """Two known keys crossed: found in mid-call, on every rank, whatever the two calls' sizes and schedules are."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
@@ -63,7 +61,7 @@ def test_a_rank_one_step_ahead_is_found(comm):
     allreduce(np.ones(50, np.float32), key="w")
     if comm.rank == 0:
         memory = allreduce.memory
-        memory.commit({"w": replace(memory.get("w"), step=2)})
+        memory.commit({"w": memory.get("w")._replace(step=2)})
     found = errors(comm, allreduce, np.ones(50, np.float32), key="w")
     assert {each and each[0] for each in found} == {gq.MismatchError}, found
     works(comm, gq.Allreduce("qsgd/ef", comm=comm, timeout=TIMEOUT))
