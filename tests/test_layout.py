@@ -106,6 +106,22 @@ def test_a_cut_is_between_units_if_there_are_enough(size, number, grid):
         assert max(lengths) - min(lengths) <= 1
 
 
+@pytest.mark.parametrize(
+    ("size", "bounds"),
+    [
+        (301, [0, 100, 200, 300, 301]),
+        (350, [0, 100, 200, 300, 350]),
+        (400, [0, 100, 200, 300, 400]),
+        (401, [0, 100, 200, 300, 401]),
+        (300, [0, 75, 150, 225, 300]),
+    ],
+)
+def test_as_many_columns_as_pieces_are_not_cut_though_the_last_is_short(size, bounds):
+    grid = Grid(100)
+    assert cut(size, 4, grid) == bounds
+    assert [piece.start for (piece,) in zip(*pieces(size, 4, grid, nbytes_bound), strict=True)] == bounds[:-1]
+
+
 @given(st.integers(0, 10**5), st.integers(0, 10**6), grids())
 @MANY
 def test_blocks_cover_and_end_between_units(start, size, grid):

@@ -148,6 +148,19 @@ def test_what_is_written_wrongly_fails_at_construction(comm):
         gq.Allreduce("qsdg", comm=comm)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_the_ratio_is_that_of_a_dense_ring_to_the_bytes_sent(comm, dtype):
+    """Our exact ring sends as much as the dense one, and a header per message."""
+    allreduce = gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)
+    buf = np.ones(100 * comm.size, dtype)
+    allreduce(buf)
+    last, dense = allreduce.stats.last, 2 * (comm.size - 1) * 100 * buf.itemsize
+    assert last.bytes_sent == dense + 32 * last.messages
+    assert last.ratio == pytest.approx(dense / last.bytes_sent)
+    assert allreduce.stats.total.ratio == pytest.approx(last.ratio)
+
+
 # --- verify ---
 
 

@@ -117,6 +117,22 @@ def test_the_next_call_goes_on_as_if_nothing_had_happened(text, schedule):
     np.testing.assert_array_equal(residuals(unlucky), residuals(lucky))
 
 
+@every_codec
+@every_schedule
+def test_a_value_that_is_not_finite_beside_a_large_residual_is_still_the_ranks_own(text, schedule):
+    """But an infinity may come of two finite numbers there, and that is nobody's."""
+    large = np.float32(2.0**104)
+    for number, value in enumerate((np.nan, np.float32(3.4028234e38), -np.float32(3.4028234e38))):
+        local = warm(text, schedule, 3, (40,))
+        if "w" not in local.memory[2]:
+            pytest.skip("nothing is ever owed")
+        local.memory[2].owed("w")[17] = large if number < 2 else -large
+        values = arrays(2, 3, (40,))
+        values[2][17] = value
+        error = refused(local, values)
+        assert (error.rank, error.index) == ((2, 17) if np.isnan(value) else (None, 17))
+
+
 @lossy
 @every_schedule
 def test_a_float64_beyond_float32_counts_as_not_finite(text, schedule):
