@@ -161,6 +161,31 @@ def test_the_ratio_is_that_of_a_dense_ring_to_the_bytes_sent(comm, dtype):
     assert allreduce.stats.total.ratio == pytest.approx(last.ratio)
 
 
+def test_every_value_that_a_sparse_codec_encodes_is_counted_as_selected(comm):
+    """On a ring each rank encodes every chunk once; with pi=1 it sends all values but zeros."""
+    allreduce = gq.Allreduce("ring/adaptive(pi=1)", comm=comm, timeout=TIMEOUT)
+    allreduce(np.random.default_rng(comm.rank).uniform(1, 2, 100 * comm.size).astype(np.float32))
+    assert allreduce.stats.last.selected == 100 * comm.size
+
+
+def test_totals_are_the_sums_over_all_calls_until_they_are_reset(comm):
+    allreduce = gq.Allreduce("ring/adaptive(pi=2)/ef", comm=comm, timeout=TIMEOUT)
+    assert allreduce.stats.last is None
+    calls = []
+    for key in "aba":
+        allreduce(np.random.default_rng(comm.rank).standard_normal(500).astype(np.float32), key=key)
+        calls.append(allreduce.stats.last)
+    for name in ("bytes_sent", "bytes_received", "messages", "selected", "saturated"):
+        assert getattr(allreduce.stats.total, name) == sum(getattr(each, name) for each in calls)
+    for name in ("encode", "decode", "wait", "total"):
+        assert getattr(allreduce.stats.total, name) == pytest.approx(sum(getattr(each, name) for each in calls))
+    owed = [float(np.linalg.norm(allreduce.residual(key))) for key in "ab"]
+    assert calls[2].residual_norm == pytest.approx(owed[0])
+    assert allreduce.stats.total.residual_norm == pytest.approx(np.hypot(*owed))
+    allreduce.stats.reset()
+    assert (allreduce.stats.last, allreduce.stats.total.messages) == (None, 0)
+
+
 # --- verify ---
 
 
