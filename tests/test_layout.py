@@ -165,3 +165,12 @@ def test_lanes_keep_messages_long_and_pieces_whole(codec, chunks):
         assert lanes == 1 or largest >= lanes * LANE_BYTES
         assert lanes == 1 or lanes * chunks <= grid.count(0, size)
         assert lanes == min(8, max(1, largest // LANE_BYTES)) or grid.count(0, size) < (lanes + 1) * chunks
+
+
+@pytest.mark.parametrize(("chunks", "lanes"), [(1, 8), (2, 5), (3, 3), (4, 2), (10, 1), (16, 1)])
+def test_no_column_is_cut_for_the_sake_of_lanes(chunks, lanes):
+    """Ten columns, long enough for eight lanes whatever the chunks."""
+    grid = Grid(10**6)
+    assert lane_count(10**7, chunks, grid, nbytes_bound) == lanes
+    cuts = [piece.start for lane in pieces(10**7, chunks, grid, nbytes_bound) for piece in lane]
+    assert chunks > 10 or all(start % 10**6 == 0 for start in cuts)
