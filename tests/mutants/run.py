@@ -14,6 +14,7 @@ fault, and a patch that does not apply, a build that fails or tests that cannot 
 from __future__ import annotations
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import fnmatch
@@ -24,11 +25,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path("tests/mutants")
+COMPILER = Path(__file__).with_name("compiler.py")
+OBJECTS = ROOT / "build" / "mutate"
 BUILT = ("gqallreduce/_kernels.cpp", "gqallreduce/_kernels*.so")
 SOURCES = ("csrc/*", "*.pyx", "setup.py")
 SECONDS = 600  # the outer guard of one command: a test that hangs without a guard of its own is an error of the list
@@ -111,7 +115,8 @@ def environment(folder: Path) -> dict[str, str]:
     launch = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     launch |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
     fixed = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "CI": "true", "NO_COLOR": "1"}
-    return mine | launch | fixed | {"GIT_CEILING_DIRECTORIES": str(folder.parent), "OMP_NUM_THREADS": "1"}
+    build = {"CC": str(COMPILER), "CXX": str(COMPILER), "MUTATE_OBJECTS": str(OBJECTS)}
+    return mine | launch | fixed | build | {"GIT_CEILING_DIRECTORIES": str(folder.parent), "OMP_NUM_THREADS": "1"}
 
 
 def run(words: list[str], folder: Path, what: str) -> subprocess.CompletedProcess:
@@ -153,12 +158,33 @@ def fails(tests: str, folder: Path) -> bool:
     return False
 
 
-def judge(fault: Fault, root: Path, wrong: dict[str, str]) -> tuple[str, str]:
-    """(verdict, the tests that noticed it or what is wrong with it). `wrong`: tests that do not pass without it."""
+class Soundness:
+    """Do tests pass in the tree as it is? Each command is run once, when it is first asked for."""
+
+    def __init__(self, root: Path):
+        self.root, self.locks, self.known = root, collections.defaultdict(threading.Lock), {}
+
+    def require(self, tests: str) -> None:
+        """ListError unless they pass."""
+        with self.locks[tests]:
+            if tests not in self.known:
+                self.known[tests] = self._wrong(tests)
+        if self.known[tests]:
+            raise ListError(f"without the fault: {self.known[tests]}")
+
+    def _wrong(self, tests: str) -> str:
+        try:
+            with copy_of(self.root) as folder:
+                return f"{tests} fails" if fails(tests, folder) else ""
+        except ListError as error:
+            return str(error)
+
+
+def judge(fault: Fault, root: Path, soundness: Soundness) -> tuple[str, str]:
+    """(verdict, the tests that noticed it or what is wrong with it)."""
     try:
         for tests in fault.tests:
-            if tests in wrong:
-                raise ListError(f"without the fault: {wrong[tests]}")
+            soundness.require(tests)
         with copy_of(root) as folder:
             plant(fault, folder)
             found = next((tests for tests in fault.tests if fails(tests, folder)), None)
@@ -167,15 +193,6 @@ def judge(fault: Fault, root: Path, wrong: dict[str, str]) -> tuple[str, str]:
     if fault.harmless:
         return (HARMLESS, fault.harmless) if found is None else (ERROR, f"called harmless, but it fails {found}")
     return (UNSEEN, fault.fault) if found is None else (NOTICED, found)
-
-
-def sound(tests: str, root: Path) -> str:
-    """What keeps these tests from passing in the tree as it is; "" if nothing does."""
-    try:
-        with copy_of(root) as folder:
-            return f"{tests} fails" if fails(tests, folder) else ""
-    except ListError as error:
-        return str(error)
 
 
 def _last_line(text: str) -> str:
@@ -210,19 +227,14 @@ def progress(total: int):
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
-        yield lambda what: bar.update(task, advance=1, description=what)
+        yield lambda what: bar.update(task, advance=1, description=f"after {what}")
 
 
 def verdicts(faults: list[Fault], root: Path, jobs: int):
     """(name, verdict, more) of each fault, in order."""
-    distinct = list(dict.fromkeys(tests for fault in faults for tests in fault.tests))
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool, progress(len(distinct) + len(faults)) as done:
-        wrong = {}
-        for tests, found in zip(distinct, pool.map(lambda tests: sound(tests, root), distinct), strict=True):
-            done(tests)
-            if found:
-                wrong[tests] = found
-        for fault, found in zip(faults, pool.map(lambda fault: judge(fault, root, wrong), faults), strict=True):
+    soundness = Soundness(root)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool, progress(len(faults)) as done:
+        for fault, found in zip(faults, pool.map(lambda fault: judge(fault, root, soundness), faults), strict=True):
             done(fault.name)
             yield fault.name, *found
 
