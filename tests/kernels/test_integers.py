@@ -89,6 +89,34 @@ def test_of_two_forms_of_one_length_the_dense_one_is_taken(largest, entries, den
                 assert wire.size <= 6 + 1 + 64 * (2 if largest == 1 else 3) // 8
 
 
+@pytest.mark.parametrize("gap", [0, 1, 253, 254, 255, 256, 509, 510, 511, 765])
+def test_a_gap_of_any_length_is_written_in_bytes_below_and_of_255(gap):
+    m = np.zeros(TILE, np.float32)
+    m[gap :: gap + 1][:5] = 1
+    for level in LEVELS:
+        with using(level):
+            own = np.zeros(_kernels.integers_bound(TILE, 1), np.uint8)
+            nbytes = _kernels.integers_encode_own(2 * m, None, None, own, 1.5, False, 0, STREAM)
+            for wire in (encode(m), own[:nbytes]):
+                assert wire[11:-1].tobytes() == 5 * (gap // 255 * b"\xff" + bytes([gap % 255]))
+                np.testing.assert_array_equal(decode(wire, TILE), m)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "lawful"), [([3, 0, 1], True), ([3, 0], False), ([3, 0, 1, 0], False), ([3, 7, 0], False)]
+)
+def test_a_sparse_tile_has_as_many_gaps_as_entries_and_ends_inside(gaps, lawful):
+    tile = bytes([128 + 1, 3, 0, len(gaps), 0, *gaps, 0b101])
+    wire = np.frombuffer(np.float32(1.5).tobytes() + len(tile).to_bytes(2, "little") + tile, np.uint8)
+    for level in LEVELS:
+        with using(level):
+            if lawful:
+                np.testing.assert_array_equal(decode(wire, 10), [0, 0, 0, 1, -1, 0, 1, 0, 0, 0])
+            else:
+                with pytest.raises(WireError):
+                    decode(wire, 10)
+
+
 @pytest.mark.parametrize("terms", [1, 3, 8, 200])
 def test_what_no_sum_of_so_many_terms_can_be_is_neither_written_nor_read(terms):
     for size, density in ((10, 1.0), (TILE, 1.0), (TILE, 0.01), (2 * TILE + 5, 0.01)):

@@ -48,6 +48,15 @@ def test_the_object_is_cached_by_communicator_scheme_and_average(own):
     assert found.residual("w").shape == (5,)
 
 
+def test_a_sum_and_an_average_by_one_scheme_are_two_objects(own):
+    for average in (False, True, False):
+        buf = np.full(5, 1.0 + own.rank, np.float32)
+        gq.quantized_allreduce(buf, "ring/raw", comm=own, average=average)
+        total = own.size * (own.size + 1) / 2
+        np.testing.assert_allclose(buf, total / own.size if average else total, rtol=1e-6)
+    assert gq.cached(own, "ring/raw") is not gq.cached(own, "ring/raw", average=True) is not None
+
+
 def test_a_duplicate_of_the_communicator_knows_nothing(own):
     gq.quantized_allreduce(np.ones(5, np.float32), "ring/raw", comm=own)
     duplicate = own.Dup()
