@@ -1,5 +1,5 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
-#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|bench|train|clean]
+#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
 #   make [test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
@@ -41,7 +41,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-gpu sanitize-gpu lint format docs sanitize bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-gpu sanitize-gpu lint format docs sanitize mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -120,6 +120,11 @@ sanitize: $(SANITIZED)/.complete
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
 	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) -n auto tests/cuda -m races
+
+# Plants each fault of tests/mutants in a copy of the tree and runs the tests that should notice it.
+MUTATE_ARGUMENTS ?=
+mutate: build
+	$(BIN)/python tests/mutants/run.py $(MUTATE_ARGUMENTS)
 
 # What only a GPU can show; without one they say so and end well.
 $(GPU_STAMP): $(STAMP)

@@ -106,6 +106,22 @@ def test_a_cut_is_between_units_if_there_are_enough(size, number, grid):
         assert max(lengths) - min(lengths) <= 1
 
 
+@pytest.mark.parametrize(
+    ("size", "bounds"),
+    [
+        (301, [0, 100, 200, 300, 301]),
+        (350, [0, 100, 200, 300, 350]),
+        (400, [0, 100, 200, 300, 400]),
+        (401, [0, 100, 200, 300, 401]),
+        (300, [0, 75, 150, 225, 300]),
+    ],
+)
+def test_as_many_columns_as_pieces_are_not_cut_though_the_last_is_short(size, bounds):
+    grid = Grid(100)
+    assert cut(size, 4, grid) == bounds
+    assert [piece.start for (piece,) in zip(*pieces(size, 4, grid, nbytes_bound), strict=True)] == bounds[:-1]
+
+
 @given(st.integers(0, 10**5), st.integers(0, 10**6), grids())
 @MANY
 def test_blocks_cover_and_end_between_units(start, size, grid):
@@ -149,3 +165,12 @@ def test_lanes_keep_messages_long_and_pieces_whole(codec, chunks):
         assert lanes == 1 or largest >= lanes * LANE_BYTES
         assert lanes == 1 or lanes * chunks <= grid.count(0, size)
         assert lanes == min(8, max(1, largest // LANE_BYTES)) or grid.count(0, size) < (lanes + 1) * chunks
+
+
+@pytest.mark.parametrize(("chunks", "lanes"), [(1, 8), (2, 5), (3, 3), (4, 2), (10, 1), (16, 1)])
+def test_no_column_is_cut_for_the_sake_of_lanes(chunks, lanes):
+    """Ten columns, long enough for eight lanes whatever the chunks."""
+    grid = Grid(10**6)
+    assert lane_count(10**7, chunks, grid, nbytes_bound) == lanes
+    cuts = [piece.start for lane in pieces(10**7, chunks, grid, nbytes_bound) for piece in lane]
+    assert chunks > 10 or all(start % 10**6 == 0 for start in cuts)

@@ -1,10 +1,22 @@
 """The fixed rule and the cost model: numbers that make sense, alike on every machine."""
 
+import numpy as np
 import pytest
 from schemes import RANKS, SCHEDULE_NAMES, TEXTS
 
 from gqallreduce import Scheme
-from gqallreduce.model import DENSE, Profile, choose, fixed_schedule, message_bytes, predict, predict_dense, work
+from gqallreduce.local import LocalAllreduce
+from gqallreduce.model import (
+    DENSE,
+    Profile,
+    bytes_sent,
+    choose,
+    fixed_schedule,
+    message_bytes,
+    predict,
+    predict_dense,
+    work,
+)
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.simulate import simulate
 
@@ -84,3 +96,23 @@ def test_compression_is_chosen_on_a_slow_network_and_refused_on_a_fast_one():
     codec = Scheme.parse("onebit").codec
     assert choose(codec, RAW, 8, 10**7, 4, Profile(beta=8 / 1e9))[0] in SCHEDULES
     assert choose(codec, RAW, 8, 10**7, 4, Profile(beta=1e-12, copy=1e-9))[0] not in SCHEDULES
+
+
+@every_schedule
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_the_bytes_of_the_model_are_those_that_travel(schedule, ranks):
+    """Headers included, and the lanes of a large sum."""
+    for size in (8 * ranks, 2**16 * ranks):
+        local = LocalAllreduce(f"{schedule}/raw", ranks)
+        local([np.ones(size, np.float32) for _ in range(ranks)])
+        assert bytes_sent(schedule, RAW, ranks, size) == local.spent[0].bytes_sent
+
+
+def test_a_prediction_is_the_sum_of_its_terms():
+    """direct/raw on 4 ranks, 2^20 values, by hand: 8 lanes, 2 rounds, 6 messages a lane, 1 encoding, 1.5 decodings."""
+    for beta, copy in ((1e-6, 1e-9), (1e-12, 1e-9)):  # the link is slower, the arithmetic is
+        profile = Profile(alpha=3.0, software=0.5, beta=beta, copy=copy, rates={"raw": (2.0, 4.0)})
+        wire = beta * 6 * 8 * (32 + 2**17)
+        arithmetic = 4 * 2**20 * copy * (2.0 + 1.5 * 4.0)
+        expected = 2 * 3.0 + 6 * 8 * 0.5 + max(wire, arithmetic) + min(wire, arithmetic) / 8
+        assert predict("direct", RAW, 4, 2**20, profile) == pytest.approx(expected, rel=1e-12)

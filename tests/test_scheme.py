@@ -183,6 +183,13 @@ def test_seed_and_step_matter_to_random_codecs_only(text):
     assert len(payloads) == (1 if scheme.codec.deterministic else 3)
 
 
+@pytest.mark.parametrize("text", ["qsgd", "terngrad"])
+def test_all_32_bits_of_a_step_matter(text):
+    x = np.random.default_rng(1).standard_normal(500).astype(np.float32)
+    steps = (0, 1, 2**8, 2**16, 2**16 + 1, 2**24, 2**31, 2**32 - 1)
+    assert len({Scheme.parse(text).encode(x, step=step)[32:] for step in steps}) == len(steps)
+
+
 @every_text
 def test_a_message_is_the_same_for_schedule_and_feedback(text):
     x = np.arange(-5, 40, dtype=np.float32)

@@ -165,3 +165,64 @@ if comm.rank != 1:
 """
     reports = ranks(script, 3)
     the_others_name(reports, 1)
+
+
+
+# --- what counts as being heard of, and who learns of a call that was given up ---
+
+SLOW = """
+from gqallreduce.codecs.raw import Raw
+
+timeout, encode = 2.0, Raw.write
+
+def encode_slowly(seconds):
+    def write(*arguments):
+        time.sleep(seconds)
+        return encode(*arguments)
+    Raw.write = write
+"""
+
+
+def test_a_slow_call_in_which_messages_keep_coming_is_not_given_up(ranks):
+    """As a whole it takes longer than the timeout: each of eight messages is sent 0.4 s after the one before."""
+    script = """
+allreduce = make("recursive_doubling/raw")
+buf = np.ones(1 << 19, np.float32)
+allreduce(buf)
+if comm.rank == 1:
+    encode_slowly(0.4)
+attempt("call", allreduce, buf)
+report["messages"] = allreduce.stats.last.messages
+"""
+    reports = ranks(SLOW + script, 2)
+    assert [report["call"][0] for report in reports] == [None, None]
+    assert [report["messages"] for report in reports] == [8, 8]
+
+
+def test_own_messages_that_leave_are_no_sign_of_life_of_others(ranks):
+    """A rank that has heard nothing for the timeout gives up, although a message of its own has just left."""
+    script = """
+allreduce = make("recursive_doubling/raw")
+buf = np.ones(40, np.float32)
+allreduce(buf)
+comm.Barrier()
+if comm.rank == 0:
+    encode_slowly(1.25 * timeout)
+    attempt("call", allreduce, buf)
+    comm.send(None, 1)
+else:
+    end = time.perf_counter() + 1.75 * timeout
+    while not comm.iprobe(source=0) and time.perf_counter() < end:
+        time.sleep(0.01)
+    attempt("call", allreduce, buf)
+    comm.recv(source=0)
+"""
+    reports = ranks(SLOW + script, 2)
+    assert reports[0]["call"][0] == ["TimeoutError", [1]]
+
+
+def test_a_late_rank_that_has_all_that_it_needs_learns_that_the_others_gave_up(ranks):
+    """Its result would be right, but the others have none and make no further call."""
+    reports = ranks(IN_CALL.format(silent=1, late=True, elements=40, scheme="allgather/raw/ef"), 3)
+    assert reports[1]["call"][0][0] == "TimeoutError"
+    the_others_name(reports, 1)

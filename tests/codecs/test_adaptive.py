@@ -112,6 +112,19 @@ def test_no_other_values_for_the_regions_have_a_smaller_error():
                 assert ((v[places] - decoded[places] - nudge) ** 2).sum() > best
 
 
+@every_sign_rule
+@pytest.mark.parametrize(("run", "pi"), [(65537, 3), (32768, 2), (98302, 5), (65537, 1)])
+def test_the_bound_holds_for_columns_of_two_heights(run, pi, signs):
+    """A run that is cut into nearly equal columns: the bound takes the taller ones."""
+    codec, grid = adaptive(pi=pi, scope="column", signs=signs), columns((2, run), "C")
+    for units in (1, 2, grid.parts, 2 * grid.parts):
+        found = Region(0, grid.boundary(units), grid, 2 * run)
+        v = vector(codec, 1, found.size)
+        wire, _ = encode(codec, v, None, found)
+        heights = np.diff(cuts(found))
+        assert wire.size == 12 * units + 4 + 2 * sum(max(1, height // pi) for height in heights)
+
+
 RATIOS = {(64, 32): 15.9, (256, 32): 36.5, (256, 64): 51.2, (1024, 32): 53.9, (1024, 64): 93.1, (4096, 32): 61.1}
 
 

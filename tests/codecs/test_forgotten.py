@@ -33,6 +33,14 @@ def test_everything_registered_lives_in_a_file_of_its_folder():
         assert schedule.rounds.__module__.startswith("gqallreduce.schedules.")
 
 
+@pytest.mark.parametrize("registry", [CODECS, SCHEDULES], ids=lambda registry: registry.kind)
+def test_a_name_is_registered_once(registry):
+    for name, thing in list(registry.items()):
+        with pytest.raises(ValueError, match=f"{registry.kind} '{name}' is registered twice"):
+            registry.add(name, object())
+        assert registry[name] is thing
+
+
 @every_codec
 def test_a_codec_has_a_test_file(name):
     assert particulars_file(name).exists()

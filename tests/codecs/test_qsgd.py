@@ -115,6 +115,18 @@ def test_the_largest_magnitudes_are_exact(bits, zero):
 
 
 @every_width
+def test_a_norm_reaches_the_last_level_whatever_is_drawn(bits, zero):
+    """Where steps / norm is rounded down, norm * (steps / norm) is an ulp short of the last level: one draw in 2^16."""
+    codec, size = qsgd(bits=bits, zero_level=zero), 1 << 20
+    found, s = region(codec, (Grid(4096), 0, size, size)), np.float32(2 ** (bits - 1) - 1 if zero else steps(codec) / 2)
+    norms = np.random.default_rng(bits).uniform(1, 2, 1000).astype(np.float32)
+    short = norms[(s / norms) * norms < s]
+    for norm in [*short[:2], norms[0]]:
+        v = np.full(size, norm, np.float32)
+        np.testing.assert_array_equal(decode(codec, encode(codec, v, None, found)[0], found), v)
+
+
+@every_width
 def test_zeros_are_exact_where_there_is_a_level_for_them(bits, zero):
     codec = qsgd(bits=bits, bucket=50, zero_level=zero)
     found = region(codec, (Grid(33), 0, 500, 500))

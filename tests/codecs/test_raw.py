@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from contract import encode, region, vector
 
-from gqallreduce import Scheme
+from gqallreduce import Scheme, WireError
 from gqallreduce.layout import Grid
 
 VARIANTS = ["raw"]
@@ -29,6 +29,18 @@ def test_on_a_float64_buffer_nothing_passes_through_float32():
     wire, owing = encode(codec, x, None, region(codec, (Grid(4096), 0, 3, 3)))
     assert wire.tobytes() == x.tobytes()
     assert not owing.any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_message_that_holds_what_is_not_finite_is_refused(dtype, value):
+    codec = Scheme.parse("raw").codec.bind(dtype)
+    found = region(codec, (Grid(4096), 0, 100, 100))
+    wire, y = np.zeros(100, dtype), np.zeros(100, dtype)
+    wire[99] = value
+    for read in (codec.decode, codec.decode_add):
+        with pytest.raises(WireError):
+            read(wire.view(np.uint8), y, found)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -5,8 +5,8 @@ import pytest
 from contract import bernstein, decode, encode, region, sampled, vector
 from plain import sum_rule
 
-from gqallreduce import Scheme, _kernels
-from gqallreduce.layout import Grid, Region
+from gqallreduce import Scheme, _kernels, frame
+from gqallreduce.layout import BLOCK, Grid, Region
 from gqallreduce.registry import CODECS
 
 VARIANTS = ["terngrad(clip=0)", "terngrad(clip=1.5, shared=False)", "terngrad(clip=None, shared=False)"]
@@ -29,6 +29,13 @@ def scale(v, clip) -> np.float32:
     if not clip or not v.size:
         return largest
     return min(largest, np.float32(clip * np.sqrt((v.astype(np.float64) ** 2).sum() / v.size)))
+
+
+def test_the_deviation_is_that_of_all_blocks_of_a_vector():
+    x = np.concatenate([np.full(BLOCK, 3, np.float32), np.full(BLOCK, -1, np.float32), np.full(7, 2, np.float32)])
+    message = Scheme.parse("terngrad(clip=1, shared=True)").encode(x)
+    expected = np.float32(np.sqrt((9 * BLOCK + BLOCK + 7 * 4) / x.size))
+    assert np.frombuffer(message, np.float32, 1, frame.SIZE)[0] == expected
 
 
 @both

@@ -177,3 +177,13 @@ def test_wrong_sizes_are_refused():
         _kernels.add(four, three)
     with pytest.raises(WireError):
         _kernels.add_wire(np.zeros(11, np.uint8), three)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("rest", [-1, 0, 1, 64])
+def test_threads_leave_no_element_over(count, rest):
+    """Each takes whole cache lines: here as many of them as there are, and a rest."""
+    x = np.ones(count * (1 << 14) + rest, np.float32)
+    with using(threads=count):
+        assert not _kernels.scale(x, 3.0)
+    assert (x == 3).all()

@@ -70,6 +70,53 @@ def test_the_bytes_are_those_of_the_shorter_form_and_never_above_the_dense_one()
         assert int.from_bytes(wire[4:6], "little") == expected
 
 
+@pytest.mark.parametrize(
+    ("largest", "entries", "dense"), [(1, 10, 2), (1, 9, None), (1, 11, 2), (3, 14, 3), (3, 13, None)]
+)
+def test_of_two_forms_of_one_length_the_dense_one_is_taken(largest, entries, dense):
+    """64 values of 2 bits are 1 + 16 bytes; 10 entries 5 + 10 gaps + 10 signs. Of 3 bits 1 + 24; 5 + 14 + 6."""
+    m = np.zeros(64, np.float32)
+    m[3 : 3 + 4 * entries : 4] = largest
+    for level in LEVELS:
+        with using(level):
+            made = [encode(m, 1.0)]
+            if largest == 1:
+                wire = np.zeros(_kernels.integers_bound(64, 1), np.uint8)
+                nbytes = _kernels.integers_encode_own(m, None, None, wire, 1.0, False, 0, STREAM)
+                made.append(wire[:nbytes])
+            for wire in made:
+                assert wire[6] == (dense or 128 + (1 if largest == 1 else 3))
+                assert wire.size <= 6 + 1 + 64 * (2 if largest == 1 else 3) // 8
+
+
+@pytest.mark.parametrize("gap", [0, 1, 253, 254, 255, 256, 509, 510, 511, 765])
+def test_a_gap_of_any_length_is_written_in_bytes_below_and_of_255(gap):
+    m = np.zeros(TILE, np.float32)
+    m[gap :: gap + 1][:5] = 1
+    for level in LEVELS:
+        with using(level):
+            own = np.zeros(_kernels.integers_bound(TILE, 1), np.uint8)
+            nbytes = _kernels.integers_encode_own(2 * m, None, None, own, 1.5, False, 0, STREAM)
+            for wire in (encode(m), own[:nbytes]):
+                assert wire[11:-1].tobytes() == 5 * (gap // 255 * b"\xff" + bytes([gap % 255]))
+                np.testing.assert_array_equal(decode(wire, TILE), m)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "lawful"), [([3, 0, 1], True), ([3, 0], False), ([3, 0, 1, 0], False), ([3, 7, 0], False)]
+)
+def test_a_sparse_tile_has_as_many_gaps_as_entries_and_ends_inside(gaps, lawful):
+    tile = bytes([128 + 1, 3, 0, len(gaps), 0, *gaps, 0b101])
+    wire = np.frombuffer(np.float32(1.5).tobytes() + len(tile).to_bytes(2, "little") + tile, np.uint8)
+    for level in LEVELS:
+        with using(level):
+            if lawful:
+                np.testing.assert_array_equal(decode(wire, 10), [0, 0, 0, 1, -1, 0, 1, 0, 0, 0])
+            else:
+                with pytest.raises(WireError):
+                    decode(wire, 10)
+
+
 @pytest.mark.parametrize("terms", [1, 3, 8, 200])
 def test_what_no_sum_of_so_many_terms_can_be_is_neither_written_nor_read(terms):
     for size, density in ((10, 1.0), (TILE, 1.0), (TILE, 0.01), (2 * TILE + 5, 0.01)):

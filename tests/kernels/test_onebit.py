@@ -180,3 +180,13 @@ def test_the_size_is_that_of_the_units(region):
     n, *grid = region
     expected = sum(8 + (end - begin + 7) // 8 for begin, end in units(n, *grid))
     assert _kernels.onebit_nbytes(grid[0], n, *grid[1:]) == expected
+
+
+@every_level
+@pytest.mark.parametrize("grid", [(0, 17, 2), (3, 17, 2), (5, 25, 3), (1000, 33, 4), (11, 257, 8)])
+def test_the_taller_columns_of_a_cut_run_take_a_byte_more(level, grid):
+    for n in (1, 50, 2000):
+        expected = sum(8 + (end - begin + 7) // 8 for begin, end in units(n, *grid))
+        assert _kernels.onebit_nbytes(grid[0], n, *grid[1:]) == expected
+        with using(level):
+            check(floats(1, n), None, grid)

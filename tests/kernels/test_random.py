@@ -64,6 +64,15 @@ def test_every_level_gives_the_bits_of_the_definition(first, count, key, hop, en
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("first", [2**35 - 1, 2**35 - 700, 2**35 - 2040, 2**35, 2**35 + 5, 2**36 - 300, 3 * 2**40 + 1])
+def test_the_counter_carries_beyond_2_to_the_35_elements(level, first):
+    key, hop, encoder, step = 0x0123456789ABCDEF, 0xFFFF, 9, 11
+    expected = [oracle_bits(first + i, key, hop, encoder, step) for i in range(2100)]
+    with simd(level):
+        np.testing.assert_array_equal(random16(_kernels.Stream(key, hop, encoder, step), first, 2100), expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("first", [0, 1, 7, 1021, 2**35 - 5000])
 def test_a_part_of_the_bits_is_the_bits_of_the_part(level, first):
     stream = _kernels.Stream(1, 2, 3, 4)

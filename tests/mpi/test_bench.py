@@ -89,9 +89,16 @@ def differ(self, buffer):
         buffer.reshape(-1)[7] = np.nextafter(buffer.reshape(-1)[7], np.float32(np.inf))
 
 
+def spoil(self, buffer):
+    buffer.reshape(-1)[-3] = np.nan
+
+
 @pytest.mark.parametrize(
     ("scheme", "meddle", "complaint"),
     [
+        ("direct/onebit/ef", spoil, "neither in the result nor owed"),
+        ("raw", spoil, "off the exact sum"),
+        ("direct/onebit", spoil, "not finite"),
         ("direct/onebit/ef", lose, "neither in the result nor owed"),
         ("raw", lose, "off the exact sum"),
         ("direct/qsgd(bits=8)", scale, "biased"),

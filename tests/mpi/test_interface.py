@@ -48,6 +48,15 @@ def test_the_object_is_cached_by_communicator_scheme_and_average(own):
     assert found.residual("w").shape == (5,)
 
 
+def test_a_sum_and_an_average_by_one_scheme_are_two_objects(own):
+    for average in (False, True, False):
+        buf = np.full(5, 1.0 + own.rank, np.float32)
+        gq.quantized_allreduce(buf, "ring/raw", comm=own, average=average)
+        total = own.size * (own.size + 1) / 2
+        np.testing.assert_allclose(buf, total / own.size if average else total, rtol=1e-6)
+    assert gq.cached(own, "ring/raw") is not gq.cached(own, "ring/raw", average=True) is not None
+
+
 def test_a_duplicate_of_the_communicator_knows_nothing(own):
     gq.quantized_allreduce(np.ones(5, np.float32), "ring/raw", comm=own)
     duplicate = own.Dup()
@@ -164,6 +173,44 @@ def test_what_is_written_wrongly_fails_at_construction(comm):
             gq.Allreduce("raw", comm=comm, **options)
     with pytest.raises(ValueError, match="qsgd"):
         gq.Allreduce("qsdg", comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_the_ratio_is_that_of_a_dense_ring_to_the_bytes_sent(comm, dtype):
+    """Our exact ring sends as much as the dense one, and a header per message."""
+    allreduce = gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)
+    buf = np.ones(100 * comm.size, dtype)
+    allreduce(buf)
+    last, dense = allreduce.stats.last, 2 * (comm.size - 1) * 100 * buf.itemsize
+    assert last.bytes_sent == dense + 32 * last.messages
+    assert last.ratio == pytest.approx(dense / last.bytes_sent)
+    assert allreduce.stats.total.ratio == pytest.approx(last.ratio)
+
+
+def test_every_value_that_a_sparse_codec_encodes_is_counted_as_selected(comm):
+    """On a ring each rank encodes every chunk once; with pi=1 it sends all values but zeros."""
+    allreduce = gq.Allreduce("ring/adaptive(pi=1)", comm=comm, timeout=TIMEOUT)
+    allreduce(np.random.default_rng(comm.rank).uniform(1, 2, 100 * comm.size).astype(np.float32))
+    assert allreduce.stats.last.selected == 100 * comm.size
+
+
+def test_totals_are_the_sums_over_all_calls_until_they_are_reset(comm):
+    allreduce = gq.Allreduce("ring/adaptive(pi=2)/ef", comm=comm, timeout=TIMEOUT)
+    assert allreduce.stats.last is None
+    calls = []
+    for key in "aba":
+        allreduce(np.random.default_rng(comm.rank).standard_normal(500).astype(np.float32), key=key)
+        calls.append(allreduce.stats.last)
+    for name in ("bytes_sent", "bytes_received", "messages", "selected", "saturated"):
+        assert getattr(allreduce.stats.total, name) == sum(getattr(each, name) for each in calls)
+    for name in ("encode", "decode", "wait", "total"):
+        assert getattr(allreduce.stats.total, name) == pytest.approx(sum(getattr(each, name) for each in calls))
+    owed = [float(np.linalg.norm(allreduce.residual(key))) for key in "ab"]
+    assert calls[2].residual_norm == pytest.approx(owed[0])
+    assert allreduce.stats.total.residual_norm == pytest.approx(np.hypot(*owed))
+    allreduce.stats.reset()
+    assert (allreduce.stats.last, allreduce.stats.total.messages) == (None, 0)
 
 
 # --- verify ---

@@ -45,6 +45,21 @@ def flush_pays(comm, allreduce):
     steps(allreduce, 1, first=2)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("average", [False, True])
+def test_a_sum_of_residuals_that_leaves_float32_is_refused_and_stays_owed(comm, average):
+    allreduce = make(comm, "onebit/ef", average=average)
+    steps(allreduce, 1)
+    state = allreduce.state_dict()
+    state["keys"]["b"]["residual"][:] = 3e38
+    allreduce.load_state_dict(state)
+    kind, said = everywhere(comm, allreduce.flush, "b")
+    assert (kind, said["rank"], said["key"]) == (gq.NonFiniteError, None, "b")
+    assert (allreduce.residual("b") == np.float32(3e38)).all()
+    assert bytes_of(allreduce.residual("a")) == bytes_of(state["keys"]["a"]["residual"])
+    allreduce.flush("a")
+
+
 @pytest.mark.parametrize("order", ["C", "F", "0,2,3,1", "2,0,3,1"])
 def test_residual_and_flush_have_the_shape_and_order_of_the_buffer(comm, order):
     allreduce = make(comm, "direct/onebit/ef")
@@ -171,6 +186,29 @@ def test_a_loaded_key_keeps_its_form(comm):
     assert {each and each[0] for each in found} == {ValueError}
     assert list(fresh.flush()) == ["a", "b"]
     steps(fresh, 1)
+
+
+def test_what_was_loaded_in_another_order_goes_where_it_was(comm):
+    """A Fortran-ordered buffer's residual is not the C-ordered one's."""
+    allreduce, fresh = (make(comm, "direct/onebit/ef") for _ in range(2))
+    given = [inputs(comm.size, (6, 50), order="F", step=step)[comm.rank] for step in range(2)]
+    allreduce(given[0], key="w")
+    fresh.load_state_dict(allreduce.state_dict())
+    np.testing.assert_array_equal(fresh.residual("w"), allreduce.residual("w"))
+    expected, result = given[1].copy(order="K"), given[1]
+    np.testing.assert_array_equal(fresh(result, key="w"), allreduce(expected, key="w"))
+
+
+@pytest.mark.parametrize("scheme", pairs(True))
+def test_a_call_that_fails_after_loading_leaves_what_was_loaded(comm, scheme):
+    allreduce, fresh = (make(comm, scheme) for _ in range(2))
+    steps(allreduce, 1)
+    fresh.load_state_dict(allreduce.state_dict())
+    array = inputs(comm.size, (11, 40), step=1)[comm.rank]
+    array[-1, -1] = np.nan
+    assert everywhere(comm, fresh, array, key="a")[0] is gq.NonFiniteError
+    np.testing.assert_array_equal(fresh.residual("a"), allreduce.residual("a"))
+    assert steps(fresh, 1, first=1) == steps(allreduce, 1, first=1)
 
 
 # --- all or nothing ---

@@ -105,3 +105,36 @@ def test_direct_has_the_variance_of_its_encodings(text):
         upper += parts[np.arange(ranks) != chunk][:, begin:end].sum()
     last = PARTICULARS[codec.name].spread(codec, sum(values), found) ** 2 / 4
     assert wrong.var(0).sum() <= 1.3 * (upper + last.sum())
+
+
+def test_a_value_that_is_encoded_at_two_hops_is_rounded_by_other_random_bits():
+    """Rank 0's 0.5 becomes 0 or 1. Where it is 0, the sum 0 + 1 is rounded to 0 or 2, each as often as the other.
+
+    With the bits of the hop before, which were large there, it would always be 0. Hoeffding's inequality bounds chance.
+    """
+    buckets, bucket = 40, 512
+    values = [np.zeros((buckets, bucket), np.float32) for _ in range(4)]
+    values[0][:], values[1][:] = 0.5, 1
+    values[0][:, 0] = 1  # the largest of each bucket is exact, so that the sum's largest is 2
+    results = LocalAllreduce("recursive_doubling/qsgd(bits=2, bucket=512)", 4)(values, key="w")
+    inner = results[0][:, 1:]
+    assert set(np.unique(inner)) == {0, 2}
+    assert abs((inner == 2).mean() - 0.75) <= np.sqrt(np.log(2 / FAILURE) / (2 * inner.size))
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+def test_steps_of_all_32_bits_give_other_results_and_the_header_says_which(text, monkeypatch):
+    headers = set()
+    write = frame.Header.write
+    monkeypatch.setattr(frame.Header, "write", lambda self, buffer: (headers.add(self.step), write(self, buffer))[1])
+    values, steps = arrays(8, 3, (SIZE,)), (0, 1, 2**8, 2**16, 2**16 + 1, 2**24, 2**31, 2**32 - 1)
+
+    def result(step):
+        local = LocalAllreduce(f"direct/{text}", 3)
+        local.steps["w"] = step
+        return local(copies(values), key="w")[0].tobytes()
+
+    made = [result(step) for step in steps]
+    assert headers == set(steps)
+    assert len(set(made)) == len(steps)
+    assert result(2**32) == made[0]
