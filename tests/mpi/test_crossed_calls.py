@@ -1,10 +1,14 @@
 """Two known keys crossed: found in mid-call, on every rank, whatever the two calls' sizes and schedules are."""
 
+import contextlib
+import functools
+
 import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
+from gqallreduce import model
 from gqallreduce.registry import SCHEDULES
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -94,3 +98,24 @@ def test_two_objects_crossed(comm, texts):
     found = errors(comm, b if comm.rank == 0 else a, np.ones(39, np.float32), key="w")
     assert {each and each[0] for each in found} == {gq.MismatchError}, found
     works(comm, gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT))
+
+
+@pytest.mark.parametrize("call", ["first", "known", "dense", "step"])
+@pytest.mark.parametrize("last", [False, True])
+def test_an_object_is_made_while_the_others_call(comm, call, last, monkeypatch):
+    """What the others are at is told on both sides, and the object that was not made can be made by all."""
+    if call == "dense":
+        monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
+    allreduce = gq.Allreduce("auto/raw" if call == "dense" else "ring/qsgd/ef", comm=comm, timeout=TIMEOUT)
+    if call != "first":
+        allreduce(np.ones(50, np.float32), key="w")
+
+    def others():
+        with allreduce.step() if call == "step" else contextlib.nullcontext():
+            if call != "step":
+                allreduce(np.ones(50, np.float32), key="w")
+
+    make = functools.partial(gq.Allreduce, "ring/qsgd/ef", comm=comm, timeout=TIMEOUT)
+    found = errors(comm, make if comm.rank == (comm.size - 1 if last else 0) else others)
+    assert {each and each[0] for each in found} == {gq.MismatchError}, found
+    works(comm, make())

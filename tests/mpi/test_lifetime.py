@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from mpi4py import MPI
-from ranks import TIMEOUT, bytes_of, everywhere, works
+from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
 from gqallreduce import function, kinds
@@ -63,6 +63,40 @@ def test_communicators_may_come_and_go(comm, closed):
             gq.quantized_allreduce(array, "direct/raw", comm=mine)
         assert (array == comm.size).all()
         mine.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_is_given_back_and_when(comm):
+    """The duplicate of calls with the last object that is closed; the rest when an object is made after the user's."""
+    mine = comm.Dup()
+    one, other = make(mine), make(mine)
+    link, control = one.home.link, one.home.control
+    one.close()
+    works(comm, other)
+    assert link.comm != MPI.COMM_NULL
+    other.close()
+    assert link.comm == MPI.COMM_NULL
+    mine.Free()
+    assert control._comm != MPI.COMM_NULL
+    make(comm)
+    assert control._comm == MPI.COMM_NULL
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_duplicate_on_which_a_call_was_given_up_is_kept(comm):
+    """MPICH delivers what nothing received on it to a new communicator of the same internal number."""
+    allreduce = make(comm)
+    for key in "ab":
+        allreduce(np.ones(50, np.float32), key=key)
+    link = allreduce.home.link
+    everywhere_mismatch(comm, allreduce)
+    works(comm, make(comm))
+    assert link.comm != MPI.COMM_NULL
+
+
+def everywhere_mismatch(comm, allreduce):
+    found = errors(comm, allreduce, np.ones(50, np.float32), key="a" if comm.rank else "b")
+    assert {each and each[0] for each in found} == {gq.MismatchError}
 
 
 def test_an_object_whose_communicator_was_freed_says_so(comm):
