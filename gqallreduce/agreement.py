@@ -13,6 +13,7 @@ from gqallreduce.link import FIRST, FIRST_WORDS, NAMES, VERIFY, Link
 FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
 COMPARED = (*FIELDS, "frame")
 _ALL = 2**64 - 1
+_INVALID = "their own call was invalid, or they left a step by an error"
 _DETAILS = {"frame": "the same call, but of another step: their states are not of one checkpoint, or calls failed"}
 assert 2 + 2 * len(COMPARED) == FIRST_WORDS
 
@@ -40,7 +41,7 @@ def agree(link: Link, hashes, step: int, word: int, timeout: float) -> int:
     invalid = np.flatnonzero(everyone[:, 0])
     if len(invalid):
         if hashes is not None:
-            raise MismatchError("arguments", invalid.tolist(), "their own call was invalid")
+            raise MismatchError("arguments", invalid.tolist(), _INVALID)
         return 0
     for column, name in enumerate(COMPARED):
         differing = _differing(everyone[:, 2 + 2 * column].tolist())

@@ -42,15 +42,15 @@ class Call:
         in words, for errors.
     link
         None before the call has begun.
-    told
-        all ranks know how it ended, though this one raises an error.
+    known_to_all
+        all ranks know how it ended: the object stays usable although this rank raises an error.
     states
         what its end replaces.
     """
 
     name: str
     link: Link | None = None
-    told: bool = False
+    known_to_all: bool = False
     states: dict[str | None, State] = field(default_factory=dict)
 
 
@@ -135,7 +135,7 @@ class Allreduce:
             return carry_out(call, *given)
         except BaseException as error:
             self.failures_in_step += 1
-            if call.told or isinstance(error, ALIKE) or self.memory.holds(call.states):
+            if call.known_to_all or isinstance(error, ALIKE) or self.memory.holds(call.states):
                 raise
             if call.link is None:
                 raised = named(error, name)
@@ -223,11 +223,11 @@ class Allreduce:
     def join_invalid(self, call: Call) -> None:
         """This rank's own call is invalid: take part in the others' agreement, and tell them."""
         if self.size == 1:
-            call.told = True
+            call.known_to_all = True
             return
         try:
             agree(call.link, None, 0, 0, self.timeout)
-            call.told = True
+            call.known_to_all = True
         except Exception as error:  # this rank raises what is wrong with its own call
             self.fail(give_up(call.link, error, self.timeout, call.name))
 
@@ -239,7 +239,7 @@ class Allreduce:
 
     def fail(self, error: BaseException) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
-        self._end(f"after {type(error).__name__}: {error}")
+        self._end(f"after {type(error).__name__}" + f" ({error})" * bool(str(error)))
 
     def _end(self, why: str) -> None:
         if self.unusable is None:
@@ -269,7 +269,8 @@ class Allreduce:
 
         So a training step can be skipped after an error in its last key. Collective. If a rank leaves the block by an
         error, or a call inside failed, no residual and no counter changes on any rank; `state_dict` in the block shows
-        what would be kept.
+        what would be kept. A rank that leaves by an error of its own waits until the others reach their next call or
+        the end of the block; if that is a call of a known key, the object cannot be used any more.
         """
         return step(self)
 
@@ -286,7 +287,7 @@ class Allreduce:
         Raises KeyError for an unknown key or without /ef.
         """
         shape, order, _ = self.form_of(key)
-        with self.memory.home(key).active(None, key):
+        with self.memory.processor_of(key).active(None, key):
             return to_array(self.memory.owed(key).copy(), shape, order)
 
     def flush(self, key: str | None = None):
@@ -299,8 +300,8 @@ class Allreduce:
         if key is None and not self.scheme.feedback:
             return {}
         name = "flush()" if key is None else f"flush({key!r})"
-        paid = self.guarded(name, flush, self, key)
-        return paid if key is None else paid[key]
+        sums = self.guarded(name, flush, self, key)
+        return sums if key is None else sums[key]
 
     def _residual_norm(self) -> float:
         return math.hypot(*map(self.memory.norm, self.memory))
@@ -313,6 +314,8 @@ class Allreduce:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()` of the same scheme, rank and P. ValueError otherwise; then nothing has changed."""
+        if self.memory.staging:
+            raise ValueError("a step of this object is under way; load_state_dict() before or after it")
         load(self, state, self._processors.host)
 
     def restore(self, seed: int, states: dict[str | None, State]) -> None:

@@ -14,7 +14,7 @@ from gqallreduce.cuda.arrays import located
 from gqallreduce.cuda.runtime import runtime
 from gqallreduce.dtypes import FLOATS, name_of, require_float
 from gqallreduce.order import c_index, in_memory, to_array
-from gqallreduce.overlap import meet, runs
+from gqallreduce.overlap import runs, share_a_byte
 
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}  # as the kernels number them
 
@@ -222,7 +222,7 @@ class Buffer:
         mine, others = runs(self._memory), runs(other._memory)
         if (mine, self.shape, self.order, self.dtype) == (others, other.shape, other.order, other.dtype):
             return False
-        return meet(mine, others)
+        return share_a_byte(mine, others)
 
 
 def _view(located):

@@ -2,8 +2,8 @@
 
 It has a duplicate of the user's communicator to itself, made once and kept. On it travel frames of a header alone
 (frame.py): abort, present, absent, meeting, go. They arrive in the order in which their sender sent them. The only
-collective operation on it is MPI_Comm_idup. Each rank counts those that it has started, and one that it did not wait
-for it waits for later, so that the n-th of one rank always meets the n-th of the others.
+collective operation on it is MPI_Comm_idup. Each rank counts those that it has started, and finishes one that it left
+before it starts the next, so that the n-th of one rank always meets the n-th of the others.
 
 Ranks meet here to make an object and after an error. Rank 0 asks all to come, each rank says that it is present, and
 when all are, rank 0 says which duplicate calls run on from now: the old one if it is sound on all ranks, else a new
@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from gqallreduce import frame
 from gqallreduce.message import ForeignFrame
-from gqallreduce.waiting import Patience, abandon, finish
+from gqallreduce.waiting import Deadline, abandon, finish
 
 _TAG = 0
 
@@ -107,14 +107,14 @@ class Control:
             of the duplicate that this rank could go on with, and how many calls there were on it; 0 if there is none.
             No communicator is returned if all go on with it.
         """
-        patience, target = Patience(timeout), 0
+        deadline, target = Deadline(timeout), 0
         self._attempts += 1
         try:
-            finish([self._request], patience, self._others())
-            target = self._agree(generation, calls, patience)
+            finish([self._request], deadline, self._others())
+            target = self._agree(generation, calls, deadline)
             if target == generation:
                 return generation, None
-            return target, self._reach(target, patience)
+            return target, self._reach(target, deadline)
         except BaseException:
             if self._request == MPI.REQUEST_NULL:
                 if target:
@@ -123,39 +123,41 @@ class Control:
                     self._withdraw()
             raise
 
-    def _agree(self, generation: int, calls: int, patience: Patience) -> int:
+    def _agree(self, generation: int, calls: int, deadline: Deadline) -> int:
         """What rank 0 decides: the generation that calls run on from now."""
-        word = self._attempts | self._started << 32
         if self.rank:
-            self._send([0], self._header(frame.PRESENT, generation, calls, word))
+            self._send([0], self._header(frame.PRESENT, generation, calls, self._attempts))
             while self._go is None or self._go.word != self._attempts:
-                self._wait(generation, calls, {0}, patience)
+                self._wait(generation, calls, {0}, deadline)
             return self._go.signature
-        self._send(self._others(), self._header(frame.MEETING, generation, calls, word))
+        self._send(self._others(), self._header(frame.MEETING, generation, calls, self._attempts))
         missing = self._others()
         while missing:
-            self._wait(generation, calls, missing, patience)
+            self._wait(generation, calls, missing, deadline)
             came = missing & self.present.keys()
             if came:
-                patience.hear()
+                deadline.restart()
             missing -= came
             missing |= self._others() - self.present.keys()
         said = list(self.present.values())
         mine = generation, calls & frame.LARGEST_STEP
         sound = generation and all((each.signature, each.step) == mine for each in said)
-        started = max([self._started, *(each.word >> 32 for each in said)])
-        target = generation if sound and self.abort_of(generation) is None else started + 1
-        for source, header in self.present.items():
-            self._send([source], self._header(frame.GO, target, 0, header.word & 0xFFFFFFFF))
-        self.present.clear()
+        target = generation if sound and self.abort_of(generation) is None else self._started + 1
+        self._send_go(target)
         return target
 
-    def _wait(self, generation: int, calls: int, due, patience: Patience) -> None:
+    def _send_go(self, target: int) -> None:
+        """Tell all that are present to go on."""
+        while self.present:
+            source, header = self.present.popitem()
+            self._send([source], self._header(frame.GO, target, 0, header.word))
+
+    def _wait(self, generation: int, calls: int, due, deadline: Deadline) -> None:
         self.read()
         aborted = self.abort_of(generation) if generation else None
         if aborted is not None and aborted.word == frame.REASON_MISMATCH | self.rank << 8:
             raise ForeignFrame(aborted.rank, aborted)  # it made a call while this rank came to meet
-        patience.go_on(due)
+        deadline.pause(due)
 
     def _others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}
@@ -165,16 +167,22 @@ class Control:
 
     # --- duplicates ---
 
-    def _reach(self, target: int, patience: Patience):
+    def _reach(self, target: int, deadline: Deadline):
         """The communicator of duplicate number `target`.
 
         One after the other: of two that were under way at once, Open MPI 5 was seen to complete neither.
         """
         while True:
-            finish([self._latest[1]], patience, self._others(), self.read)
+            finish([self._latest[1]], deadline, self._others(), lambda: self._tell_again(target))
             if self._started == target:
                 return self._latest[0]
             self._latest, self._started = _duplicate(self._comm), self._started + 1
+
+    def _tell_again(self, target: int) -> None:
+        """At rank 0: a rank that was told to go on, but had just given up, and is present again, may come after all."""
+        self.read()
+        if self.rank == 0:
+            self._send_go(target)
 
     def release(self) -> bool:
         """Free what can be freed, once no call can come any more; False if MPI is still at one of them.

@@ -37,9 +37,10 @@ class MismatchError(Error, ValueError):
 
     field
         the first that differs of key, scheme, shape, dtype, order, average, seed, version; `arguments` if a rank's
-        own call was invalid; `frame` if a message in mid-call belonged to another call.
+        own call was invalid; `frame` if a rank is at another step of the key, or sent a message of another call.
     ranks
-        sorted ranks that differ from the most common value (in a tie: from rank 0's).
+        sorted ranks that differ from the most common value (in a tie: from rank 0's); if found in the middle of a call,
+        one rank whose message was not of this call.
     """
 
     def __init__(self, field: str, ranks, detail: str = ""):

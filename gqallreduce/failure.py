@@ -10,6 +10,7 @@ from gqallreduce.link import Link
 from gqallreduce.message import ForeignFrame
 
 # Raised after all ranks have learned the same, by every rank whose own call is valid: the link is as good as before.
+_INVALID = "its own call was invalid, or it left a step by an error"
 ALIKE = (NonFiniteError, MismatchError, ReplicaError)
 
 
@@ -17,7 +18,7 @@ def give_up(link: Link, error: BaseException, timeout: float, call: str) -> Base
     """Break the link and tell the others, unless the error came from them; returns what this rank raises.
 
     call
-        in words, what this rank was at.
+        in words, what this rank was doing.
     """
     if isinstance(error, ForeignFrame):
         if error.header is not None:  # the rank that gave up has told all
@@ -46,13 +47,13 @@ def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Erro
     header, source = foreign.header, foreign.source
     if header is None:
         if foreign.invalid:
-            return MismatchError("arguments", [source], f"its own call was invalid, while this rank was at {call}")
-        return MismatchError("frame", [source], f"it made another call, while this rank was at {call}")
+            return MismatchError("arguments", [source], f"{_INVALID}; this rank was in {call}")
+        return MismatchError("frame", [source], f"it made another call, or an object; this rank was in {call}")
     reason, concerned = header.word & 0xFF, header.word >> 8
     if reason == frame.REASON_TIMEOUT:
         return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned})
     if reason == frame.REASON_ARGUMENTS:
-        return MismatchError("arguments", [concerned], f"its own call was invalid, while this rank was at {call}")
+        return MismatchError("arguments", [concerned], f"{_INVALID}; this rank was in {call}")
     if reason == frame.REASON_MISMATCH:
-        return MismatchError("frame", [concerned], f"ranks made different calls; this rank was at {call}")
-    return Error(f"rank {source} failed in mid-call, while this rank was at {call}; make a new object on all ranks")
+        return MismatchError("frame", [concerned], f"ranks made different calls, or an object; this rank was in {call}")
+    return Error(f"rank {source} failed in the middle of a call; this rank was in {call}")

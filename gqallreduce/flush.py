@@ -27,16 +27,16 @@ def flush(call, allreduce, key: str | None) -> dict[str, np.ndarray]:
         steps = tuple(memory.get(each).step for each in keys)
         hashes = allreduce.making.hashes(("flush", *zip(keys, forms, strict=True)), allreduce.seed)
         agree(call.link, hashes, steps, 0, allreduce.timeout)
-    paid, spent = {}, {}
+    sums, spent = {}, {}
     for number, each in enumerate(keys):
         if number:
             call.link.begin(allreduce)
-        paid[each], spent[each] = _sum(call, allreduce, each)
+        sums[each], spent[each] = _sum(call, allreduce, each)
     call.states = {each: memory.zeroed(each) for each in keys}
     memory.commit(call.states)
     for each in keys:
-        allreduce.account(spent[each], paid[each].nbytes, call.states[each])
-    return paid
+        allreduce.account(spent[each], sums[each].nbytes, call.states[each])
+    return sums
 
 
 def _sum(call, allreduce, key: str) -> tuple[np.ndarray, Spent]:

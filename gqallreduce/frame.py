@@ -1,4 +1,4 @@
-"""The header before every wire: 32 bytes that say what call a message belongs to and how its sender fares.
+"""The header of every frame: 32 bytes that say to which call it belongs, or what its sender reports.
 
 offset  size  field
 0       2     magic "GQ"
@@ -8,7 +8,7 @@ offset  size  field
 8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version);
               control: which duplicate of the communicator
 16      8     data: bytes that follow; not finite: C-order index; abort: reason + 256 * rank that caused it;
-              control else: attempt to meet + 2^32 * duplicates that were started
+              control else: attempt to meet
 24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; control: sender
 28      2     hop of the encoding
 30      1     lane

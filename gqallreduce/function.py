@@ -15,7 +15,9 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     """Sum (or average) `buf` over the ranks of `comm`, compressed by `scheme`; returns the object it wrote.
 
     See Allreduce for arguments and errors. The Allreduce is reused; `cached` finds it, for statistics and residuals.
-    At most 64 are kept per communicator: the oldest without /ef makes room, since it has no residual to lose.
+    At most 64 are kept per communicator; if there are more, the oldest without /ef is closed. After an error in the
+    middle of a call the Allreduce is dropped, and the next call begins with residuals of zero: keep `cached(...)`, or
+    use an Allreduce, to save its state.
     """
     comm = require_intracommunicator(comm)
     scheme = Scheme.parse(scheme)

@@ -61,11 +61,12 @@ class Home:
         return self.link
 
     def notice(self, timeout: float) -> None:
-        """Did another rank give up the last call, which ended well here? Then its object is to refuse further ones."""
+        """If another rank gave up the last call, which succeeded here, its object refuses further calls."""
         ended = None if self.link is None else self.link.ended_elsewhere()
         if ended is not None and ended[0] is not None:
             owner, abort = ended
-            owner.fail(explain(ForeignFrame(abort.rank, abort), self.rank, timeout, "a call that ended well here"))
+            foreign = ForeignFrame(abort.rank, abort)
+            owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
 
     def _meet(self, timeout: float) -> None:
         try:

@@ -18,7 +18,7 @@ from gqallreduce import frame
 from gqallreduce.control import Control
 from gqallreduce.hashing import hash64
 from gqallreduce.message import ForeignFrame
-from gqallreduce.waiting import Patience, finish
+from gqallreduce.waiting import Deadline, finish
 
 REQUESTS = 64
 FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # lanes of exchanges; those of data are below
@@ -107,8 +107,9 @@ class Link:
         abort = self.control.abort_of(self.generation)
         if abort is not None and not frame.is_before(call, abort.step):
             raise ForeignFrame(abort.rank, abort)
-        for source, header in self.control.present.items():
+        for source, header in list(self.control.present.items()):
             if header.signature == self.generation and not frame.is_before(call, header.step):
+                del self.control.present[source]  # it hears of this rank's abort, and comes again
                 raise ForeignFrame(source)  # it waits to meet, and has not made this call
         if tag is not None:
             self._look_for_other_calls(tag)
@@ -116,7 +117,7 @@ class Link:
     def _look_for_other_calls(self, tag: int) -> None:
         """ForeignFrame if a peer begins another call with an exchange, or sent what is not of this call's signature.
 
-        A peer's first message that nobody asked for tells enough: all that it sends in one call has one signature.
+        One unexpected message of a peer is enough to decide: all that it sends in one call has one signature.
         """
         status = self.statuses[0]
         if self.comm.Iprobe(MPI.ANY_SOURCE, self._slot + FIRST, status):
@@ -126,23 +127,24 @@ class Link:
         for _ in range(min(REQUESTS, self.size - 1)):
             self._probed += 1
             source = (self.rank + 1 + self._probed % (self.size - 1)) % self.size
-            if self.comm.Iprobe(source, MPI.ANY_TAG, status):
-                first = status.Get_tag() - status.Get_tag() % _LANES
-                if first != tag and first % (_CALLS * _LANES) == self._slot:
+            if self.comm.Iprobe(source, MPI.ANY_TAG, status):  # an exchange that has come just now is told next time
+                lane = status.Get_tag() % _LANES
+                first = status.Get_tag() - lane
+                if lane != FIRST and first != tag and first % (_CALLS * _LANES) == self._slot:
                     raise ForeignFrame(source)
 
     def finish_collective(self, request, timeout: float, buffer) -> None:
         """Wait for a collective operation of MPI's."""
-        finish([request], Patience(timeout), self.others, self.listen, buffer)
+        finish([request], Deadline(timeout), self.others, self.listen, buffer)
 
     # --- small exchanges ---
 
-    def largest(self, tag: int, values: np.ndarray, timeout: float, of_call: int | None = None) -> np.ndarray:
+    def largest(self, tag: int, values: np.ndarray, timeout: float, call_tag: int | None = None) -> np.ndarray:
         """Element by element the largest value of all ranks, in ceil(log2 P) rounds."""
         found, step = values.copy(), 1
         while step < self.size:
             came = np.empty_like(found)
-            self._swap(tag, step, found.copy(), came, timeout, of_call)
+            self._swap(tag, step, found.copy(), came, timeout, call_tag)
             np.maximum(found, came, out=found)
             step *= 2
         return found
@@ -159,9 +161,9 @@ class Link:
             known += count
         return rows[(self.rank - np.arange(self.size)) % self.size]
 
-    def _swap(self, tag: int, step: int, sent, came, timeout: float, of_call: int | None) -> None:
+    def _swap(self, tag: int, step: int, sent, came, timeout: float, call_tag: int | None) -> None:
         """Send to the rank `step` above and receive from the one `step` below."""
         source, to = (self.rank - step) % self.size, (self.rank + step) % self.size
         receive = self.comm.Irecv([came, MPI.BYTE], source, tag)
         requests = [receive, self.comm.Isend([sent, MPI.BYTE], to, tag)]
-        finish(requests, Patience(timeout), {source}, lambda: self.listen(of_call), (sent, came), [receive])
+        finish(requests, Deadline(timeout), {source}, lambda: self.listen(call_tag), (sent, came), [receive])

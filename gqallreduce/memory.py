@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 class Norm:
-    """The Euclidean norm of a residual, for as long as somebody keeps it: computed before the array is used again."""
+    """The Euclidean norm of a residual, as long as it is referenced: computed before the array is used again."""
 
     def __init__(self, processor, residual, key):
         self._processor, self._residual, self._key = processor, residual, key
@@ -86,16 +86,16 @@ class Memory:
 
     def owed(self, key: str):
         """The residual."""
-        return self._states_of(key).residual
+        return self._state_of(key).residual
 
-    def home(self, key: str):
+    def processor_of(self, key: str):
         """The processor in whose memory the residual lies."""
-        return self._states_of(key).processor
+        return self._state_of(key).processor
 
     def norm(self, key: str) -> float:
-        return self._states_of(key).norm()
+        return self._state_of(key).norm()
 
-    def _states_of(self, key: str) -> State:
+    def _state_of(self, key: str) -> State:
         if key not in self:
             raise KeyError(key)
         return self.get(key)
@@ -119,7 +119,7 @@ class Memory:
 
     def zeroed(self, key: str) -> State:
         """The State after a flush: the same, with a residual of zeros."""
-        before = self._states_of(key)
+        before = self._state_of(key)
         after = self._after(key, before)
         after.residual[:] = 0
         return after._replace(step=before.step)

@@ -1,4 +1,4 @@
-"""Have two buffers memory in common?  Exact for what a buffer's memory can be: runs of bytes at equal distances."""
+"""Do two buffers share memory?  Exact for what a buffer's memory can be: runs of bytes at equal distances."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def runs(memory) -> Runs:
     return Runs(address, memory.shape[0], length, memory.strides[0])
 
 
-def meet(one: Runs, other: Runs) -> bool:
-    """Is a byte in both? In time and memory of the fewer runs, of which there is one where the distances are equal."""
+def share_a_byte(one: Runs, other: Runs) -> bool:
+    """Is a byte in both? Time and memory grow with the smaller number of runs; constant if the distances are equal."""
     if one.distance == other.distance:  # then only how far a run lies from another counts, not which two they are
         back = other.count - 1
         one = one._replace(address=one.address - back * one.distance, count=one.count + back)

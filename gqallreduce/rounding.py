@@ -1,8 +1,8 @@
 """One floating-point environment for the steps that NumPy computes, whatever the caller has set in its thread.
 
 The kernels set theirs at each call (csrc/gq/door.hpp). Without this one a library that flushes denormals to zero on one
-rank would make its replica differ, and np.errstate(all="raise") would end a call half-way at an overflow, which is told
-as a NonFiniteError when the call is over.
+rank would make its replica differ, and np.errstate(all="raise") would end a call half-way at an overflow, which is
+reported as a NonFiniteError at the end of the call.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _end(call, allreduce) -> None:
 
 
 def _tell_others(allreduce, error: BaseException) -> None:
-    """This rank leaves the block by an error of its own: the others learn it in their next call."""
+    """This rank leaves the block by an error of its own: the others get one in their next call, or at the end."""
     if isinstance(error, Exception):
         allreduce.guarded("the end of a step", allreduce.join_invalid)
     else:

@@ -15,18 +15,18 @@ LISTEN = 2e-3
 abandoned: list[tuple] = []  # (requests, buffers): MPI may still look at them
 
 
-class Patience:
+class Deadline:
     """How long a wait may go on without anything that arrives."""
 
     def __init__(self, timeout: float):
         self.timeout = timeout
         self.began = self.heard = self.listened = time.perf_counter()
 
-    def hear(self) -> None:
+    def restart(self) -> None:
         """Something arrived: the timeout begins anew."""
         self.heard = time.perf_counter()
 
-    def go_on(self, due, listen=None) -> None:
+    def pause(self, due, listen=None) -> None:
         """Spin at first, then let another process have the core; TimeoutError that names the ranks in `due`.
 
         listen
@@ -42,11 +42,11 @@ class Patience:
             raise TimeoutError(self.timeout, due)
 
 
-def finish(requests: list, patience: Patience, due, listen=None, buffers=(), receives=()) -> None:
+def finish(requests: list, deadline: Deadline, due, listen=None, buffers=(), receives=()) -> None:
     """Wait for all requests. After an error those in `receives` are cancelled and the rest is left to MPI."""
     try:
         while not MPI.Request.Testall(requests):
-            patience.go_on(due, listen)
+            deadline.pause(due, listen)
     except BaseException as error:
         if isinstance(error, ForeignFrame):
             error.due |= set(due)

@@ -109,7 +109,7 @@ def test_a_norm_that_is_kept_is_that_of_its_own_call():
     assert [norm() for norm in kept] == pytest.approx([value * 3**0.5 for value in range(1, 6)])
 
 
-def test_a_norm_that_nobody_keeps_is_not_computed(monkeypatch):
+def test_a_norm_that_is_not_kept_is_not_computed(monkeypatch):
     memory = Memory()
     monkeypatch.setattr("gqallreduce.memory._sum_of_squares", lambda *_: pytest.fail("computed"))
     for value in range(5):

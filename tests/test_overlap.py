@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gqallreduce.buffer import Buffer
-from gqallreduce.overlap import Runs, meet, runs
+from gqallreduce.overlap import Runs, runs, share_a_byte
 
 
 def test_overlap_is_partial_unless_it_is_the_same_or_none():
@@ -56,4 +56,4 @@ def test_two_memories_meet_if_and_only_if_a_byte_is_in_both(one, other):
     room = np.zeros(200, np.uint8)
     views = [np.lib.stride_tricks.as_strided(room[begin:], *form) for begin, *form in (one, other)]
     expected = np.shares_memory(*views)
-    assert meet(*map(runs, views)) is meet(*map(runs, views[::-1])) is expected
+    assert share_a_byte(*map(runs, views)) is share_a_byte(*map(runs, views[::-1])) is expected

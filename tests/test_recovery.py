@@ -150,7 +150,7 @@ for name, (owner, function) in PLACES.items():
 
 
 def test_an_exception_while_an_object_is_made(ranks):
-    """Whoever comes to it late, leaves it, or is told of nothing: the next object works."""
+    """Whether a rank is late, leaves, or gets no message: the next object works."""
     script = """
 PLACES = [
     (control.Control, "meet"), (control.Control, "_agree"), (control.Control, "_reach"), (link.Link, "_same_host"),
@@ -202,8 +202,42 @@ for late in (0, 1, 0, 2):
         assert all(rows[number][0] == "TimeoutError" for rank, rows in enumerate(reports) if rank != late), reports
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_rank_that_fails_outside_of_any_call(ranks, size, odd):
+    """It makes a new object while the others call: both sides are told at once, and then all make one."""
+    script = f"""
+for trial in range(8):
+    allreduce = recovered()
+    allreduce(np.ones(90, np.float32), key="w")
+    meet()
+    if trial % 2:
+        time.sleep(0.02 * (comm.rank == {odd}))
+    while True:
+        try:
+            if comm.rank == {odd} and allreduce is not None:
+                allreduce = None
+                raise OSError
+            if allreduce is None:
+                began = time.perf_counter()
+                allreduce = recovered()
+            for _ in range(3):
+                allreduce(np.ones(90, np.float32), key="w")
+            break
+        except (OSError, gq.Error) as error:
+            report.append(type(error).__name__)
+            if comm.rank != {odd} or not isinstance(error, OSError):
+                allreduce = None
+    works(allreduce)
+    assert time.perf_counter() - began < 15
+"""
+    for rank, report in enumerate(ranks(script, size)):
+        assert "TimeoutError" not in report, report
+        assert (report.count("OSError") == 8) == (rank == odd), report
+
+
 def test_signals_at_any_time(ranks):
-    """A handler that raises, at a time that nobody chose: the ranks never go on with different steps."""
+    """A handler that raises, at a random time: the ranks never go on with different steps."""
     script = """
 class Stop(Exception):
     pass

@@ -68,13 +68,13 @@ def test_other_dtypes_and_averages(comm, scheme, dtype):
 @pytest.mark.parametrize("scheme", pairs(True))
 def test_what_is_owed_is_paid_looked_at_and_saved(comm, scheme):
     allreduce, _ = compare(comm, scheme, "mixed")
-    owed = allreduce.memory.home("w").on_host(allreduce.residual("w"))
+    owed = allreduce.memory.processor_of("w").on_host(allreduce.residual("w"))
     assert bytes_of(owed) == bytes_of(allreduce.state_dict()["keys"]["w"]["residual"])
     again = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     again.load_state_dict(allreduce.state_dict())
     norm = np.linalg.norm(owed.astype(np.float64))
     assert allreduce.stats.last.residual_norm == pytest.approx(norm, rel=1e-6)
-    home = allreduce.memory.home("w")
+    home = allreduce.memory.processor_of("w")
     paid, as_much = home.on_host(allreduce.flush("w")), again.flush("w")
     assert paid.shape == SHAPE
     assert bytes_of(paid) == bytes_of(as_much)
@@ -134,7 +134,7 @@ def test_a_device_without_room_fails_everywhere_and_nothing_is_lost(comm):
     if not hasattr(device, "memory_left"):
         pytest.skip("a real device cannot be told how much memory it has")
     device.memory_left = 1000 if comm.rank == comm.size - 1 else None
-    with pytest.raises(gq.Error, match=r"too many|failed in mid-call" if comm.size > 1 else "too many"):
+    with pytest.raises(gq.Error, match=r"too many|failed in the middle" if comm.size > 1 else "too many"):
         allreduce(OnDevice(np.zeros((300, 300), np.float32)), key="v")
     device.memory_left = None
     assert bytes_of(allreduce.state_dict()["keys"]["w"]["residual"]) == before
@@ -149,7 +149,7 @@ def test_a_fault_of_one_device_is_named_there_and_known_everywhere(comm):
     last = comm.rank == comm.size - 1
     runtime.runtime(0).fail_at = 2 if last else None
     allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
-    with pytest.raises(gq.Error, match=r"key 'w' \(last kernel: \w+\)" if last else "failed in mid-call"):
+    with pytest.raises(gq.Error, match=r"key 'w' \(last kernel: \w+\)" if last else "failed in the middle"):
         allreduce(OnDevice(np.zeros(SHAPE, np.float32)), key="w")
 
 

@@ -83,6 +83,19 @@ def test_what_is_given_back_and_when(comm):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("last", [False, True])
+def test_an_object_that_one_rank_alone_has_closed(comm, last):
+    """The next one gets a duplicate that all ranks have."""
+    mine = comm.Dup()
+    allreduce = make(mine)
+    works(comm, allreduce)
+    if comm.rank == (comm.size - 1 if last else 0):
+        allreduce.close()
+    works(comm, make(mine))
+    mine.Free()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_a_duplicate_on_which_a_call_was_given_up_is_kept(comm):
     """MPICH delivers what nothing received on it to a new communicator of the same internal number."""
     allreduce = make(comm)
@@ -109,7 +122,7 @@ def test_an_object_whose_communicator_was_freed_says_so(comm):
 
 
 def test_a_communicator_that_one_rank_frees_late(comm):
-    """Freeing waits for nobody."""
+    """Freeing does not wait for other ranks."""
     mine = comm.Dup()
     allreduce = make(mine)
     works(comm, allreduce)
