@@ -9,8 +9,8 @@ from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaErro
 from gqallreduce.link import Link
 from gqallreduce.message import ForeignFrame
 
-# Raised after all ranks have learned the same, by every rank whose own call is valid: the link is as good as before.
 _INVALID = "its own call was invalid, or it left a step by an error"
+# Raised after all ranks have learned the same, by every rank whose own call is valid: the link is as good as before.
 ALIKE = (NonFiniteError, MismatchError, ReplicaError)
 
 
