@@ -27,14 +27,12 @@ def recovered():
     return make(seconds=30)
 
 def attempt(call, *arguments, **options):
-    "(name of the error or None, its text, seconds)"
-    began = time.perf_counter()
+    "The name of the error, or None."
     try:
         call(*arguments, **options)
-        error = None
-    except BaseException as caught:
-        error = caught
-    return type(error).__name__, str(error), time.perf_counter() - began
+        return "None"
+    except BaseException as error:
+        return type(error).__name__
 
 def meet():
     "All ranks, however late."
@@ -119,7 +117,7 @@ for name, (owner, function) in PLACES.items():
     for after in (False, True):
         for first in (False, True):
             for odd in (0, comm.size - 1):
-                allreduce = make()
+                allreduce = make(seconds=30)
                 if not first:
                     allreduce(np.ones(90, np.float32), key="w")
                 meet()
@@ -136,17 +134,38 @@ for name, (owner, function) in PLACES.items():
     for rows in zip(*reports, strict=True):
         place, *_ = rows[0]
         odd = int(place.split()[-1])
-        planted = [said[0] for _, said, _, _ in rows]
+        planted = [said for _, said, _, _ in rows]
         if "KeyboardInterrupt" not in planted and error not in planted:
             continue  # a function that this call does not come to
         assert planted[odd] == error, rows
-        afterwards = [then[0] for _, _, then, _ in rows]
-        if afterwards == ["NoneType"] * size:  # all committed, or all made the call anew
+        afterwards = [then for _, _, then, _ in rows]
+        if afterwards == ["None"] * size:  # all committed, or all made the call anew
             assert len({step for *_, step in rows}) == 1, rows
             assert place.startswith(("recorded", "committed True", "agreement True")), rows
         else:
-            assert "NoneType" not in afterwards, rows
-        assert all(each[2] < 2 for _, said, then, _ in rows for each in (said, then)), rows
+            assert "None" not in afterwards, rows
+        assert "TimeoutError" not in planted + afterwards, rows
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_other_objects_go_on_after_a_call_that_one_rank_alone_gave_up(ranks, odd):
+    """Where it ended well, its object refuses further calls before any message; a third object does not notice."""
+    script = f"""
+allreduce, other = make(seconds=30), make("ring/qsgd", seconds=30)
+works(other)
+meet()
+with Planted(memory.Memory, "commit", {odd}):
+    report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+meet()
+time.sleep(0.2)
+works(other)
+calls = other.home.link.calls
+report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+report.append(other.home.link.calls - calls)
+works(other)
+"""
+    for rank, report in enumerate(ranks(script, 2)):
+        assert report == ["KeyboardInterrupt" if rank == odd else "None", "Error", 0]
 
 
 def test_an_exception_while_an_object_is_made(ranks):
@@ -170,11 +189,11 @@ for fresh in (False, True):
                 with Planted(owner, function, odd, after):
                     made = []
                     said = attempt(lambda: made.append(make(seconds=0.4)))
-                    if said[0] == "NoneType":
+                    if said == "None":
                         attempt(made[0], np.ones(9, np.float32), key="w")
                 meet()
                 works(recovered())
-                report.append(said[0])
+                report.append(said)
 """
     reports = ranks(script, 3)
     assert any("KeyboardInterrupt" in rows for rows in zip(*reports, strict=True))
@@ -199,7 +218,7 @@ for late in (0, 1, 0, 2):
 """
     reports = ranks(script, 3)
     for number, late in enumerate((0, 1, 0, 2)):
-        assert all(rows[number][0] == "TimeoutError" for rank, rows in enumerate(reports) if rank != late), reports
+        assert all(rows[number] == "TimeoutError" for rank, rows in enumerate(reports) if rank != late), reports
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -219,7 +238,6 @@ for trial in range(8):
                 allreduce = None
                 raise OSError
             if allreduce is None:
-                began = time.perf_counter()
                 allreduce = recovered()
             for _ in range(3):
                 allreduce(np.ones(90, np.float32), key="w")
@@ -229,7 +247,6 @@ for trial in range(8):
             if comm.rank != {odd} or not isinstance(error, OSError):
                 allreduce = None
     works(allreduce)
-    assert time.perf_counter() - began < 15
 """
     for rank, report in enumerate(ranks(script, size)):
         assert "TimeoutError" not in report, report
@@ -275,6 +292,5 @@ for trial in range(60):
     reports = ranks(script, 2)
     assert len(reports[0]) > 10
     for rows in zip(*reports, strict=True):
-        outcomes = {then[0] for _, then in rows}
-        assert outcomes in ({"NoneType"}, {"Error"}, {"TimeoutError", "Error"}, {"MismatchError"}), rows
-        assert all(then[2] < 2 for _, then in rows), rows
+        outcomes = {then for _, then in rows}
+        assert outcomes == {"None"} or "None" not in outcomes, rows
