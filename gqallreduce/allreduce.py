@@ -26,6 +26,7 @@ from gqallreduce.home import home
 from gqallreduce.kinds import Kind, Kinds
 from gqallreduce.link import Link
 from gqallreduce.memory import Memory, State
+from gqallreduce.message import ForeignFrame
 from gqallreduce.order import to_array
 from gqallreduce.processor import Processors
 from gqallreduce.rounding import usual_arithmetic
@@ -40,8 +41,8 @@ class Call:
 
     name
         in words, for errors.
-    link
-        None before the call has begun.
+    link, number
+        where it runs, and as which call; None before the ranks are connected.
     known_to_all
         all ranks know how it ended: the object stays usable although this rank raises an error.
     states
@@ -50,6 +51,7 @@ class Call:
 
     name: str
     link: Link | None = None
+    number: int = 0
     known_to_all: bool = False
     states: dict[str | None, State] = field(default_factory=dict)
 
@@ -86,11 +88,12 @@ class Allreduce:
             raise ValueError(f"check={check!r}, expected 'first' or 'always'")
         if not timeout > 0:
             raise ValueError(f"timeout={timeout!r}, expected seconds > 0")
-        if not isinstance(verify, int) or verify < 0:
+        if not hasattr(verify, "__index__") or verify < 0:
             raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
         self.comm = require_intracommunicator(comm)
-        self.average, self.seed, self.timeout = bool(average), int(seed), float(timeout)
-        self.check, self.verify, self.cuda_aware = check, verify, cuda_aware
+        self.average, self.timeout = arguments.truth("average", average), float(timeout)
+        self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
+        self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
         self.memory, self._processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
@@ -130,26 +133,40 @@ class Allreduce:
         try:
             self.home.notice(self.timeout)
             self.require_usable()
-            call.link = self.home.connect(self.timeout)
-            call.link.begin(self)
+            link = self.home.connect(self.timeout)
+            call.link, call.number = link, link.calls
+            link.begin(self)
             return carry_out(call, *given)
         except BaseException as error:
-            self.failures_in_step += 1
-            if call.known_to_all or isinstance(error, ALIKE) or self.memory.holds(call.states):
-                raise
             if call.link is None:
                 raised = named(error, name)
             else:
-                raised = give_up(call.link, error, self.timeout, name)
-                self.fail(raised)
+                self.failures_in_step += 1
+                if call.known_to_all or isinstance(error, ALIKE) or self.memory.holds(call.states):
+                    raise
+                raised = self._give_up(call, error)
             if raised is error:
                 raise
             raise raised from raised.__cause__
 
+    def _give_up(self, call: Call, error: BaseException) -> BaseException:
+        """Tell the other ranks; the error to raise. The object whose call it was refuses further ones."""
+        link, owner, raised = call.link, self, error
+        link.calls = max(link.calls, call.number + 1)  # it counts as begun
+        abort = error.header if isinstance(error, ForeignFrame) else None
+        if abort is not None and frame.is_before(abort.step, link.calls - 1):
+            owner = link.owner_of(abort)  # a call before this one, which succeeded here
+        try:
+            raised = give_up(link, error, self.timeout, call.name)
+        finally:
+            if owner is not None:
+                owner.fail(raised)
+        return raised
+
     def _call(self, call: Call, buf, key, out):
         began = perf_counter()
         try:
-            arguments.check_key(key, self.scheme)
+            key = arguments.plain_key(key, self.scheme)
             known = self.memory.get(key)
             source, target = arguments.buffers(buf, out, key, self._processors, known and known.form)
         except Exception:
@@ -175,7 +192,7 @@ class Allreduce:
             owed, after = self.memory.next(key, form, source.size, processor)
         owing = after.residual
         if kind.dense:
-            dense = Dense(call.link, kind.signature, self.average, self.timeout)
+            dense = Dense(call.link, self._processors.host.workspace, kind.signature, self.average, self.timeout)
             flaw = dense_on(processor, dense, source, target, owed, owing, spent)
         else:
             worker = self.making.worker(kind, processor)
@@ -185,9 +202,9 @@ class Allreduce:
         if self.verify and (self._calls + 1) % self.verify == 0:
             compare_replicas(call.link, kind.signature, processor.on_host(target.array), self.timeout)
         self.making.remember(place, kind)
+        self._calls += 1
         call.states = {key: after}
         self.memory.commit(call.states)
-        self._calls += 1
 
     def quantized(self, link, kind, worker, source, target, owed, owing, step, spent):
         worker.spent = spent
@@ -322,5 +339,5 @@ class Allreduce:
         """Replace all keys by the States of a checkpoint."""
         memory = Memory()
         memory.commit(states)
-        self.seed, self.memory = seed, memory
+        self.seed, self.memory, self._calls = seed, memory, 0
         self.making.clear()

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import operator
+
+import numpy as np
+
 from gqallreduce.buffer import Buffer
 
 
-def check_key(key, scheme) -> None:
+def plain_key(key, scheme) -> str | None:
+    """The key, as a plain string: other kinds of strings are written differently by `repr`, and so hashed."""
     if key is not None and not isinstance(key, str):
         raise TypeError(f"key is a {type(key).__name__}, expected a string")
     if key is None and scheme.feedback:
         raise ValueError(f"{scheme} keeps a residual: give the buffer a key")
+    return None if key is None else str.__str__(key)
+
+
+def integer(name: str, value) -> int:
+    """TypeError unless it is an integer, of Python's or NumPy's."""
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}={value!r}, expected an integer")
+    return operator.index(value)
+
+
+def truth(name: str, value) -> bool:
+    """TypeError unless it is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r}, expected True or False")
+    return bool(value)
 
 
 def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buffer]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
+from gqallreduce.arguments import integer
 from gqallreduce.dtypes import FLOATS
 from gqallreduce.memory import Memory, State
 from gqallreduce.order import to_vector
@@ -43,14 +42,16 @@ def load(allreduce, state: dict, processor) -> None:
         "rank": allreduce.rank,
     }
     for name, expected in mine.items():
-        if state.get(name) != expected:
-            raise ValueError(f"state has {name} {state.get(name)!r}, expected {expected!r}")
+        found = state.get(name)
+        if not isinstance(found, (str, int, np.integer)) or found != expected:
+            raise ValueError(f"state has {name} {found!r}, expected {expected!r}")
     seed = _integer("seed", state.get("seed"))
     keys = state.get("keys")
     if not isinstance(keys, dict):
         raise ValueError(f"state has keys of type {type(keys).__name__}, expected a dict of keys")
     feedback = allreduce.scheme.feedback
-    allreduce.restore(seed, {key: _state(key, entry, feedback, processor) for key, entry in keys.items()})
+    states = {key: _state(key, entry, feedback, processor) for key, entry in keys.items()}
+    allreduce.restore(seed, {key and str.__str__(key): state for key, state in states.items()})
 
 
 def _state(key, entry, feedback: bool, processor) -> State:
@@ -65,6 +66,8 @@ def _state(key, entry, feedback: bool, processor) -> State:
     missing = {"shape", "order", "dtype", *(["residual"] if feedback else [])} - entry.keys()
     if missing:
         raise ValueError(f"key {key!r}: the state lacks {', '.join(sorted(missing))}")
+    if not isinstance(entry["shape"], (tuple, list)):
+        raise ValueError(f"key {key!r}: got shape {entry['shape']!r}, expected a tuple of integers")
     form = tuple(_integer(f"shape of key {key!r}", each) for each in entry["shape"]), entry["order"], entry["dtype"]
     if form[2] not in FLOATS:
         raise ValueError(f"key {key!r}: got dtype {form[2]!r}, expected one of {', '.join(FLOATS)}")
@@ -75,7 +78,11 @@ def _state(key, entry, feedback: bool, processor) -> State:
 
 def _residual(key, entry: dict, form: tuple) -> np.ndarray:
     shape, order, _ = form
-    residual = np.asarray(entry["residual"], np.float32)
+    given = entry["residual"]
+    if isinstance(given, np.ma.MaskedArray) or np.asarray(given).dtype.kind != "f":
+        raise ValueError(f"key {key!r}: got a residual {type(given).__name__}, expected an array of float32")
+    with np.errstate(over="ignore"):
+        residual = np.asarray(given, np.float32)
     if residual.shape != shape or not np.isfinite(residual).all():
         raise ValueError(f"key {key!r}: residual of shape {residual.shape}, expected finite of {shape}")
     return to_vector(residual, order).copy()
@@ -83,6 +90,6 @@ def _residual(key, entry: dict, form: tuple) -> np.ndarray:
 
 def _integer(name: str, value) -> int:
     try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"state has {name} {value!r}, expected an integer") from None
+        return integer(name, value)
+    except TypeError as error:
+        raise ValueError(f"state has {error}") from None

@@ -13,7 +13,9 @@ does no harm, whichever rank gave up, and where.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -24,6 +26,23 @@ from gqallreduce.waiting import Deadline, abandon, finish
 _TAG = 0
 
 
+class Offer(NamedTuple):
+    """What a rank says of itself when it is present.
+
+    generation, calls
+        of the duplicate that it last had, and how many calls it made there; 0 if it had none.
+    sound
+        it can go on with that.
+    healthy
+        no call on it was given up, as far as is known here: who calls on it has not been told to come.
+    """
+
+    generation: int
+    calls: int
+    sound: bool
+    healthy: bool
+
+
 class Control:
     """A rank's end of the control channel.
 
@@ -31,15 +50,16 @@ class Control:
         at rank 0: source -> what the ranks that wait to meet said; elsewhere rank 0's, while it waits.
     """
 
-    def __init__(self, comm):
-        self.rank, self.size = comm.rank, comm.size
+    def __init__(self, rank: int, size: int, comm, request):
+        self.rank, self.size = rank, size
+        self._comm, self._request = comm, request
         self.present: dict[int, frame.Header] = {}
         self._aborts: dict[int, frame.Header] = {}
         self._go: frame.Header | None = None
+        self._absent: set[int] = set()  # that have given up to meet
         self._attempts, self._gave_up = 0, False
         self._buffer, self._outgoing = bytearray(frame.SIZE), deque()
-        self._comm, self._request = _duplicate(comm)
-        self._started, self._latest = 0, (MPI.COMM_NULL, MPI.REQUEST_NULL)  # duplicates: how many; the last one
+        self._duplicates: list = []  # (communicator, request) of the last one that was started; None for older ones
 
     # --- messages ---
 
@@ -84,6 +104,8 @@ class Control:
             self.present.pop(header.rank, None)
             if header.kind == frame.GO:
                 self._go = header
+            else:
+                self._absent.add(header.rank)
 
     def give_up(self, generation: int) -> None:
         """Tell all other ranks that this one cannot use a new duplicate."""
@@ -100,20 +122,18 @@ class Control:
 
     # --- meeting ---
 
-    def meet(self, generation: int, calls: int, timeout: float):
+    def meet(self, offer: Offer, timeout: float):
         """Wait until all ranks meet. Returns (generation that calls run on from now, its communicator or None).
 
-        generation, calls
-            of the duplicate that this rank could go on with, and how many calls there were on it; 0 if there is none.
-            No communicator is returned if all go on with it.
+        No communicator is returned if all go on with the one that they have.
         """
         deadline, target = Deadline(timeout), 0
         self._attempts += 1
         try:
             finish([self._request], deadline, self._others())
-            target = self._agree(generation, calls, deadline)
-            if target == generation:
-                return generation, None
+            target = self._agree(offer, deadline)
+            if offer.sound and target == offer.generation:
+                return target, None
             return target, self._reach(target, deadline)
         except BaseException:
             if self._request == MPI.REQUEST_NULL:
@@ -123,26 +143,29 @@ class Control:
                     self._withdraw()
             raise
 
-    def _agree(self, generation: int, calls: int, deadline: Deadline) -> int:
+    def _agree(self, offer: Offer, deadline: Deadline) -> int:
         """What rank 0 decides: the generation that calls run on from now."""
+        mine = self._header(frame.PRESENT, offer.generation, offer.calls, self._attempts | offer.sound << 32)
         if self.rank:
-            self._send([0], self._header(frame.PRESENT, generation, calls, self._attempts))
-            while self._go is None or self._go.word != self._attempts:
-                self._wait(generation, calls, {0}, deadline)
+            self._send([0], mine)
+            while self._go is None or self._go.word != mine.word:
+                self._wait(offer, {0}, deadline)
+            self._absent.discard(0)
             return self._go.signature
-        self._send(self._others(), self._header(frame.MEETING, generation, calls, self._attempts))
+        self._send(self._others(), mine._replace(kind=frame.MEETING))
         missing = self._others()
         while missing:
-            self._wait(generation, calls, missing, deadline)
-            came = missing & self.present.keys()
-            if came:
+            self._wait(offer, missing, deadline)
+            if missing & self.present.keys():
                 deadline.restart()
-            missing -= came
-            missing |= self._others() - self.present.keys()
+            missing = self._others() - self.present.keys()
         said = list(self.present.values())
-        mine = generation, calls & frame.LARGEST_STEP
-        sound = generation and all((each.signature, each.step) == mine for each in said)
-        target = generation if sound and self.abort_of(generation) is None else self._started + 1
+        same = all((each.signature, each.step) == (mine.signature, mine.step) for each in said)
+        sound = offer.sound and same and all(each.word >> 32 for each in said)
+        if sound and self.abort_of(offer.generation) is None:
+            target = offer.generation
+        else:  # none that a rank has given up before it was made
+            target = 1 + max([len(self._duplicates), *(abort.signature for abort in self._aborts.values())])
         self._send_go(target)
         return target
 
@@ -152,11 +175,12 @@ class Control:
             source, header = self.present.popitem()
             self._send([source], self._header(frame.GO, target, 0, header.word))
 
-    def _wait(self, generation: int, calls: int, due, deadline: Deadline) -> None:
+    def _wait(self, offer: Offer, due, deadline: Deadline) -> None:
         self.read()
-        aborted = self.abort_of(generation) if generation else None
-        if aborted is not None and aborted.word == frame.REASON_MISMATCH | self.rank << 8:
-            raise ForeignFrame(aborted.rank, aborted)  # it made a call while this rank came to meet
+        abort = self.abort_of(offer.generation) if offer.healthy else None
+        mismatch = abort is not None and abort.word & 0xFF == frame.REASON_MISMATCH
+        if mismatch and not frame.is_before(abort.step, offer.calls):
+            raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
         deadline.pause(due)
 
     def _others(self) -> set[int]:
@@ -173,16 +197,27 @@ class Control:
         One after the other: of two that were under way at once, Open MPI 5 was seen to complete neither.
         """
         while True:
-            finish([self._latest[1]], deadline, self._others(), lambda: self._tell_again(target))
-            if self._started == target:
-                return self._latest[0]
-            self._latest, self._started = _duplicate(self._comm), self._started + 1
+            if self._duplicates:
+                comm, request = self._duplicates[-1]
+                finish([request], deadline, self._others(), lambda: self._look(target))
+                if len(self._duplicates) == target:
+                    return comm
+                self._duplicates[-1] = None
+            duplicate(self._comm, self._duplicates)
 
-    def _tell_again(self, target: int) -> None:
-        """At rank 0: a rank that was told to go on, but had just given up, and is present again, may come after all."""
+    def _look(self, target: int) -> None:
+        """While ranks make a duplicate: ForeignFrame if one has given up.
+
+        At rank 0: a rank that had given up when it was told to go on, and is present again, may come after all.
+        """
         self.read()
+        abort = self.abort_of(target)
+        if abort is not None:
+            raise ForeignFrame(abort.rank, abort)
         if self.rank == 0:
             self._send_go(target)
+        elif 0 in self._absent:
+            raise ForeignFrame(0, self._header(frame.ABORT, target, -1, frame.REASON_FAILURE))
 
     def release(self) -> bool:
         """Free what can be freed, once no call can come any more; False if MPI is still at one of them.
@@ -191,15 +226,18 @@ class Control:
         """
         if self._gave_up:
             return True
-        if not MPI.Request.Testall([self._request, self._latest[1]]):
+        left = [(self._comm, self._request), *self._duplicates[-1:]]
+        if not MPI.Request.Testall([request for _, request in left]):
             return False
-        for comm in (self._comm, self._latest[0]):
+        for comm, _ in left:
             if comm != MPI.COMM_NULL:
                 comm.Free()
         return True
 
 
-def _duplicate(comm) -> tuple:
-    """(duplicate, request): to be used once the request is complete; errors are exceptions, as mpi4py has it."""
-    made, request = comm.Idup()
-    return made, request
+def duplicate(comm, into: list) -> None:
+    """Start to duplicate a communicator; (duplicate, request) is added to a list.
+
+    Nothing that a signal handler raises can come between the two: no Python code runs there.
+    """
+    into.extend(itertools.starmap(comm.Idup, [()]))

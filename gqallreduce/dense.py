@@ -15,15 +15,22 @@ from mpi4py import MPI
 from gqallreduce import frame
 from gqallreduce.engine import message_most
 from gqallreduce.link import NOT_FINITE, Link
+from gqallreduce.workspace import Workspace
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE}
 _ALL_FINITE = -1
 
 
 class Dense(NamedTuple):
-    """Where and how a dense call runs."""
+    """Where and how a dense call runs.
+
+    workspace
+        lends the vector that MPI sums. It is never the caller's memory: MPI cannot take back a collective operation
+        that was given up, and would write to it later.
+    """
 
     link: Link
+    workspace: Workspace
     signature: int
     average: bool
     timeout: float
@@ -54,8 +61,8 @@ def dense_sum(call, source, target, owed, owing, spent):
     link, spent.dense = call.link, True
     short = source.dtype in ("float16", "bfloat16")
     dtype = np.dtype(np.float64 if source.dtype == "float64" else np.float32)
-    in_place = target.flat is not None
-    values = target.flat if in_place else np.empty(source.size, dtype)
+    lent = call.workspace.take(source.size * dtype.itemsize)  # after an error it is not given back
+    values = lent[: source.size * dtype.itemsize].view(dtype)
     source.load(0, source.size, values)
     if owed is not None:
         values += owed
@@ -64,14 +71,13 @@ def dense_sum(call, source, target, owed, owing, spent):
     exact = values.copy() if short and owing is not None else None
     if call.average:
         values *= dtype.type(1.0 / link.size)
-    flawed = not np.isfinite(values).all() if in_place else target.store(0, source.size, values)
-    if flawed:
-        return _name(call, first, source, values)
-    if owing is not None:
+    flaw = _name(call, first, source, values) if target.store(0, source.size, values) else None
+    call.workspace.give(lent)
+    if flaw is None and owing is not None:
         owing[:] = 0
         if short:
             _owe_rounding(link, target, exact, owing, call.average)
-    return None
+    return flaw
 
 
 def _sum(link, values, timeout: float, spent) -> None:

@@ -7,6 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from gqallreduce.agreement import agree
+from gqallreduce.arguments import plain_key
 from gqallreduce.buffer import Buffer
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
@@ -18,7 +19,7 @@ def flush(call, allreduce, key: str | None) -> dict[str, np.ndarray]:
     """What `Allreduce.flush` does with its object in a call: key -> sum, of one key or of all."""
     memory = allreduce.memory
     try:
-        keys = list(memory) if key is None else [key]
+        keys = list(memory) if key is None else [plain_key(key, allreduce.scheme)]
         forms = [allreduce.form_of(each) for each in keys]
     except Exception:
         allreduce.join_invalid(call)

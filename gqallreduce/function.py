@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gqallreduce.allreduce import Allreduce
+from gqallreduce.arguments import truth
 from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.errors import Error
 from gqallreduce.home import home
@@ -22,7 +23,7 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     comm = require_intracommunicator(comm)
     scheme = Scheme.parse(scheme)
     objects = home(comm).cached
-    name = scheme, bool(average)
+    name = scheme, truth("average", average)
     if name not in objects:
         _make_room(objects)
         objects[name] = Allreduce(scheme, comm=comm, average=average)

@@ -10,7 +10,7 @@ import weakref
 
 from mpi4py import MPI
 
-from gqallreduce.control import Control
+from gqallreduce.control import Control, Offer, duplicate
 from gqallreduce.errors import Error
 from gqallreduce.failure import explain, named
 from gqallreduce.hashing import hash64
@@ -33,23 +33,24 @@ class Home:
 
     def __init__(self, comm):
         self._comm, self.rank, self.size = comm, comm.rank, comm.size
+        self._duplicates: list[tuple] = []  # that of the control channel
         self.control: Control | None = None
         self.link: Link | None = None
+        self._left: Link | None = None  # the one before, or the last one after all objects were closed
         self.cached: dict[tuple, object] = {}
         self.freed, self._open = False, {}  # id -> weak reference
         self.group = _group(comm)
 
     def enter(self, owner, timeout: float) -> None:
         """Make the Link ready for one more object; collective."""
-        collect()
         self._meet(timeout)
+        self._open = {key: each for key, each in self._open.items() if each() is not None}
         self._open[id(owner)] = weakref.ref(owner)
 
     def leave(self, owner) -> None:
         """One object less; with the last one the Link goes."""
         self._open.pop(id(owner), None)
         if not any(each() is not None for each in self._open.values()):
-            self._open.clear()
             self._drop()
 
     def connect(self, timeout: float) -> Link:
@@ -62,13 +63,17 @@ class Home:
 
     def notice(self, timeout: float) -> None:
         """If another rank gave up the last call, which succeeded here, its object refuses further calls."""
-        ended = None if self.link is None else self.link.ended_elsewhere()
-        if ended is not None and ended[0] is not None:
-            owner, abort = ended
-            foreign = ForeignFrame(abort.rank, abort)
-            owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
+        if self.freed:
+            return
+        for link in (self._left, self.link):
+            ended = None if link is None else link.ended_elsewhere()
+            if ended is not None and ended[0] is not None:
+                owner, abort = ended
+                foreign = ForeignFrame(abort.rank, abort)
+                owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
 
     def _meet(self, timeout: float) -> None:
+        collect()
         try:
             if self.size > 1:
                 self._meet_others(timeout)
@@ -81,12 +86,20 @@ class Home:
 
     def _meet_others(self, timeout: float) -> None:
         if self.control is None:
-            self.control = Control(self._comm)
+            if not self._duplicates:
+                duplicate(self._comm, self._duplicates)
+            self.control = Control(self.rank, self.size, *self._duplicates[0])
         self.notice(timeout)
-        if self.link is not None and (self.link.broken or self.control.abort_of(self.link.generation)):
-            self.link = None
-        mine = (0, 0) if self.link is None else (self.link.generation, self.link.calls)
-        generation, comm = self.control.meet(*mine, timeout)
+        known = self.link or self._left
+        if known is not None and self.control.abort_of(known.generation):
+            known.broken = True
+        if known is None:
+            offer = Offer(0, 0, False, False)
+        else:
+            sound = not known.broken
+            offer = Offer(known.generation, known.calls, sound and known is self.link, sound)
+        generation, comm = self.control.meet(offer, timeout)
+        self.notice(timeout)  # of what came meanwhile
         if comm is None:
             return
         self._drop()
@@ -102,13 +115,15 @@ class Home:
         On a broken one there may be messages that nothing received. They would match receives on a new communicator to
         which the MPI gives the same internal number, as MPICH does.
         """
-        if self.link is not None and self.control is not None and not self.link.broken:
-            self.link.comm.Free()
-        self.link = None
+        if self.link is not None:
+            self._left, self.link = self.link, None
+        left = self._left
+        if left is not None and self.control is not None and not left.broken and left.comm != MPI.COMM_NULL:
+            left.comm.Free()
 
     def disown(self) -> None:
         """The user frees the communicator."""
-        self.freed = True
+        self.freed, self.link, self._left = True, None, None
         self.cached.clear()
         if self.control is not None:
             _to_free.append(self.control)

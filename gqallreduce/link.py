@@ -47,7 +47,7 @@ class Link:
         self.calls, self.began = 0, time.perf_counter()
         self.previous = self.began
         self.broken = False
-        self._owner = lambda: None
+        self._owners = _none, _none  # of the last two calls
         self._probed = 0
         self.statuses = [MPI.Status() for _ in range(REQUESTS)]
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
@@ -71,7 +71,7 @@ class Link:
         """The next call begins, of the Allreduce `owner`."""
         self._slot = self.calls % _CALLS * _LANES
         self.calls, self.previous, self.began = self.calls + 1, self.began, time.perf_counter()
-        self._owner = weakref.ref(owner)
+        self._owners = self._owners[1], weakref.ref(owner)
 
     def tag(self, lane: int, signature: int = 0) -> int:
         """The tag of a lane of this call: above the call, as much of its signature as fits."""
@@ -86,15 +86,21 @@ class Link:
         if abort is None or not frame.is_before(abort.step, self.calls):
             return None
         self.broken = True
-        return self._owner(), abort
+        return self.owner_of(abort), abort
+
+    def owner_of(self, abort: frame.Header):
+        """The Allreduce whose call a peer gave up: that of this rank's last call, or of the one before it."""
+        return self._owners[abort.step == (self.calls - 1) & frame.LARGEST_STEP]()
 
     def abort(self, reason: int, concerned: int | None = None) -> None:
         """Give this call up, and tell all other ranks why, and which rank caused it (by default this one)."""
         if not self.broken:
-            if self.control is not None:
-                concerned = self.rank if concerned is None else concerned
-                self.control.abort(self.generation, self.calls - 1, reason, concerned)
-            self.broken = True
+            try:
+                if self.control is not None:
+                    concerned = self.rank if concerned is None else concerned
+                    self.control.abort(self.generation, self.calls - 1, reason, concerned)
+            finally:
+                self.broken = True
 
     def listen(self, tag: int | None = None) -> None:
         """ForeignFrame if a peer has given up this call or an earlier one, or makes another call instead.
@@ -167,3 +173,7 @@ class Link:
         receive = self.comm.Irecv([came, MPI.BYTE], source, tag)
         requests = [receive, self.comm.Isend([sent, MPI.BYTE], to, tag)]
         finish(requests, Deadline(timeout), {source}, lambda: self.listen(call_tag), (sent, came), [receive])
+
+
+def _none() -> None:
+    """A weak reference to nothing."""

@@ -164,12 +164,27 @@ class Memory:
         """All that was committed since `stage` takes effect, or nothing of it."""
         if keep:
             self._states = self.states
+        dropped = [] if keep else _references(self._staged.values())
         self._staged = None
+        for norm in dropped:  # of arrays that are used again without a State that knows of them
+            if (kept := norm()) is not None:
+                kept()
+
+    @property
+    def staged(self) -> dict:
+        """What was committed since `stage`."""
+        return dict(self._staged)
 
     @property
     def staged_steps(self) -> list[tuple]:
         """(key, step) of what was committed since `stage`, in order."""
         return [(key, state.step) for key, state in self._staged.items()]
+
+
+def _references(states) -> list[weakref.ref]:
+    """To the norms of States and of what lies in their spare arrays."""
+    own = [weakref.ref(state.norm) for state in states if state.norm is not None]
+    return own + [state.spare_norm for state in states if state.spare_norm is not None]
 
 
 def _sum_of_squares(processor, x) -> float:

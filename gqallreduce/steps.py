@@ -16,8 +16,8 @@ def step(allreduce):
         raise ValueError("a step of this object is under way; steps cannot be nested")
     allreduce.require_usable()
     allreduce.failures_in_step = 0
-    allreduce.memory.stage()
     try:
+        allreduce.memory.stage()
         yield allreduce
         allreduce.guarded("the end of a step", _end, allreduce)
     except BaseException as error:
@@ -34,16 +34,27 @@ def _end(call, allreduce) -> None:
     if allreduce.failures_in_step:
         allreduce.join_invalid(call)
         raise Error("a call of this step failed: nothing of the step is kept")
+    memory = allreduce.memory
     if allreduce.size > 1:
-        hashes = allreduce.making.hashes(("end of step", *allreduce.memory.staged_steps), allreduce.seed)
+        hashes = allreduce.making.hashes(("end of step", *memory.staged_steps), allreduce.seed)
         agree(call.link, hashes, 0, 0, allreduce.timeout)
-    allreduce.memory.unstage(keep=True)
+    states = memory.staged
+    memory.unstage(keep=True)
+    call.states = states
 
 
 def _tell_others(allreduce, error: BaseException) -> None:
-    """This rank leaves the block by an error of its own: the others get one in their next call, or at the end."""
-    if isinstance(error, Exception):
-        allreduce.guarded("the end of a step", allreduce.join_invalid)
-    else:
-        link = allreduce.home.connect(allreduce.timeout)
-        allreduce.fail(give_up(link, error, allreduce.timeout, "the end of a step"))
+    """This rank leaves the block by an error of its own: the others get one in their next call, or at the end.
+
+    If there is no link on which they could wait, they know. Nothing that goes wrong here replaces the error.
+    """
+    home = allreduce.home
+    with contextlib.suppress(Exception):
+        home.notice(allreduce.timeout)
+        if home.link is None or home.link.broken:
+            return
+        if isinstance(error, Exception):
+            allreduce.guarded("the end of a step", allreduce.join_invalid)
+        else:
+            home.link.begin(allreduce)
+            allreduce.fail(give_up(home.link, error, allreduce.timeout, "the end of a step"))
