@@ -45,8 +45,8 @@ class Call:
         where it runs, and as which call; None before the ranks are connected.
     known_to_all
         all ranks know how it ended: the object stays usable although this rank raises an error.
-    states
-        what its end replaces.
+    states, for_good
+        what its end replaces; also where calls of a step are kept apart.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Call:
     number: int = 0
     known_to_all: bool = False
     states: dict[str | None, State] = field(default_factory=dict)
+    for_good: bool = False
 
 
 class Allreduce:
@@ -142,7 +143,7 @@ class Allreduce:
                 raised = named(error, name)
             else:
                 self.failures_in_step += 1
-                if call.known_to_all or isinstance(error, ALIKE) or self.memory.holds(call.states):
+                if call.known_to_all or isinstance(error, ALIKE) or self.memory.holds(call.states, call.for_good):
                     raise
                 raised = self._give_up(call, error)
             if raised is error:

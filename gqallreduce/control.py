@@ -104,6 +104,7 @@ class Control:
             self.present.pop(header.rank, None)
             if header.kind == frame.GO:
                 self._go = header
+                self._absent.discard(header.rank)
             else:
                 self._absent.add(header.rank)
 
@@ -150,7 +151,6 @@ class Control:
             self._send([0], mine)
             while self._go is None or self._go.word != mine.word:
                 self._wait(offer, {0}, deadline)
-            self._absent.discard(0)
             return self._go.signature
         self._send(self._others(), mine._replace(kind=frame.MEETING))
         missing = self._others()
@@ -202,8 +202,8 @@ class Control:
                 finish([request], deadline, self._others(), lambda: self._look(target))
                 if len(self._duplicates) == target:
                     return comm
-                self._duplicates[-1] = None
             duplicate(self._comm, self._duplicates)
+            self._duplicates[:-1] = [None] * (len(self._duplicates) - 1)
 
     def _look(self, target: int) -> None:
         """While ranks make a duplicate: ForeignFrame if one has given up.

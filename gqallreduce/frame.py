@@ -8,7 +8,7 @@ offset  size  field
 8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version);
               control: which duplicate of the communicator
 16      8     data: bytes that follow; not finite: C-order index; abort: reason + 256 * rank that caused it;
-              control else: attempt to meet
+              control else: attempt to meet + 2^32 if the sender could go on with the duplicate
 24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; control: sender
 28      2     hop of the encoding
 30      1     lane

@@ -63,8 +63,9 @@ class Home:
 
     def notice(self, timeout: float) -> None:
         """If another rank gave up the last call, which succeeded here, its object refuses further calls."""
-        if self.freed:
+        if self.freed or self.control is None:
             return
+        self.control.read()
         for link in (self._left, self.link):
             ended = None if link is None else link.ended_elsewhere()
             if ended is not None and ended[0] is not None:

@@ -79,9 +79,8 @@ class Link:
 
     def ended_elsewhere(self):
         """(object, abort) if a peer gave up a call that ended well here: then the link is broken. None otherwise."""
-        if self.control is None or self.broken:
+        if self.broken:
             return None
-        self.control.read()
         abort = self.control.abort_of(self.generation)
         if abort is None or not frame.is_before(abort.step, self.calls):
             return None

@@ -146,9 +146,10 @@ class Memory:
         """The calls have succeeded: all these States replace the old ones, at once."""
         (self._states if self._staged is None else self._staged).update(states)
 
-    def holds(self, states: dict) -> bool:
-        """Have these States been committed?"""
-        return bool(states) and all(self.get(key) is state for key, state in states.items())
+    def holds(self, states: dict, for_good: bool = False) -> bool:
+        """Have these States been committed? `for_good`: not only until the end of a step."""
+        found = self._states if for_good or self._staged is None else self._staged
+        return bool(states) and all(found.get(key) is state for key, state in states.items())
 
     # --- several calls as one ---
 

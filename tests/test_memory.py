@@ -109,6 +109,20 @@ def test_a_norm_that_is_kept_is_that_of_its_own_call():
     assert [norm() for norm in kept] == pytest.approx([value * 3**0.5 for value in range(1, 6)])
 
 
+def test_a_norm_of_a_step_that_was_undone_is_kept_too():
+    memory = Memory()
+    call(memory, "w", 1)
+    memory.stage()
+    kept = []
+    for value in (2, 3, 4):
+        call(memory, "w", value)
+        kept.append(memory.get("w").norm)
+    memory.unstage(keep=False)
+    for value in (5, 6):
+        call(memory, "w", value)
+    assert [norm() for norm in kept] == pytest.approx([value * 3**0.5 for value in (2, 3, 4)])
+
+
 def test_a_norm_that_is_not_kept_is_not_computed(monkeypatch):
     memory = Memory()
     monkeypatch.setattr("gqallreduce.memory._sum_of_squares", lambda *_: pytest.fail("computed"))

@@ -14,7 +14,7 @@ import json, os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
-from gqallreduce import allreduce as module, control, engine, kinds, link, memory, stats, worker
+from gqallreduce import allreduce as module, control, engine, home, kinds, link, memory, model, stats, worker
 
 comm, timeout = MPI.COMM_WORLD, 5.0
 side = comm.Dup()
@@ -166,6 +166,153 @@ works(other)
 """
     for rank, report in enumerate(ranks(script, 2)):
         assert report == ["KeyboardInterrupt" if rank == odd else "None", "Error", 0]
+
+
+def test_which_objects_end_when_a_call_is_given_up_on_one_rank_alone(ranks):
+    """That of the call, on all ranks: heard of in another object's call, while ranks meet, or after a step's end."""
+    script = """
+def slowly(*_):
+    time.sleep(0.5)
+    raise KeyboardInterrupt
+
+def interrupted(allreduce):
+    with Planted(memory.Memory, "commit", 0, error=slowly):
+        attempt(allreduce, np.ones(90, np.float32), key="w")
+
+for place in ("call", "meeting", "step"):
+    one, other = make(seconds=30), make("ring/raw", seconds=30)
+    for each in (one, other):
+        each(np.ones(90, np.float32), key="w")
+    if place == "step":
+        try:
+            with one.step():
+                one(np.ones(90, np.float32), key="w")
+                other(np.ones(90, np.float32), key="w")
+                if comm.rank == 0:
+                    raise KeyboardInterrupt
+                one(np.ones(90, np.float32), key="w")
+        except (KeyboardInterrupt, gq.Error):
+            pass
+    else:
+        interrupted(one)
+        if place == "call" and comm.rank == 1:
+            attempt(other, np.ones(90, np.float32), key="w")
+        if place == "meeting":
+            works(recovered())
+    meet()
+    report.append((place, one.unusable is not None, other.unusable is not None))
+    works(recovered())
+"""
+    expected = [[place, True, False] for place in ("call", "meeting", "step")]
+    assert [report == expected for report in ranks(script, 2)] == [True, True]
+
+
+def test_a_dense_call_that_was_given_up_writes_to_no_buffer_later(ranks):
+    """What MPI cannot take back goes on: not in the caller's memory, which has the next gradient by then."""
+    script = """
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop()
+
+model.choose = lambda *_: (model.DENSE, "forced")
+allreduce, whole = make("auto/raw", 30), link.Link.finish_collective
+buf = np.ones(1 << 20, np.float32)
+allreduce(buf, key="w")
+
+def late(self, *given):
+    if comm.rank:
+        time.sleep(0.3)
+    return whole(self, *given)
+
+link.Link.finish_collective = late
+signal.signal(signal.SIGALRM, stop)
+if comm.rank == 0:
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+report.append(attempt(allreduce, buf, key="w"))
+link.Link.finish_collective = whole
+buf[:] = 100 * (comm.rank + 1)
+for _ in range(3):
+    time.sleep(0.05)
+    assert (buf == 100 * (comm.rank + 1)).all()
+recovered()(buf, key="w")
+make("auto/raw", 30)
+report.append(bool((buf == 300).all()))
+"""
+    first, second = ranks(script, 2)
+    assert first == ["Stop", True]
+    assert second in (["None", True], ["Error", True])  # MPI may end what rank 0 has given up
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_whatever_is_interrupted_of_a_duplicate_others_can_be_made(ranks, size):
+    """The start of a duplication, which counts though it was interrupted, and the freeing of a duplicate."""
+    script = """
+for odd in range(comm.size):
+    for after in (False, True):
+        allreduce = recovered()
+        with Planted(module, "Engine", 0):
+            attempt(allreduce, np.ones(90, np.float32), key="w")
+        meet()
+        with Planted(control, "duplicate", odd, after):
+            report.append(attempt(make, seconds=1))
+        meet()
+        works(recovered())
+        with Planted(home.Home, "_drop", odd, after):
+            attempt(recovered().close)
+        meet()
+        works(recovered())
+"""
+    reports = ranks(script, size)
+    assert all(any("KeyboardInterrupt" in rows for rows in zip(*reports, strict=True)) for _ in reports)
+
+
+def test_a_second_interrupt_while_others_are_told(ranks):
+    """They are told when this rank uses its object again; it is refused here at once."""
+    script = """
+allreduce = make(seconds=30)
+allreduce(np.ones(90, np.float32), key="w")
+meet()
+with Planted(control.Control, "_send_outgoing", 0), Planted(memory.Memory, "commit", 0, error=MemoryError):
+    report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+report.append(allreduce.unusable is not None)
+if comm.rank == 0:
+    report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+meet()
+if comm.rank == 1:
+    report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+works(recovered())
+"""
+    assert ranks(script, 2) == [["KeyboardInterrupt", True, "Error"], ["None", False, "Error"]]
+
+
+def test_an_interrupt_around_a_step_or_a_commit_leaves_all_counts_alike(ranks):
+    """Of calls between two checks of the replicas, and of steps under way."""
+    script = """
+allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=20, verify=2)
+with Planted(memory.Memory, "commit", 0, after=True):
+    report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+for _ in range(4):
+    allreduce(np.ones(90, np.float32), key="w")
+
+def step():
+    with allreduce.step():
+        allreduce(np.ones(90, np.float32), key="w")
+
+with Planted(memory.Memory, "stage", 0, after=True):
+    report.append(attempt(step))
+report.append(allreduce.memory.staging)
+allreduce = recovered()
+with Planted(memory.Memory, "unstage", 0, after=True):
+    report.append(attempt(step))
+report.append(allreduce.unusable)
+works(allreduce)
+"""
+    first, second = ranks(script, 2)
+    assert first == ["KeyboardInterrupt", "KeyboardInterrupt", False, "KeyboardInterrupt", None]
+    assert second[0] == "None"
+    assert second[2:] == [False, "None", None]
 
 
 def test_an_exception_while_an_object_is_made(ranks):

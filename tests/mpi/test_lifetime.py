@@ -119,6 +119,22 @@ def test_an_object_whose_communicator_was_freed_says_so(comm):
     mine.Free()
     assert everywhere(comm, allreduce, np.ones(5, np.float32), key="w")[0] is gq.Error
     works(comm, make(comm))
+    assert everywhere(comm, allreduce, np.ones(5, np.float32), key="w")[0] is gq.Error
+    allreduce.close()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_error_in_a_step_is_not_replaced_by_that_of_a_freed_communicator(comm):
+    mine = comm.Dup()
+    allreduce = make(mine)
+
+    def step():
+        with allreduce.step():
+            allreduce(np.ones(5, np.float32), key="w")
+            mine.Free()
+            raise OSError("the disk is full")
+
+    assert everywhere(comm, step)[0] is OSError
 
 
 def test_a_communicator_that_one_rank_frees_late(comm):

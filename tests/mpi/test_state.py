@@ -310,6 +310,14 @@ WRONG = {
     "no residual": lambda state: state["keys"]["b"].pop("residual"),
     "a residual of another shape": lambda state: state["keys"]["b"].update(residual=np.zeros(3, np.float32)),
     "a residual with a NaN": lambda state: state["keys"]["b"]["residual"].__setitem__((0, 0), np.nan),
+    "a shape that is a number": lambda state: state["keys"]["b"].update(shape=5),
+    "no shape at all": lambda state: state["keys"]["b"].update(shape=None),
+    "a step that is a truth": lambda state: state["keys"]["b"].update(step=True),
+    "a version of two": lambda state: state.update(version=np.array([1, 2])),
+    "a complex residual": lambda state: state["keys"]["b"].update(residual=np.zeros((11, 41), complex)),
+    "a masked residual": lambda state: state["keys"]["b"].update(residual=np.ma.zeros((11, 41), np.float32)),
+    "a residual of objects": lambda state: state["keys"]["b"].update(residual=np.full((11, 41), None)),
+    "a residual beyond float32": lambda state: state["keys"]["b"].update(residual=np.full((11, 41), 1e300)),
     "a residual of text": lambda state: state["keys"]["b"].update(residual="x"),
 }
 
@@ -342,6 +350,40 @@ def test_a_seed_that_was_saved_as_a_numpy_integer_gives_the_same_bits(comm, seed
     again = make(comm, "qsgd(bits=2)")
     again.load_state_dict(state)
     assert steps(again, 2, first=1) == steps(allreduce, 2, first=1)
+
+
+@pytest.mark.parametrize("kind", [str, np.str_])
+def test_the_kind_of_string_that_a_key_is_makes_no_difference(comm, kind):
+    allreduce, other = make(comm, "qsgd(bits=2)/ef"), make(comm, "qsgd(bits=2)/ef")
+    key = kind("w") if comm.rank == 0 else "w"
+    for step in range(2):
+        arrays = [inputs(comm.size, (40,), step=step)[comm.rank] for _ in range(2)]
+        assert bytes_of(allreduce(arrays[0], key=key)) == bytes_of(other(arrays[1], key="w"))
+    assert bytes_of(allreduce.flush(key)) == bytes_of(other.flush("w"))
+    assert {type(each) for each in allreduce.state_dict()["keys"]} == {str}
+
+
+def test_a_step_cannot_be_loaded_into(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    state = allreduce.state_dict()
+    with allreduce.step():
+        steps(allreduce, 1, first=1)
+        with pytest.raises(ValueError, match="before or after"):
+            allreduce.load_state_dict(state)
+    assert allreduce.state_dict()["keys"]["a"]["step"] == 2
+
+
+@pytest.mark.parametrize("options", [{"seed": 1.5}, {"seed": "7"}, {"average": "no"}, {"average": 1}, {"seed": True}])
+def test_options_of_another_type_are_refused(comm, options):
+    with pytest.raises(TypeError, match="expected"):
+        make(comm, "qsgd", **options)
+
+
+def test_numpy_integers_are_integers(comm):
+    allreduce = make(comm, "qsgd", seed=np.int64(3), verify=np.int64(2))
+    steps(allreduce, 2)
+    assert (type(allreduce.seed), allreduce.state_dict()["seed"]) == (int, 3)
 
 
 def test_a_loaded_residual_shares_no_memory_with_the_state(comm):
