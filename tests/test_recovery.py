@@ -1,14 +1,8 @@
 """After an error, wherever and on whichever rank, new objects on all ranks work on the same communicator."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+import scripts
 
-MPIRUN = Path(sys.executable).with_name("mpirun")
 HEAD = """
 import json, os, signal, sys, time
 import numpy as np
@@ -66,33 +60,12 @@ def works(allreduce):
         allreduce(array, key="after")
         assert len(set(comm.allgather(array.tobytes()))) == 1
 """
-TAIL = """
-with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
-    json.dump(report, file)
-"""
 
 
 @pytest.fixture
 def ranks(tmp_path):
-    """Return a function that runs a script on some ranks and gives their reports; the end must be clean."""
-
-    def run(script, size):
-        (tmp_path / "script.py").write_text(HEAD + script + TAIL)
-        environment = {**os.environ, "MPIEXEC_TIMEOUT": "100", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [MPIRUN, "-n", str(size), sys.executable, tmp_path / "script.py", tmp_path],
-            env=environment,
-            cwd=Path(__file__).parent.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
-        assert "Traceback" not in done.stdout, done.stdout
-        assert "ignal" not in done.stdout, done.stdout
-        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
-
-    return run
+    """Return a function that runs a script on some ranks and gives their reports."""
+    return lambda script, size: scripts.run(tmp_path, HEAD + script, size, 100)
 
 
 PLACES = """

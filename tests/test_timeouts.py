@@ -1,14 +1,8 @@
 """Ranks that never come, or come late: an error that names them, then a clean end. Each has an mpirun of its own."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+import scripts
 
-MPIRUN = Path(sys.executable).with_name("mpirun")
 SECONDS = 1.0
 HEAD = f"""
 import json, sys, time
@@ -37,10 +31,6 @@ def meet():
     while not request.Test():
         time.sleep(0.01)
 """
-TAIL = """
-with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
-    json.dump(report, file)
-"""
 IN_CALL = """
 silent, late, elements, scheme = {silent}, {late}, {elements}, {scheme!r}
 allreduce = make(scheme)
@@ -66,25 +56,8 @@ if late:
 
 @pytest.fixture
 def ranks(tmp_path):
-    """Return a function that runs a script on some ranks and gives their reports; the end must be clean."""
-
-    def run(script, size):
-        (tmp_path / "script.py").write_text(HEAD + script + TAIL)
-        environment = {**os.environ, "MPIEXEC_TIMEOUT": "60", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [MPIRUN, "-n", str(size), sys.executable, tmp_path / "script.py", tmp_path],
-            env=environment,
-            cwd=Path(__file__).parent.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
-        assert "Traceback" not in done.stdout, done.stdout
-        assert "ignal" not in done.stdout, done.stdout
-        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
-
-    return run
+    """Return a function that runs a script on some ranks and gives their reports."""
+    return lambda script, size: scripts.run(tmp_path, HEAD + script, size, 60)
 
 
 def the_others_name(reports, silent, name="call"):

@@ -38,6 +38,16 @@ def test_crossed_keys(comm, schedule, sizes, last):
     works(comm, gq.Allreduce(f"{schedule}/raw", comm=comm, timeout=TIMEOUT))
 
 
+def test_the_text_names_the_key_that_this_rank_called(comm):
+    allreduce = gq.Allreduce("direct/raw", comm=comm, timeout=TIMEOUT)
+    for key in ("fc1.weight", "fc2.weight"):
+        allreduce(np.ones(50, np.float32), key=key)
+    mine = "fc2.weight" if comm.rank == 0 else "fc1.weight"
+    with pytest.raises(gq.MismatchError, match=f"this rank was in the call of key '{mine}'"):
+        allreduce(np.ones(50, np.float32), key=mine)
+    works(comm, gq.Allreduce("direct/raw", comm=comm, timeout=TIMEOUT))
+
+
 @pytest.mark.parametrize("odd", [0, 1])
 @pytest.mark.parametrize("sizes", [(SMALL, LARGE), (LARGE, SMALL)])
 @pytest.mark.parametrize("text", ["qsgd(bits=8)/ef", "terngrad/ef"])

@@ -1,0 +1,30 @@
+"""Scripts with an mpirun of their own: for ranks that hang, leave or are interrupted."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+TAIL = """
+with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
+    json.dump(report, file)
+"""
+
+
+def run(folder, script, size, seconds):
+    """What each rank of a script left in `report`; the end must be clean, and come in time."""
+    (folder / "script.py").write_text(script + TAIL)
+    done = subprocess.run(
+        [MPIRUN, "-n", str(size), sys.executable, folder / "script.py", folder],
+        env={**os.environ, "MPIEXEC_TIMEOUT": str(seconds), "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout, done.stdout
+    assert "ignal" not in done.stdout, done.stdout
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
