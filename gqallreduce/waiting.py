@@ -63,5 +63,12 @@ def abandon(requests: list, buffers) -> None:
 
 
 def tidy() -> None:
-    """Forget what has been completed since."""
-    abandoned[:] = [each for each in abandoned if not MPI.Request.Testall(each[0])]
+    """Forget what has been completed since, well or with an error: a call that was given up wants neither."""
+    abandoned[:] = [each for each in abandoned if not _completed(each[0])]
+
+
+def _completed(requests: list) -> bool:
+    try:
+        return MPI.Request.Testall(requests)
+    except MPI.Exception:  # of some of them
+        return all(request == MPI.REQUEST_NULL for request in requests)
