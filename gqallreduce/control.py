@@ -96,6 +96,7 @@ class Control:
             self._buffer[0] = 0
 
     def _note(self, header: frame.Header) -> None:
+        self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
         if header.kind == frame.ABORT:
             self._aborts[header.rank] = header
         elif header.kind in (frame.PRESENT, frame.MEETING):
@@ -222,7 +223,7 @@ class Control:
     def release(self) -> bool:
         """Free what can be freed, once no call can come any more; False if MPI is still at one of them.
 
-        A rank that ever gave up keeps all: what it sent may not have been received (home.py, `_drop`).
+        Where a rank ever gave up, all keep what they have: what it sent may not have been received (home.py, `_drop`).
         """
         if self._gave_up:
             return True

@@ -141,21 +141,3 @@ def test_several_ranks_make_an_object_while_the_others_call(comm, odd):
     found = errors(comm, make if comm.rank in odd else call)
     assert {each and each[0] for each in found} == {gq.MismatchError}, found
     works(comm, make())
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_a_rank_has_closed_its_object_and_makes_one_while_the_others_call(comm, last):
-    mine = comm.Dup()
-    make = functools.partial(gq.Allreduce, "ring/qsgd/ef", comm=mine, timeout=TIMEOUT)
-    allreduce = make()
-    allreduce(np.ones(50, np.float32), key="w")
-
-    def close_and_make():
-        allreduce.close()
-        make()
-
-    call = functools.partial(allreduce, np.ones(50, np.float32), key="w")
-    found = errors(comm, close_and_make if comm.rank == (comm.size - 1 if last else 0) else call)
-    assert {each and each[0] for each in found} == {gq.MismatchError}, found
-    works(comm, make())
-    mine.Free()
