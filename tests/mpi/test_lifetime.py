@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import function, kinds, waiting
+from gqallreduce import function, kinds
 
 pytestmark = pytest.mark.mpi
 
@@ -199,18 +199,6 @@ def test_groups_of_ranks_have_objects_of_their_own(comm):
         works(mine, allreduce)
     works(comm, make(comm))
     allreduce.close()
-    mine.Free()
-
-
-def test_requests_that_were_given_up_and_fail_later_are_forgotten(comm):
-    """A message that was too long for its receive, say: no error of a later call's."""
-    mine = MPI.COMM_SELF.Dup()
-    long, short = np.zeros(1000, np.uint8), np.zeros(10, np.uint8)
-    requests = [mine.Irecv([short, MPI.BYTE], 0, 1), mine.Isend([long, MPI.BYTE], 0, 1)]
-    waiting.abandon(requests, (long, short))
-    for _ in range(3):
-        works(comm, make(comm))
-    assert all(entry[0] is not requests for entry in waiting.abandoned)
     mine.Free()
 
 
