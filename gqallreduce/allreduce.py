@@ -60,7 +60,7 @@ class Call:
 class Allreduce:
     """Quantized allreduce over a communicator: `allreduce(buf, key="fc1.weight")` sums in place over all ranks.
 
-    Making one is collective. Close it, or use it in a `with` statement, to give the communicator's duplicate back.
+    Making one is collective. Close it, or use it in a `with` statement, when it is no longer needed.
 
     scheme
         text such as "direct/onebit/ef", or a Scheme; ValueError says what is wrong with it.
@@ -102,7 +102,7 @@ class Allreduce:
         self.unusable: str | None = None
         self.making = Kinds(self.scheme, self.rank, self.size, self.average)
         self.home = home(self.comm)
-        self.home.enter(self, self.timeout)
+        self.home.meet(self.timeout)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -267,12 +267,11 @@ class Allreduce:
             del cached[name]
 
     def close(self) -> None:
-        """No further calls. To be closed on all ranks; the last object of a communicator gives its duplicate back.
+        """No further calls. To be closed on all ranks.
 
         What is left of residuals stays readable. Closing twice does nothing.
         """
         self._end("after close()")
-        self.home.leave(self)
 
     def __enter__(self) -> Allreduce:
         return self

@@ -13,7 +13,6 @@ does no harm, whichever rank gave up, and where.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from mpi4py import MPI
 
 from gqallreduce import frame
 from gqallreduce.message import ForeignFrame
-from gqallreduce.waiting import Deadline, abandon, finish
+from gqallreduce.waiting import Deadline, abandon, begin, wait
 
 _TAG = 0
 
@@ -32,15 +31,12 @@ class Offer(NamedTuple):
     generation, calls
         of the duplicate that it last had, and how many calls it made there; 0 if it had none.
     sound
-        it can go on with that.
-    healthy
-        no call on it was given up, as far as is known here: who calls on it has not been told to come.
+        no call on it was given up here, nor has this rank raised that another did: it can go on with that.
     """
 
     generation: int
     calls: int
     sound: bool
-    healthy: bool
 
 
 class Control:
@@ -72,9 +68,10 @@ class Control:
         """What an exception keeps from being sent is sent when the channel is used again."""
         while self._outgoing:
             to, header = self._outgoing[0]
-            buffer = bytearray(frame.SIZE)
+            buffer, requests = bytearray(frame.SIZE), []
             header.write(buffer)
-            abandon([self._comm.Isend([buffer, frame.SIZE, MPI.BYTE], to, _TAG)], buffer)
+            abandon(requests, buffer)
+            begin(requests, self._comm.Isend, [buffer, frame.SIZE, MPI.BYTE], to, _TAG)
             self._outgoing.popleft()
 
     def _header(self, kind: int, generation: int, call: int, word: int) -> frame.Header:
@@ -132,7 +129,7 @@ class Control:
         deadline, target = Deadline(timeout), 0
         self._attempts += 1
         try:
-            finish([self._request], deadline, self._others())
+            wait([self._request], deadline, self._others())
             target = self._agree(offer, deadline)
             if offer.sound and target == offer.generation:
                 return target, None
@@ -171,14 +168,14 @@ class Control:
         return target
 
     def _send_go(self, target: int) -> None:
-        """Tell all that are present to go on."""
-        while self.present:
-            source, header = self.present.popitem()
+        """Tell all that are present to go on. One that an exception keeps from being told is present still."""
+        for source, header in list(self.present.items()):
             self._send([source], self._header(frame.GO, target, 0, header.word))
+            del self.present[source]
 
     def _wait(self, offer: Offer, due, deadline: Deadline) -> None:
         self.read()
-        abort = self.abort_of(offer.generation) if offer.healthy else None
+        abort = self.abort_of(offer.generation) if offer.sound else None
         mismatch = abort is not None and abort.word & 0xFF == frame.REASON_MISMATCH
         if mismatch and not frame.is_before(abort.step, offer.calls):
             raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
@@ -200,7 +197,7 @@ class Control:
         while True:
             if self._duplicates:
                 comm, request = self._duplicates[-1]
-                finish([request], deadline, self._others(), lambda: self._look(target))
+                wait([request], deadline, self._others(), lambda: self._look(target))
                 if len(self._duplicates) == target:
                     return comm
             duplicate(self._comm, self._duplicates)
@@ -223,7 +220,9 @@ class Control:
     def release(self) -> bool:
         """Free what can be freed, once no call can come any more; False if MPI is still at one of them.
 
-        Where a rank ever gave up, all keep what they have: what it sent may not have been received (home.py, `_drop`).
+        Where a rank ever gave up, all keep what they have: what it sent may not have been received. It would match
+        receives on a new communicator to which the MPI gives the same internal number, as MPICH does; Open MPI ends
+        the job if the new one has fewer ranks.
         """
         if self._gave_up:
             return True
@@ -237,8 +236,5 @@ class Control:
 
 
 def duplicate(comm, into: list) -> None:
-    """Start to duplicate a communicator; (duplicate, request) is added to a list.
-
-    Nothing that a signal handler raises can come between the two: no Python code runs there.
-    """
-    into.extend(itertools.starmap(comm.Idup, [()]))
+    """Start to duplicate a communicator; (duplicate, request) is added to a list."""
+    begin(into, comm.Idup)

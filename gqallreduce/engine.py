@@ -19,7 +19,7 @@ from gqallreduce import frame
 from gqallreduce.errors import TimeoutError
 from gqallreduce.link import MEASURE, REQUESTS, Link
 from gqallreduce.message import Expected, ForeignFrame, Parcel, Receipt
-from gqallreduce.waiting import LISTEN, SPIN, abandon
+from gqallreduce.waiting import LISTEN, SPIN, abandon, begin
 
 POLL = 100e-6
 LOOKS = 32
@@ -48,8 +48,7 @@ class Engine:
         self.most = message_most()
         share = max(1, REQUESTS // 2 // min(worker.lanes, worker.lanes_at_once))
         self.lanes = [_Lane(self, lane, share) for lane in range(worker.lanes)]
-        self.requests: list = []
-        self.owners: list = []
+        self.under_way: tuple[list, list] = [], []  # requests and their owners, replaced as one
 
     def run(self) -> None:
         """Carry the call out. ForeignFrame if a peer has given it up or makes another one."""
@@ -92,7 +91,7 @@ class Engine:
                 running = [lane for lane in running if not lane.done()]
             after = now()
             worker.poll_at = after + max(POLL, after - before)
-            if received or not self.requests:
+            if received or not self.under_way[0]:
                 heard = after
             if ready is None:
                 if not completed:
@@ -115,23 +114,23 @@ class Engine:
 
     def _poll(self) -> tuple[bool, bool]:
         """Take note of what has completed: (anything, a receive)."""
-        if not self.requests:
+        requests, owners = self.under_way
+        if not requests:
             return False, False
         try:
-            done = MPI.Request.Testsome(self.requests, self.link.statuses)
+            done = MPI.Request.Testsome(requests, self.link.statuses)
         except MPI.Exception:
             raise ForeignFrame(self._truncated()) from None
         if not done:
             return False, False
         received = False
         for position, index in enumerate(done):
-            received |= self.owners[index].complete(self.link.statuses[position])
-        if len(done) == len(self.requests):
-            self.requests, self.owners = [], []
+            received |= owners[index].complete(self.link.statuses[position])
+        if len(done) == len(requests):
+            self.under_way = [], []
             return True, received
-        keep = set(range(len(self.requests))).difference(done)
-        self.requests = [self.requests[index] for index in sorted(keep)]
-        self.owners = [self.owners[index] for index in sorted(keep)]
+        keep = sorted(set(range(len(requests))).difference(done))
+        self.under_way = [requests[index] for index in keep], [owners[index] for index in keep]
         return True, received
 
     def _truncated(self) -> int:
@@ -141,27 +140,28 @@ class Engine:
                 return status.Get_source()
         return self.link.rank
 
-    def post(self, request, owner) -> None:
-        self.requests.append(request)
-        self.owners.append(owner)
+    def post(self, operation, data, peer: int, owner) -> None:
+        """Start to send or receive. After an exception there may be an owner without its request, never the reverse."""
+        requests, owners = self.under_way
+        owners.append(owner)
+        begin(requests, operation, [data, len(data), MPI.BYTE], peer, self.tag + owner.lane.number)
 
     # --- when something is wrong ---
 
     def _due(self) -> set[int]:
-        return {owner.item.source for owner in self.owners if isinstance(owner, _Receiving)}
+        return {owner.item.source for owner in self.under_way[1] if isinstance(owner, _Receiving)}
 
     def _silent(self) -> set[int]:
         """Peers whose message is due here, or who do not take ours."""
-        return self._due() or {owner.parcel.to for owner in self.owners if isinstance(owner, _Sending)}
+        return self._due() or {owner.parcel.to for owner in self.under_way[1] if isinstance(owner, _Sending)}
 
     def _leave(self) -> None:
-        """After an error: what is under way stays behind."""
-        if not self.requests:
+        """After an error: what is under way stays behind, with the memory that it uses."""
+        requests, owners = self.under_way
+        if not requests:
             return
-        for request, owner in zip(self.requests, self.owners, strict=True):
-            if isinstance(owner, _Receiving) and request != MPI.REQUEST_NULL:
-                request.Cancel()
-        abandon(self.requests, self.owners)
+        pairs = zip(requests, owners, strict=False)
+        abandon(requests, (owners, self.worker), [each for each, owner in pairs if isinstance(owner, _Receiving)])
 
 
 class _Sending:
@@ -259,13 +259,11 @@ class _Lane:
         while self.sends_free and self.to_send:
             data, owner = self.to_send.popleft()
             self.sends_free -= 1
-            message = [data, len(data), MPI.BYTE]
-            engine.post(engine.link.comm.Isend(message, owner.parcel.to, engine.tag + self.number), owner)
+            engine.post(engine.link.comm.Isend, data, owner.parcel.to, owner)
 
     def post_receives(self) -> None:
         engine = self.engine
         while self.receives_free and self.to_receive:
             data, owner = self.to_receive.popleft()
             self.receives_free -= 1
-            message = [data, len(data), MPI.BYTE]
-            engine.post(engine.link.comm.Irecv(message, owner.item.source, engine.tag + self.number), owner)
+            engine.post(engine.link.comm.Irecv, data, owner.item.source, owner)

@@ -6,8 +6,6 @@ freed then is put aside, and freed when the next object is made.
 
 from __future__ import annotations
 
-import weakref
-
 from mpi4py import MPI
 
 from gqallreduce.control import Control, Offer, duplicate
@@ -36,29 +34,16 @@ class Home:
         self._duplicates: list[tuple] = []  # that of the control channel
         self.control: Control | None = None
         self.link: Link | None = None
-        self._left: Link | None = None  # the one before, or the last one after all objects were closed
         self.cached: dict[tuple, object] = {}
-        self.freed, self._open = False, {}  # id -> weak reference
+        self.freed = False
         self.group = _group(comm)
-
-    def enter(self, owner, timeout: float) -> None:
-        """Make the Link ready for one more object; collective."""
-        self._meet(timeout)
-        self._open = {key: each for key, each in self._open.items() if each() is not None}
-        self._open[id(owner)] = weakref.ref(owner)
-
-    def leave(self, owner) -> None:
-        """One object less; with the last one the Link goes."""
-        self._open.pop(id(owner), None)
-        if not any(each() is not None for each in self._open.values()):
-            self._drop()
 
     def connect(self, timeout: float) -> Link:
         """The Link for a call, which is made anew, by all ranks, if it is broken."""
         if self.freed:
             raise Error("the communicator was freed; make a new object on another one")
         if self.link is None or self.link.broken:
-            self._meet(timeout)
+            self.meet(timeout)
         return self.link
 
     def notice(self, timeout: float) -> None:
@@ -66,21 +51,23 @@ class Home:
         if self.freed or self.control is None:
             return
         self.control.read()
-        for link in (self._left, self.link):
-            ended = None if link is None else link.ended_elsewhere()
-            if ended is not None and ended[0] is not None:
-                owner, abort = ended
-                foreign = ForeignFrame(abort.rank, abort)
-                owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
+        ended = None if self.link is None else self.link.ended_elsewhere()
+        if ended is not None and ended[0] is not None:
+            owner, abort = ended
+            foreign = ForeignFrame(abort.rank, abort)
+            owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
 
-    def _meet(self, timeout: float) -> None:
+    def meet(self, timeout: float) -> None:
+        """Make the Link ready for one more object, or anew; collective."""
         collect()
         try:
             if self.size > 1:
                 self._meet_others(timeout)
-            else:
+            elif self.link is None:
                 self.link = Link(self._comm, 1, None, timeout)
         except ForeignFrame as foreign:
+            if self.link is not None:
+                self.link.broken = True  # told once; the next attempt waits for the others
             raise explain(foreign, self.rank, timeout, "the making of an object") from None
         except MPI.Exception as error:
             raise named(error, "the making of an object") from error
@@ -91,40 +78,24 @@ class Home:
                 duplicate(self._comm, self._duplicates)
             self.control = Control(self.rank, self.size, *self._duplicates[0])
         self.notice(timeout)
-        known = self.link or self._left
-        if known is not None and self.control.abort_of(known.generation):
-            known.broken = True
-        if known is None:
-            offer = Offer(0, 0, False, False)
-        else:
-            sound = not known.broken
-            offer = Offer(known.generation, known.calls, sound and known is self.link, sound)
+        known, offer = self.link, Offer(0, 0, False)
+        if known is not None:
+            offer = Offer(known.generation, known.calls, not known.broken)
         generation, comm = self.control.meet(offer, timeout)
         self.notice(timeout)  # of what came meanwhile
         if comm is None:
             return
-        self._drop()
+        if known is not None:
+            known.broken = True
         try:
             self.link = Link(comm, generation, self.control, timeout)
         except BaseException:
             self.control.give_up(generation)
             raise
 
-    def _drop(self) -> None:
-        """Free the Link's communicator, unless it is broken.
-
-        On a broken one there may be messages that nothing received. They would match receives on a new communicator to
-        which the MPI gives the same internal number, as MPICH does.
-        """
-        if self.link is not None:
-            self._left, self.link = self.link, None
-        left = self._left
-        if left is not None and self.control is not None and not left.broken and left.comm != MPI.COMM_NULL:
-            left.comm.Free()
-
     def disown(self) -> None:
         """The user frees the communicator."""
-        self.freed, self.link, self._left = True, None, None
+        self.freed, self.link = True, None
         self.cached.clear()
         if self.control is not None:
             _to_free.append(self.control)

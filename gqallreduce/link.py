@@ -18,7 +18,7 @@ from gqallreduce import frame
 from gqallreduce.control import Control
 from gqallreduce.hashing import hash64
 from gqallreduce.message import ForeignFrame
-from gqallreduce.waiting import Deadline, finish
+from gqallreduce.waiting import carry_out
 
 REQUESTS = 64
 FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # lanes of exchanges; those of data are below
@@ -138,9 +138,10 @@ class Link:
                 if lane != FIRST and first != tag and first % (_CALLS * _LANES) == self._slot:
                     raise ForeignFrame(source)
 
-    def finish_collective(self, request, timeout: float, buffer) -> None:
-        """Wait for a collective operation of MPI's."""
-        finish([request], Deadline(timeout), self.others, self.listen, buffer)
+    def sum(self, part: np.ndarray, datatype, timeout: float) -> None:
+        """Sum an array in place over all ranks by MPI_Iallreduce."""
+        operation = self.comm.Iallreduce, (MPI.IN_PLACE, [part, datatype])
+        carry_out([operation], timeout, self.others, self.listen, part)
 
     # --- small exchanges ---
 
@@ -169,9 +170,11 @@ class Link:
     def _swap(self, tag: int, step: int, sent, came, timeout: float, call_tag: int | None) -> None:
         """Send to the rank `step` above and receive from the one `step` below."""
         source, to = (self.rank - step) % self.size, (self.rank + step) % self.size
-        receive = self.comm.Irecv([came, MPI.BYTE], source, tag)
-        requests = [receive, self.comm.Isend([sent, MPI.BYTE], to, tag)]
-        finish(requests, Deadline(timeout), {source}, lambda: self.listen(call_tag), (sent, came), [receive])
+        operations = [
+            (self.comm.Irecv, ([came, MPI.BYTE], source, tag)),
+            (self.comm.Isend, ([sent, MPI.BYTE], to, tag)),
+        ]
+        carry_out(operations, timeout, {source}, lambda: self.listen(call_tag), (sent, came), 1)
 
 
 def _none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -42,24 +43,46 @@ class Deadline:
             raise TimeoutError(self.timeout, due)
 
 
-def finish(requests: list, deadline: Deadline, due, listen=None, buffers=(), receives=()) -> None:
-    """Wait for all requests. After an error those in `receives` are cancelled and the rest is left to MPI."""
+def begin(requests: list, operation, *arguments) -> None:
+    """Start an operation of MPI's and add its request to a list.
+
+    Nothing that a signal handler raises can come between the two: no Python code runs there.
+    """
+    requests.extend(itertools.starmap(operation, [arguments]))
+
+
+def carry_out(operations, timeout: float, due, listen, buffers, receives: int = 0) -> None:
+    """Start operations, given as (function, arguments), and wait for all.
+
+    receives
+        so many of the first operations are receives.
+    """
+    requests: list = []
     try:
-        while not MPI.Request.Testall(requests):
-            deadline.pause(due, listen)
-    except BaseException as error:
-        if isinstance(error, ForeignFrame):
-            error.due |= set(due)
-        for request in receives:
-            if request != MPI.REQUEST_NULL:
-                request.Cancel()
-        abandon(requests, buffers)
+        for operation, arguments in operations:
+            begin(requests, operation, *arguments)
+        wait(requests, Deadline(timeout), due, listen)
+    except BaseException:
+        abandon(requests, buffers, requests[:receives])
         raise
 
 
-def abandon(requests: list, buffers) -> None:
-    """Keep buffers alive until MPI is done with them."""
+def wait(requests: list, deadline: Deadline, due, listen=None) -> None:
+    """Until all requests are complete, or `listen` raises, or the ranks in `due` are late."""
+    try:
+        while not MPI.Request.Testall(requests):
+            deadline.pause(due, listen)
+    except ForeignFrame as foreign:
+        foreign.due |= set(due)
+        raise
+
+
+def abandon(requests: list, buffers, receives=()) -> None:
+    """Keep buffers alive until MPI is done with them; those requests that are receives are cancelled."""
     abandoned.append((requests, buffers))
+    for request in receives:
+        if request != MPI.REQUEST_NULL:
+            request.Cancel()
 
 
 def tidy() -> None:

@@ -73,7 +73,7 @@ PLACES = dict(
     agreement=(module, "agree"), decided=(kinds.Kinds, "propose"), made=(kinds.Kinds, "worker"),
     memory=(memory.Memory, "next"), begun=(worker.Worker, "begin"), carried=(engine.Engine, "run"),
     sent=(engine._Lane, "post_sends"), remembered=(kinds.Kinds, "remember"), committed=(memory.Memory, "commit"),
-    recorded=(stats.Statistics, "record"),
+    recorded=(stats.Statistics, "record"), posted=(engine, "begin"),
 )
 """
 
@@ -190,7 +190,7 @@ def stop(*_):
     raise Stop()
 
 model.choose = lambda *_: (model.DENSE, "forced")
-allreduce, whole = make("auto/raw", 30), link.Link.finish_collective
+allreduce, whole = make("auto/raw", 30), link.Link.sum
 buf = np.ones(1 << 20, np.float32)
 allreduce(buf, key="w")
 
@@ -199,12 +199,12 @@ def late(self, *given):
         time.sleep(0.3)
     return whole(self, *given)
 
-link.Link.finish_collective = late
+link.Link.sum = late
 signal.signal(signal.SIGALRM, stop)
 if comm.rank == 0:
     signal.setitimer(signal.ITIMER_REAL, 0.1)
 report.append(attempt(allreduce, buf, key="w"))
-link.Link.finish_collective = whole
+link.Link.sum = whole
 buf[:] = 100 * (comm.rank + 1)
 for _ in range(3):
     time.sleep(0.05)
@@ -218,9 +218,89 @@ report.append(bool((buf == 300).all()))
     assert second in (["None", True], ["Error", True])  # MPI may end what rank 0 has given up
 
 
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "auto/raw", "making"])
+def test_an_interrupt_at_any_line(ranks, scheme):
+    """Of a call, known or first, or of the making of an object; a few lines later each time, on both ranks in turn."""
+    script = f"""
+FOLDER = os.path.dirname(gq.__file__)
+
+class Stop(BaseException):
+    pass
+
+class Interrupted:
+    "Stop is raised on rank `odd` at the n-th line of this package that it comes to."
+    def __init__(self, odd, n):
+        self.left, self.here = n, comm.rank == odd
+    def trace(self, frame, event, _):
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise Stop()
+        return self.trace
+    def __enter__(self):
+        if self.here:
+            sys.settrace(self.trace)
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+def make_and_call():
+    with interrupted:
+        made = recovered()
+    made(np.ones(90, np.float32), key="w")
+
+model.choose = lambda *_: (model.DENSE, "forced")
+n, left = 1, 0
+while n < 10000 and left <= 0:
+    for first in (False, True):
+        allreduce = make("direct/raw" if {scheme!r} == "making" else {scheme!r}, 30)
+        if not first:
+            allreduce(np.ones(90, np.float32), key="w")
+        meet()
+        interrupted = Interrupted(n % 2, n)
+        if {scheme!r} != "making":
+            with interrupted:
+                said = attempt(allreduce, np.ones(90, np.float32), key="w")
+            if said == "None" and not interrupted.here:
+                said = attempt(allreduce, np.ones(90, np.float32), key="w")
+            assert said in ("None", "Stop", "Error", "MismatchError"), (n, first, said)
+            interrupted.here = False
+        while (said := attempt(make_and_call)) in ("Stop", "Error", "MismatchError"):
+            interrupted.here = False
+        assert said == "None", (n, first, said)
+        meet()
+        works(recovered())
+    left = comm.bcast(interrupted.left, n % 2)
+    n += 3
+report.append(n)
+"""
+    assert all(n > 60 for (n,) in ranks(script, 2))
+
+
+def test_a_rank_already_in_the_next_call_hears_of_an_abort(ranks):
+    """Which it then raises as it is, not as a timeout of its own call."""
+    script = """
+allreduce = make(seconds=5)
+allreduce(np.ones(90, np.float32), key="w")
+
+def late(*arguments):
+    time.sleep(0.5)
+    raise MemoryError
+
+if comm.rank == 0:
+    memory.Memory.commit = late
+report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+if comm.rank == 1:
+    report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+meet()
+"""
+    assert ranks(script, 2) == [["MemoryError"], ["None", "Error"]]
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_whatever_is_interrupted_of_a_duplicate_others_can_be_made(ranks, size):
-    """The start of a duplication, which counts though it was interrupted, and the freeing of a duplicate."""
+    """The start of a duplication counts though it was interrupted."""
     script = """
 for odd in range(comm.size):
     for after in (False, True):
@@ -230,10 +310,6 @@ for odd in range(comm.size):
         meet()
         with Planted(control, "duplicate", odd, after):
             report.append(attempt(make, seconds=1))
-        meet()
-        works(recovered())
-        with Planted(home.Home, "_drop", odd, after):
-            attempt(recovered().close)
         meet()
         works(recovered())
 """
@@ -258,6 +334,20 @@ if comm.rank == 1:
 works(recovered())
 """
     assert ranks(script, 2) == [["KeyboardInterrupt", True, "Error"], ["None", False, "Error"]]
+
+
+def test_an_interrupt_before_others_are_told(ranks):
+    """A rank that could tell no other that it gave up its call says so when ranks meet."""
+    script = """
+for odd in (0, 1):
+    allreduce = make()
+    works(allreduce)
+    with Planted(control.Control, "abort", odd), Planted(memory.Memory, "commit", odd, error=MemoryError):
+        report.append(attempt(allreduce, np.ones(90, np.float32), key="w"))
+    meet()
+    works(recovered())
+"""
+    assert ranks(script, 2) == [["KeyboardInterrupt", "None"], ["None", "KeyboardInterrupt"]]
 
 
 def test_an_interrupt_around_a_step_or_a_commit_leaves_all_counts_alike(ranks):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import time
 
 import numpy as np
 import pytest
@@ -133,11 +134,35 @@ def test_an_object_is_made_while_the_others_call(comm, call, last, monkeypatch):
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize("odd", [(0, 1), (2, 3)])
-def test_several_ranks_make_an_object_while_the_others_call(comm, odd):
+@pytest.mark.parametrize("late", [False, True])
+def test_several_ranks_make_an_object_while_the_others_call(comm, odd, late):
+    """Also a rank that comes to make one after the others have ended their call is told."""
     allreduce = gq.Allreduce("ring/qsgd/ef", comm=comm, timeout=TIMEOUT)
     allreduce(np.ones(50, np.float32), key="w")
     make = functools.partial(gq.Allreduce, "ring/qsgd/ef", comm=comm, timeout=TIMEOUT)
     call = functools.partial(allreduce, np.ones(50, np.float32), key="w")
+    if late and comm.rank == odd[1]:
+        time.sleep(0.3)
+        allreduce.home.control.read()  # all that has come
+        time.sleep(0.3)
     found = errors(comm, make if comm.rank in odd else call)
     assert {each and each[0] for each in found} == {gq.MismatchError}, found
     works(comm, make())
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_rank_has_closed_its_object_and_makes_one_while_the_others_call(comm, last):
+    mine = comm.Dup()
+    make = functools.partial(gq.Allreduce, "ring/qsgd/ef", comm=mine, timeout=TIMEOUT)
+    allreduce = make()
+    allreduce(np.ones(50, np.float32), key="w")
+
+    def close_and_make():
+        allreduce.close()
+        make()
+
+    call = functools.partial(allreduce, np.ones(50, np.float32), key="w")
+    found = errors(comm, close_and_make if comm.rank == (comm.size - 1 if last else 0) else call)
+    assert {each and each[0] for each in found} == {gq.MismatchError}, found
+    works(comm, make())
+    mine.Free()

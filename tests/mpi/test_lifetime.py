@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import function, kinds
+from gqallreduce import function, kinds, waiting
 
 pytestmark = pytest.mark.mpi
 
@@ -67,44 +67,52 @@ def test_communicators_may_come_and_go(comm, closed):
 
 @pytest.mark.mpi(min_size=2)
 def test_what_is_given_back_and_when(comm):
-    """The duplicate of calls with the last object that is closed; the rest when an object is made after the user's."""
+    """Both duplicates, when an object is made after the user has freed the communicator; not with the last object."""
     mine = comm.Dup()
     one, other = make(mine), make(mine)
     link, control = one.home.link, one.home.control
     one.close()
     works(comm, other)
-    assert link.comm != MPI.COMM_NULL
     other.close()
-    assert link.comm == MPI.COMM_NULL
+    assert make(mine).home.link is link
     mine.Free()
     assert control._comm != MPI.COMM_NULL
     make(comm)
-    assert control._comm == MPI.COMM_NULL
+    assert control._comm == link.comm == MPI.COMM_NULL
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("last", [False, True])
 def test_an_object_that_one_rank_alone_has_closed(comm, last):
-    """The next one gets a duplicate that all ranks have."""
+    """What the others then call ends by a timeout, and what they sent meets no communicator that is made later."""
     mine = comm.Dup()
     allreduce = make(mine)
     works(comm, allreduce)
+    allreduce.timeout = 1
     if comm.rank == (comm.size - 1 if last else 0):
         allreduce.close()
+    assert mine.allreduce(allreduce.home.link.comm != MPI.COMM_NULL, MPI.LAND)
+    kinds = errors(comm, allreduce, np.ones(5, np.float32), key="w")
+    assert {each[0] for each in kinds} == {gq.Error, gq.TimeoutError}, kinds
+    MPI.COMM_SELF.Dup().Free()
     works(comm, make(mine))
     mine.Free()
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_duplicate_on_which_a_call_was_given_up_is_kept(comm):
+def test_duplicates_of_which_a_call_was_given_up_are_kept(comm):
     """MPICH delivers what nothing received on it to a new communicator of the same internal number."""
-    allreduce = make(comm)
+    mine = comm.Dup()
+    allreduce = make(mine)
     for key in "ab":
         allreduce(np.ones(50, np.float32), key=key)
-    link = allreduce.home.link
+    first = allreduce.home.link
     everywhere_mismatch(comm, allreduce)
+    later = make(mine).home.link
+    assert later is not first
+    mine.Free()
     works(comm, make(comm))
-    assert link.comm != MPI.COMM_NULL
+    assert MPI.COMM_NULL not in (first.comm, later.comm)
 
 
 def everywhere_mismatch(comm, allreduce):
@@ -199,6 +207,21 @@ def test_groups_of_ranks_have_objects_of_their_own(comm):
         works(mine, allreduce)
     works(comm, make(comm))
     allreduce.close()
+    mine.Free()
+
+
+def test_requests_that_were_given_up_and_fail_later_are_forgotten(comm):
+    """A message that was too long for its receive, say: no error of a later call's.
+
+    The receive names 10 bytes of a room that has all: Open MPI writes past those that it was given.
+    """
+    mine = MPI.COMM_SELF.Dup()
+    sent, room = np.zeros(1000, np.uint8), np.zeros(1000, np.uint8)
+    requests = [mine.Irecv([room, 10, MPI.BYTE], 0, 1), mine.Isend([sent, MPI.BYTE], 0, 1)]
+    waiting.abandon(requests, (sent, room))
+    for _ in range(3):
+        works(comm, make(comm))
+    assert all(entry[0] is not requests for entry in waiting.abandoned)
     mine.Free()
 
 
