@@ -25,7 +25,7 @@ SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sy
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
 # Compiled when they are first used, by NVRTC, and by the tests.
-CUDA := $(wildcard gqallreduce/cuda/*.cu gqallreduce/cuda/*.hpp)
+CUDA := $(wildcard gqallreduce/backends/cuda/*.cu gqallreduce/backends/cuda/*.hpp)
 SOURCES := $(CPP) gqallreduce/_kernels.pyx setup.py
 
 # Open MPI refuses root and more ranks than cores unless told; yielding keeps waiting ranks off the cores of busy ones.

@@ -13,26 +13,27 @@ from time import perf_counter
 
 import numpy as np
 
-from gqallreduce import arguments, frame
-from gqallreduce.agreement import agree, compare_replicas
-from gqallreduce.checkpoint import load, save
-from gqallreduce.communicator import require_intracommunicator
-from gqallreduce.dense import Dense, dense_on
-from gqallreduce.engine import Engine
+from gqallreduce.backends.processor import Processors
+from gqallreduce.coding import frame
+from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.coding.order import to_array
 from gqallreduce.errors import Error, NonFiniteError
-from gqallreduce.failure import ALIKE, give_up, named
-from gqallreduce.flush import flush
-from gqallreduce.home import home
-from gqallreduce.kinds import Kind, Kinds
-from gqallreduce.link import Link
-from gqallreduce.memory import Memory, State
-from gqallreduce.message import ForeignFrame
-from gqallreduce.order import to_array
-from gqallreduce.processor import Processors
 from gqallreduce.rounding import usual_arithmetic
+from gqallreduce.runtime import arguments
+from gqallreduce.runtime.checkpoint import load, save
+from gqallreduce.runtime.flush import flush
+from gqallreduce.runtime.kinds import Kind, Kinds
+from gqallreduce.runtime.memory import Memory, State
+from gqallreduce.runtime.steps import step
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
-from gqallreduce.steps import step
+from gqallreduce.transport.agreement import agree, compare_replicas
+from gqallreduce.transport.communicator import require_intracommunicator
+from gqallreduce.transport.dense import Dense, dense_on
+from gqallreduce.transport.engine import Engine
+from gqallreduce.transport.failure import ALIKE, give_up, named
+from gqallreduce.transport.home import home
+from gqallreduce.transport.link import Link
 
 
 @dataclass(slots=True)

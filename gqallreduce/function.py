@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gqallreduce.allreduce import Allreduce
-from gqallreduce.arguments import truth
-from gqallreduce.communicator import require_intracommunicator
 from gqallreduce.errors import Error
-from gqallreduce.home import home
+from gqallreduce.runtime.arguments import truth
 from gqallreduce.scheme import Scheme
+from gqallreduce.transport.communicator import require_intracommunicator
+from gqallreduce.transport.home import home
 
 OBJECTS_MOST = 64
 

@@ -9,15 +9,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from gqallreduce import _kernels, frame
-from gqallreduce.codec import NOT_FINITE, Codec
+from gqallreduce import _kernels
+from gqallreduce.backends.workspace import Workspace
+from gqallreduce.coding import frame
+from gqallreduce.coding.codec import NOT_FINITE, Codec
+from gqallreduce.coding.layout import Region, blocks, columns
+from gqallreduce.coding.selection import Parts, drained
 from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
-from gqallreduce.layout import Region, blocks, columns
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.rounding import usual_arithmetic
-from gqallreduce.selection import Parts, drained
-from gqallreduce.workspace import Workspace
 
 AUTO = "auto"
 _FORM = re.compile(

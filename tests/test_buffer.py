@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 SHAPES = [(), (1,), (5,), (0,), (3, 4), (1, 7), (7, 1), (2, 3, 4), (0, 3), (1, 1, 1), (4, 1, 5)]

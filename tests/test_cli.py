@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
-from gqallreduce import model
 from gqallreduce.cli import plan, quantities, schemes, tables
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling import model
 
 
 def run(module, *words):

@@ -7,7 +7,7 @@ import pytest
 from dlpacked import Tensor
 from reductions import DTYPES, LAYOUTS, placed
 
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gqallreduce import WireError, frame
-from gqallreduce.frame import Header
+from gqallreduce import WireError
+from gqallreduce.coding import frame
+from gqallreduce.coding.frame import Header
 
 headers = st.builds(
     Header,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemes import CODEC
 
-from gqallreduce import layout
-from gqallreduce.layout import LANE_BYTES, Grid, Region, blocks, columns, cut, lane_count, pieces
+from gqallreduce.coding import layout
+from gqallreduce.coding.layout import LANE_BYTES, Grid, Region, blocks, columns, cut, lane_count, pieces
 
 MANY = settings(max_examples=300, deadline=None)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gqallreduce.backends.processor import Host
+from gqallreduce.backends.workspace import Workspace
 from gqallreduce.hashing import checksum, hash64
-from gqallreduce.memory import Memory
-from gqallreduce.processor import Host
-from gqallreduce.workspace import Workspace
+from gqallreduce.runtime.memory import Memory
 
 HOST = Host()
 FORM = ((3,), "C", "float32")
@@ -125,7 +125,7 @@ def test_a_norm_of_a_step_that_was_undone_is_kept_too():
 
 def test_a_norm_that_is_not_kept_is_not_computed(monkeypatch):
     memory = Memory()
-    monkeypatch.setattr("gqallreduce.memory._sum_of_squares", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("gqallreduce.runtime.memory._sum_of_squares", lambda *_: pytest.fail("computed"))
     for value in range(5):
         call(memory, "w", value)
         gc.collect()

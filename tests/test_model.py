@@ -5,8 +5,9 @@ import pytest
 from schemes import RANKS, SCHEDULE_NAMES, TEXTS
 
 from gqallreduce import Scheme
-from gqallreduce.local import LocalAllreduce
-from gqallreduce.model import (
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.model import (
     DENSE,
     Profile,
     bytes_sent,
@@ -17,8 +18,7 @@ from gqallreduce.model import (
     predict_dense,
     work,
 )
-from gqallreduce.registry import SCHEDULES
-from gqallreduce.simulate import simulate
+from gqallreduce.scheduling.simulate import simulate
 
 RAW = Scheme.parse("raw").codec
 SIZES = (0, 1, 100, 10**4, 10**6, 10**8)

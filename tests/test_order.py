@@ -8,9 +8,9 @@ from dlpacked import Tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gqallreduce.buffer import Buffer
-from gqallreduce.layout import columns
-from gqallreduce.order import axes, c_index, in_memory, to_array, to_vector
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding.layout import columns
+from gqallreduce.coding.order import axes, c_index, in_memory, to_array, to_vector
 
 SHAPE = (2, 3, 4, 5)
 ORDERS = {",".join(map(str, each)): each for each in itertools.permutations(range(4))}

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gqallreduce.buffer import Buffer
-from gqallreduce.overlap import Runs, runs, share_a_byte
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.backends.overlap import Runs, runs, share_a_byte
 
 
 def test_overlap_is_partial_unless_it_is_the_same_or_none():

@@ -63,7 +63,7 @@ def test_setup_py_is_one_extension_in_a_few_lines():
 
 def kernel_sources():
     """What NVRTC needs at run time: the kernels for GPUs and, through a link, the headers of csrc."""
-    folder = ROOT / "gqallreduce" / "cuda"
+    folder = ROOT / "gqallreduce" / "backends" / "cuda"
     return [*folder.glob("*.cu"), *folder.glob("*.hpp"), *(folder / "gq").glob("*.hpp")]
 
 

@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 
 import gqallreduce as gq
-from gqallreduce import arithmetic, errors
+from gqallreduce import errors
+from gqallreduce.coding import arithmetic
 from gqallreduce.registry import CODECS
 
 WAYS = {

@@ -3,9 +3,9 @@
 import pytest
 from schemes import RANKS, SCHEDULE_NAMES
 
-from gqallreduce.program import DROPPED, RESULT, VALUE, Encoding, program
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.schedule import Encode, Recv, Send
+from gqallreduce.scheduling.program import DROPPED, RESULT, VALUE, Encoding, program
+from gqallreduce.scheduling.schedule import Encode, Recv, Send
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 every_size = pytest.mark.parametrize("size", RANKS)

@@ -10,9 +10,9 @@ from ranks import schemes
 
 import gqallreduce as gq
 from gqallreduce import _kernels
-from gqallreduce.local import LocalAllreduce
 from gqallreduce.registry import CODECS
 from gqallreduce.rounding import usual_arithmetic
+from gqallreduce.runtime.local import LocalAllreduce
 
 RANKS = 5  # of which four hold the same partial sum in recursive_doubling
 USUAL = _kernels.USUAL_FLOAT_CONTROL

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from schemes import PARTICULARS
 from simd import threads
 
-from gqallreduce.layout import Grid, Region
-from gqallreduce.selection import Parts, drained, select_largest
-from gqallreduce.workspace import Workspace
+from gqallreduce.backends.workspace import Workspace
+from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding.selection import Parts, drained, select_largest
 
 largest = PARTICULARS["adaptive"].largest
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from gqallreduce import waiting
+from gqallreduce.transport import waiting
 
 
 class Stop(BaseException):

@@ -7,14 +7,14 @@ it decodes to are compared with the host's, bit for bit.
 
 import numpy as np
 
+from gqallreduce.backends.cuda import runtime
+from gqallreduce.backends.cuda.device import Device
+from gqallreduce.backends.processor import Host
 from gqallreduce.cli import machine, plots
 from gqallreduce.cli.coder import Coder, interleaved, random_inputs, ring
 from gqallreduce.cli.report import size_text
-from gqallreduce.cuda import runtime
-from gqallreduce.cuda.device import Device
+from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.errors import WireError
-from gqallreduce.levels import LevelCodec
-from gqallreduce.processor import Host
 
 OPERATIONS = ("encode", "decode", "decode_add")
 BUFFERS = 7  # a ring each of inputs, sums, wires and two residuals; two for workspace, and room for what CuPy keeps

@@ -10,10 +10,10 @@ import time
 import numpy as np
 
 from gqallreduce import _kernels
+from gqallreduce.backends.processor import Host
 from gqallreduce.cli import machine, plots
 from gqallreduce.cli.coder import Coder, interleaved, random_inputs
 from gqallreduce.cli.report import size_text
-from gqallreduce.processor import Host
 
 
 class OnHost:

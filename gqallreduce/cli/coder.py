@@ -8,8 +8,8 @@ import numpy as np
 
 import gqallreduce as gq
 from gqallreduce import _kernels
-from gqallreduce.layout import Grid, Region, blocks
-from gqallreduce.selection import Parts, drained
+from gqallreduce.coding.layout import Grid, Region, blocks
+from gqallreduce.coding.selection import Parts, drained
 
 SPREAD = 0.4  # standard deviation of the data
 COLUMN = 4096

@@ -5,10 +5,10 @@ a segmentation fault. The exact ring stands for it: its messages go from GPU to 
 through page-locked memory piece by piece if not.
 """
 
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.backends.workspace import Workspace
 from gqallreduce.cli import dense
 from gqallreduce.cli.measure import Quantized
-from gqallreduce.workspace import Workspace
 
 EXACT = "ring/raw"
 

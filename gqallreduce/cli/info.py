@@ -6,8 +6,8 @@ import platform
 
 import gqallreduce
 from gqallreduce import _kernels
+from gqallreduce.backends.cuda import awareness, runtime
 from gqallreduce.cli import machine
-from gqallreduce.cuda import awareness, runtime
 from gqallreduce.errors import Error
 
 PACKAGES = ("numpy", "mpi4py", "cupy", "torch")

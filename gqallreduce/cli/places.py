@@ -1,10 +1,10 @@
 """Where the buffers lie that the allreduce benchmark sums: in the host's memory, or in that of a GPU per rank."""
 
+from gqallreduce.backends.cuda import awareness, runtime
+from gqallreduce.backends.cuda.device import Device
+from gqallreduce.backends.processor import Host
 from gqallreduce.cli import dense, dense_on_gpu, machine
-from gqallreduce.cuda import awareness, runtime
-from gqallreduce.cuda.device import Device
 from gqallreduce.errors import Error
-from gqallreduce.processor import Host
 
 
 def place_of(comm, device, cuda_aware=None):
@@ -41,7 +41,7 @@ class OnHost:
     """The host's memory.
 
     processor
-        computes there (gqallreduce/processor.py).
+        computes there (gqallreduce/backends/processor.py).
     cuda_aware
         may MPI be given this memory, if it is a GPU's?
     """

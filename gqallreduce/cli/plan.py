@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass, replace
 
 import gqallreduce as gq
-from gqallreduce import model
 from gqallreduce.cli.quantities import bandwidth, bytes_text, count, nbytes, seconds, seconds_text
 from gqallreduce.cli.tables import print_table
+from gqallreduce.scheduling import model
 
 COLUMNS = ("scheme", "time", "speed-up", "sent per rank", "rounds", "messages")
 ITEMSIZE = 4

@@ -7,8 +7,8 @@ entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). 
 
 from __future__ import annotations
 
-from gqallreduce.codec import Codec, Region, choice, integer, register
-from gqallreduce.layout import Grid
+from gqallreduce.coding.codec import Codec, Region, choice, integer, register
+from gqallreduce.coding.layout import Grid
 
 
 @register

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gqallreduce.buffer import FORMATS
-from gqallreduce.codec import register
-from gqallreduce.plain import ShortCodec
+from gqallreduce.coding.codec import register
+from gqallreduce.coding.dtypes import FORMATS
+from gqallreduce.coding.plain import ShortCodec
 
 
 @register

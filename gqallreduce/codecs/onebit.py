@@ -7,8 +7,8 @@ is none), then one bit per value, low bits first, 1 for >= 0; rounded up to a by
 from __future__ import annotations
 
 from gqallreduce import _kernels
-from gqallreduce.codec import FixedSizeCodec, Region, register
-from gqallreduce.layout import Grid
+from gqallreduce.coding.codec import FixedSizeCodec, Region, register
+from gqallreduce.coding.layout import Grid
 
 
 @register

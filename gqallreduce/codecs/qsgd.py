@@ -1,7 +1,8 @@
 """Uniform levels with stochastic rounding, per bucket.
 
-Wire: that of gqallreduce/levels.py. With a zero level, code c stands for (c - s)/s times the norm, s = 2^(bits-1) - 1
-(the last code is unused and reads as the one below it); without, for (2c - m)/m times the norm, m = 2^bits - 1.
+Wire: that of gqallreduce/coding/levels.py. With a zero level, code c stands for (c - s)/s times the norm,
+s = 2^(bits-1) - 1 (the last code is unused and reads as the one below it); without, for (2c - m)/m times the norm,
+m = 2^bits - 1.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from gqallreduce import _kernels
-from gqallreduce.codec import choice, integer, register
-from gqallreduce.levels import LevelCodec
+from gqallreduce.coding.codec import choice, integer, register
+from gqallreduce.coding.levels import LevelCodec
 
 
 @register

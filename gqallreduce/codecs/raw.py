@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce.codec import Codec, register
-from gqallreduce.plain import PlainCodec
+from gqallreduce.coding.codec import Codec, register
+from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.registry import CODECS
 
 

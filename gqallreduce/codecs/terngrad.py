@@ -1,16 +1,16 @@
 """Values rounded at random to -1, 0 or 1 times a scale; with a scale that all ranks share, sums travel as integers.
 
-Wire: that of gqallreduce/integers.py; the unit is the scale.
+Wire: that of gqallreduce/coding/integers.py; the unit is the scale.
 """
 
 from __future__ import annotations
 
 import math
 
-from gqallreduce import layout
-from gqallreduce.arithmetic import scale_of
-from gqallreduce.codec import choice, register
-from gqallreduce.integers import ANY_UNIT, IntegerCodec
+from gqallreduce.coding import layout
+from gqallreduce.coding.arithmetic import scale_of
+from gqallreduce.coding.codec import choice, register
+from gqallreduce.coding.integers import ANY_UNIT, IntegerCodec
 
 
 @register

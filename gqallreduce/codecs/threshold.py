@@ -1,14 +1,14 @@
 """Every value from a threshold on is sent as the threshold; sums of them travel as integers.
 
-Wire: that of gqallreduce/integers.py; the unit is tau.
+Wire: that of gqallreduce/coding/integers.py; the unit is tau.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce.codec import register
-from gqallreduce.integers import IntegerCodec
+from gqallreduce.coding.codec import register
+from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.rounding import usual_arithmetic
 
 

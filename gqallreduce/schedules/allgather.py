@@ -7,7 +7,7 @@ For few ranks or few bytes; a rank has room for the messages of all others, one 
 Cost: (P-1) alpha + n (P-1) beta + n P gamma.  Encodings per contribution: 1.
 """
 
-from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
 
 
 @register(

@@ -7,7 +7,7 @@ Destinations are staggered (rank + 1, rank + 2, ...), so that no two ranks send 
 Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n gamma.  Encodings per contribution: 2.
 """
 
-from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
 
 
 @register(

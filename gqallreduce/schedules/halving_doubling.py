@@ -9,7 +9,7 @@ Cost: (2 log2 p2 + 2) alpha + n (2 (p2-1)/p2 + 2) beta + 2 n gamma.  Encodings p
 and one more if folded.
 """
 
-from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
 
 
 @register(

@@ -8,7 +8,7 @@ Cost: (log2 p2 + 2) alpha + n (log2 p2 + 2) beta + n (log2 p2 + 1) gamma.  Encod
 and one more if folded.
 """
 
-from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
 
 
 @register(

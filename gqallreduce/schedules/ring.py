@@ -7,7 +7,7 @@ Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n (P-1)/P gamma.  Encodings per contribu
 A rank encodes another chunk at every hop, so that from hop 65535 on the number may stay: no random bits are used twice.
 """
 
-from gqallreduce.schedule import Encode, Recv, Send, Wire, alone, register
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
 
 _LAST_HOP = 2**16 - 1
 

@@ -8,10 +8,10 @@ import pytest
 from devices import needs_device
 from serial_runtime import SerialRuntime
 
+from gqallreduce.backends.cuda import needs, runtime
+from gqallreduce.backends.cuda.device import Device
 from gqallreduce.cli import codecs, codecs_on_gpu, report
 from gqallreduce.cli.coder import Coder
-from gqallreduce.cuda import needs, runtime
-from gqallreduce.cuda.device import Device
 from gqallreduce.scheme import Scheme
 
 FEW = ["qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef", "terngrad"]

@@ -7,8 +7,8 @@ import pytest
 from devices import needs_device
 from serial_runtime import SerialRuntime
 
+from gqallreduce.backends.cuda import runtime
 from gqallreduce.cli import machine, places
-from gqallreduce.cuda import runtime
 
 pytestmark = needs_device
 GPU = "serial 0"  # where SerialRuntime says that it is

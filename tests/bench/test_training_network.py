@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
 from gqallreduce.cli.training import optimizers
 from gqallreduce.cli.training.network import Network, cross_entropy
 from gqallreduce.cli.training.weights import Weight

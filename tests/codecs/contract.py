@@ -3,10 +3,10 @@
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.codec import NOT_FINITE
-from gqallreduce.layout import Grid, Region
-from gqallreduce.selection import Parts, drained
-from gqallreduce.workspace import Workspace
+from gqallreduce.backends.workspace import Workspace
+from gqallreduce.coding.codec import NOT_FINITE
+from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding.selection import Parts, drained
 
 GUARD = 67
 STREAM = _kernels.Stream(0x0123456789ABCDEF, 3, 5, 7)

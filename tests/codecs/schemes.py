@@ -7,7 +7,7 @@ contract, and, if the codec is unbiased, in `variance(codec, v)` and `spread(cod
 import importlib.util
 from pathlib import Path
 
-from gqallreduce.dtypes import FLOATS
+from gqallreduce.coding.dtypes import FLOATS
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheme import Scheme
 

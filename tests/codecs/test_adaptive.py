@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from contract import KINDS, cuts, decode, encode, formed, region, vector
 
-from gqallreduce import Scheme, selection
-from gqallreduce.layout import BLOCK, Grid, Region, columns
-from gqallreduce.selection import Parts, drained, select_largest
-from gqallreduce.workspace import Workspace
+from gqallreduce import Scheme
+from gqallreduce.backends.workspace import Workspace
+from gqallreduce.coding import selection
+from gqallreduce.coding.layout import BLOCK, Grid, Region, columns
+from gqallreduce.coding.selection import Parts, drained, select_largest
 
 VARIANTS = [
     "adaptive(pi=1)",

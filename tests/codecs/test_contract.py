@@ -24,8 +24,8 @@ from schemes import CODEC, PARTICULARS
 from simd import LEVELS, simd, threads
 
 from gqallreduce import WireError, _kernels
-from gqallreduce.codec import NOT_FINITE
-from gqallreduce.layout import Grid, Region
+from gqallreduce.coding.codec import NOT_FINITE
+from gqallreduce.coding.layout import Grid, Region
 
 every_codec = pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
 random_codecs = {name: codec for name, codec in CODEC.items() if not codec.deterministic}

@@ -11,7 +11,7 @@ import gqallreduce
 import gqallreduce.codecs
 import gqallreduce.schedules
 from gqallreduce import Scheme
-from gqallreduce.codec import PROMISES
+from gqallreduce.coding.codec import PROMISES
 from gqallreduce.registry import CODECS, SCHEDULES
 
 every_codec = pytest.mark.parametrize("name", sorted(CODECS))

@@ -8,7 +8,7 @@ from contract import KINDS, PLACES, cuts, decode, encode, formed, region, vector
 from plain import sum_rule
 
 from gqallreduce import Scheme
-from gqallreduce.layout import Grid, Region
+from gqallreduce.coding.layout import Grid, Region
 
 ONEBIT = Scheme.parse("onebit").codec
 

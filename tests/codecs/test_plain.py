@@ -7,8 +7,8 @@ from contract import KINDS, decode, encode, formed, region, vector
 from schemes import CODEC
 
 from gqallreduce import WireError
-from gqallreduce.layout import Grid
-from gqallreduce.plain import PlainCodec
+from gqallreduce.coding.layout import Grid
+from gqallreduce.coding.plain import PlainCodec
 
 PLAIN = {name: codec for name, codec in CODEC.items() if isinstance(codec, PlainCodec)}
 FORMATS = {"raw": np.float32, "raw on float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

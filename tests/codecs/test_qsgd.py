@@ -7,8 +7,8 @@ import pytest
 from contract import cuts, decode, encode, region, sampled, vector
 
 from gqallreduce import Scheme, _kernels
-from gqallreduce.codec import NOT_FINITE
-from gqallreduce.layout import Grid, Region
+from gqallreduce.coding.codec import NOT_FINITE
+from gqallreduce.coding.layout import Grid, Region
 
 VARIANTS = [
     "qsgd(bits=1, zero_level=False, bucket=7)",

@@ -5,7 +5,7 @@ import pytest
 from contract import encode, region, vector
 
 from gqallreduce import Scheme, WireError
-from gqallreduce.layout import Grid
+from gqallreduce.coding.layout import Grid
 
 VARIANTS = ["raw"]
 

@@ -5,8 +5,9 @@ import pytest
 from contract import bernstein, decode, encode, region, sampled, vector
 from plain import sum_rule
 
-from gqallreduce import Scheme, _kernels, frame
-from gqallreduce.layout import BLOCK, Grid, Region
+from gqallreduce import Scheme, _kernels
+from gqallreduce.coding import frame
+from gqallreduce.coding.layout import BLOCK, Grid, Region
 from gqallreduce.registry import CODECS
 
 VARIANTS = ["terngrad(clip=0)", "terngrad(clip=1.5, shared=False)", "terngrad(clip=None, shared=False)"]

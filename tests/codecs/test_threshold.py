@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from contract import decode, encode, region, same_bits, vector
 
-from gqallreduce import Scheme, frame
-from gqallreduce.layout import Grid
+from gqallreduce import Scheme
+from gqallreduce.coding import frame
+from gqallreduce.coding.layout import Grid
 
 VARIANTS = ["threshold(tau=0.02)", "threshold(tau=3)"]
 

@@ -25,8 +25,8 @@ from races import RacesRuntime, needs_thread_sanitizer
 from serial import SerialDevice
 from serial_runtime import OnSerialDevice, SerialRuntime
 
-from gqallreduce import dlpack
-from gqallreduce.cuda import runtime
+from gqallreduce.backends import dlpack
+from gqallreduce.backends.cuda import runtime
 
 CHOSEN = os.environ.get("GQALLREDUCE_TEST_DEVICE", "serial")
 KNOWN = ("serial", "copied", "races", "cuda", "sanitized")

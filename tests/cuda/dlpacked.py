@@ -2,7 +2,7 @@
 
 import ctypes
 
-from gqallreduce import dlpack
+from gqallreduce.backends import dlpack
 
 
 class Managed(ctypes.Structure):

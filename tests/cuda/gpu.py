@@ -2,7 +2,7 @@
 
 import pytest
 
-from gqallreduce.cuda import runtime
+from gqallreduce.backends.cuda import runtime
 from gqallreduce.errors import Error
 
 

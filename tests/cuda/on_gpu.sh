@@ -81,7 +81,7 @@ sanitize() {
 : >"$OUT/log"
 if ! "$PYTHON" - <<'END' 2>&1 | tee -a "$OUT/log"; then
 import sys
-from gqallreduce.cuda import runtime, sources
+from gqallreduce.backends.cuda import runtime, sources
 from gqallreduce.errors import Error
 try:
     device = runtime.CupyRuntime(0)

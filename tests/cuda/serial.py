@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import sources
-from gqallreduce.layout import Grid, Region
+from gqallreduce.backends.cuda import sources
+from gqallreduce.coding.layout import Grid, Region
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "build" / "serial"

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from plain import KINDS, floats, regions, same_bits
 from serial import shifted, status
 
-from gqallreduce import _kernels, layout
-from gqallreduce.cuda import adaptive as launches
-from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE, region_table
+from gqallreduce import _kernels
+from gqallreduce.backends.cuda import adaptive as launches
+from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE, region_table
+from gqallreduce.backends.workspace import Workspace
+from gqallreduce.coding import layout
+from gqallreduce.coding.layout import Grid, Piece, Region, Span
+from gqallreduce.coding.selection import Parts, drained, select_largest
 from gqallreduce.errors import WireError
-from gqallreduce.layout import Grid, Piece, Region, Span
-from gqallreduce.selection import Parts, drained, select_largest
-from gqallreduce.workspace import Workspace
 
 pytestmark = needs_device
 

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from gqallreduce import arithmetic
-from gqallreduce.cuda.arithmetic import Arithmetic
+from gqallreduce.backends.cuda.arithmetic import Arithmetic
+from gqallreduce.coding import arithmetic
 
 HOST_ONLY = {"scale_of"}  # of numbers that every processor gives to the host
 

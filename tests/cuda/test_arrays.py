@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from dlpacked import Tensor
 
-from gqallreduce.cuda import runtime
-from gqallreduce.cuda.arrays import ITEMSIZE, Located, located
+from gqallreduce.backends.cuda import runtime
+from gqallreduce.backends.cuda.arrays import ITEMSIZE, Located, located
 
 DEVICE_OF_POINTERS = 3
 

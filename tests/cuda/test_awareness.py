@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gqallreduce.cuda import awareness
+from gqallreduce.backends.cuda import awareness
 
 
 def mpich(supported: bool, error: int = 0):

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits
 from serial import shifted, status
 
-from gqallreduce import _kernels, arithmetic
-from gqallreduce.cuda import casts as launches
-from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
+from gqallreduce import _kernels
+from gqallreduce.backends.cuda import casts as launches
+from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE
+from gqallreduce.coding import arithmetic
 from gqallreduce.errors import WireError
 
 pytestmark = needs_device

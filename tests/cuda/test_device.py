@@ -6,16 +6,17 @@ import pytest
 from devices import OnDevice, make_runtime, needs_device, use_devices
 from serial_runtime import OnSerialDevice, SerialRuntime
 
-from gqallreduce import frame, local
-from gqallreduce.buffer import Buffer
-from gqallreduce.cuda import adaptive, runtime
-from gqallreduce.cuda.device import Device
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.backends.cuda import adaptive, runtime
+from gqallreduce.backends.cuda.device import Device
+from gqallreduce.backends.processor import Host
+from gqallreduce.coding import frame
+from gqallreduce.coding.layout import Grid, Region, Span
+from gqallreduce.coding.selection import Parts
 from gqallreduce.errors import Error, NonFiniteError, WireError
-from gqallreduce.layout import Grid, Region, Span
-from gqallreduce.local import LocalAllreduce
-from gqallreduce.processor import Host
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.selection import Parts
+from gqallreduce.runtime import local
+from gqallreduce.runtime.local import LocalAllreduce
 
 pytestmark = needs_device
 TEXTS = [

@@ -5,8 +5,8 @@ import pytest
 from devices import both_orders, launcher, needs_device
 from serial import shifted, status
 
-from gqallreduce import frame
-from gqallreduce.cuda import frames
+from gqallreduce.backends.cuda import frames
+from gqallreduce.coding import frame
 
 pytestmark = [needs_device, pytest.mark.races]
 SIZES = [0, 1, 15, 16, 17, 4095, 4096, 4097, 1 << 16, 300007]

@@ -11,11 +11,11 @@ from plain import KINDS, SIZES, floats, same_bits
 from serial import shifted, status
 
 from gqallreduce import _kernels
+from gqallreduce.backends.cuda import integers as launches
+from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.codecs.terngrad import TernGrad
-from gqallreduce.cuda import integers as launches
-from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
+from gqallreduce.coding.layout import BLOCK, Grid, Piece, Region, Span
 from gqallreduce.errors import WireError
-from gqallreduce.layout import BLOCK, Grid, Piece, Region, Span
 
 pytestmark = needs_device
 TILE = 4096

@@ -9,8 +9,8 @@ from plain import KINDS, SIZES, floats, same_bits
 from serial import on_device, region, shifted, status
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import levels as launches
-from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
+from gqallreduce.backends.cuda import levels as launches
+from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
 pytestmark = needs_device

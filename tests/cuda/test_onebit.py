@@ -9,8 +9,8 @@ from plain import KINDS, SIZES, floats, regions, same_bits
 from serial import region, shifted, status
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import onebit as launches
-from gqallreduce.cuda.launching import MALFORMED, NOT_FINITE
+from gqallreduce.backends.cuda import onebit as launches
+from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE
 from gqallreduce.errors import WireError
 
 pytestmark = needs_device

@@ -11,9 +11,9 @@ from gpu import needs_gpu
 from plain import floats, same_bits
 
 from gqallreduce import _kernels
-from gqallreduce.cuda import casts, needs, runtime
-from gqallreduce.cuda.arrays import ITEMSIZE, Located, located
-from gqallreduce.cuda.launching import NOT_FINITE
+from gqallreduce.backends.cuda import casts, needs, runtime
+from gqallreduce.backends.cuda.arrays import ITEMSIZE, Located, located
+from gqallreduce.backends.cuda.launching import NOT_FINITE
 from gqallreduce.errors import Error
 
 FORMATS = {"float16": 0, "bfloat16": 1, "float64": 2}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from nvrtc import compiled, needs_nvrtc
 
-from gqallreduce.cuda import sources
+from gqallreduce.backends.cuda import sources
 
 NOT_IEEE = r"\bfma\.|\.ftz|(?<!rcp)\.approx|div\.full"  # a division of 128-bit integers begins with rcp.approx
 every_family = pytest.mark.parametrize("family", sources.FAMILIES)

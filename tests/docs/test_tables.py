@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
-from gqallreduce import layout
+from gqallreduce.coding import layout
 from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.simulate import table
+from gqallreduce.scheduling.simulate import table
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -107,7 +107,7 @@ def test_the_constants_of_the_format_are_those_of_the_code():
 def test_the_header_of_the_frame_is_that_of_the_code():
     """Offsets and sizes of the page's table, field by field, against the docstring of frame.py."""
     page = re.findall(r"^\| (\d+) \| (\d+) \| ", (DOCS / "wire.md").read_text(), re.MULTILINE)
-    code = re.findall(r"^(\d+)  +(\d+)  ", (ROOT / "gqallreduce" / "frame.py").read_text(), re.MULTILINE)
+    code = re.findall(r"^(\d+)  +(\d+)  ", (ROOT / "gqallreduce" / "coding" / "frame.py").read_text(), re.MULTILINE)
     assert page == code
 
 

@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from schemes import CODEC, TEXTS
 
-from gqallreduce import Scheme, WireError, frame
-from gqallreduce.layout import Grid, Region
-from gqallreduce.plain import PlainCodec
+from gqallreduce import Scheme, WireError
+from gqallreduce.coding import frame
+from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding.plain import PlainCodec
 
 every_codec = pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
 every_text = pytest.mark.parametrize("text", TEXTS)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
-from gqallreduce.buffer import Buffer
-from gqallreduce.local import LocalAllreduce
-from gqallreduce.order import to_array, to_vector
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding.order import to_array, to_vector
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.local import LocalAllreduce
 
 TIMEOUT = 20  # long enough for a crowded machine
 
@@ -36,7 +36,7 @@ def pairs(*feedback):
 
 
 def inputs(size, shape, dtype="float32", order="C", step=0):
-    """One array per rank, the same list on every rank; order as in gqallreduce/order.py."""
+    """One array per rank, the same list on every rank; order as in gqallreduce/coding/order.py."""
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
     draws = [np.random.default_rng([rank, step]).standard_normal(shape) for rank in range(size)]

@@ -5,10 +5,11 @@ import pytest
 from ranks import TIMEOUT, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import frame, model
-from gqallreduce.agreement import FIELDS
-from gqallreduce.order import to_array
+from gqallreduce.coding import frame
+from gqallreduce.coding.order import to_array
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.scheduling import model
+from gqallreduce.transport.agreement import FIELDS
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SCHEME = "qsgd(bits=4)/ef"

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 from mpi4py import MPI
 
-from gqallreduce.cuda import awareness
+from gqallreduce.backends.cuda import awareness
 
 
 @pytest.mark.mpi(min_size=1)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from devices import ON_GPU, OnDevice, needs_device, use_devices
 
+from gqallreduce.backends.cuda import needs, runtime
+from gqallreduce.backends.cuda.awareness import mpi_is_cuda_aware
 from gqallreduce.cli import bench, dense, dense_on_gpu, measure, places, report
-from gqallreduce.cuda import needs, runtime
-from gqallreduce.cuda.awareness import mpi_is_cuda_aware
 from gqallreduce.errors import Error
 
 pytestmark = [pytest.mark.mpi, needs_device]

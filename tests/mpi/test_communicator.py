@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT
 
 import gqallreduce as gq
-from gqallreduce.communicator import require_intracommunicator
+from gqallreduce.transport.communicator import require_intracommunicator
 
 pytestmark = pytest.mark.mpi
 USES = {

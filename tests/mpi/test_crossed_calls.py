@@ -9,8 +9,8 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import model
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi(min_size=2)
 LARGE, SMALL = 700_000, 50

@@ -6,7 +6,7 @@ from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import model
+from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZES = [(50, 50), (50, 700_000), (700_000, 50), (700_000, 700_001)]

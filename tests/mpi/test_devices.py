@@ -9,8 +9,8 @@ from devices import ON_GPU, OnDevice, needs_device, use_devices
 from ranks import TIMEOUT, Oracle, bytes_of, everywhere, inputs, pairs, schemes
 
 import gqallreduce as gq
-from gqallreduce.cuda import runtime
-from gqallreduce.cuda.awareness import mpi_is_cuda_aware
+from gqallreduce.backends.cuda import runtime
+from gqallreduce.backends.cuda.awareness import mpi_is_cuda_aware
 
 pytestmark = [pytest.mark.mpi, needs_device]
 SHAPE = (21, 60)

@@ -7,7 +7,7 @@ import pytest
 from ranks import TIMEOUT, Oracle, bytes_of, inputs, pairs
 
 import gqallreduce as gq
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
 
 pytestmark = pytest.mark.mpi
 

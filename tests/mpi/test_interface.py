@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import agreement as module
+from gqallreduce.transport import agreement as module
 
 pytestmark = pytest.mark.mpi
 

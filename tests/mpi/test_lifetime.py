@@ -9,7 +9,9 @@ from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
-from gqallreduce import function, kinds, waiting
+from gqallreduce import function
+from gqallreduce.runtime import kinds
+from gqallreduce.transport import waiting
 
 pytestmark = pytest.mark.mpi
 

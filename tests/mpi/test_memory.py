@@ -9,9 +9,9 @@ import pytest
 from ranks import TIMEOUT, inputs
 
 import gqallreduce as gq
-from gqallreduce import model
 from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.waiting import abandoned
+from gqallreduce.scheduling import model
+from gqallreduce.transport.waiting import abandoned
 
 pytestmark = pytest.mark.mpi
 MIB = 1 << 20

@@ -5,7 +5,8 @@ import pytest
 from ranks import TIMEOUT, Oracle, bytes_of, errors, everywhere, inputs, pairs, seen
 
 import gqallreduce as gq
-from gqallreduce import layout, model
+from gqallreduce.coding import layout
+from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi
 SHAPE = (12, 60)

@@ -5,8 +5,9 @@ import pytest
 from ranks import TIMEOUT, Oracle, bytes_of, inputs, pairs, schemes, seen
 
 import gqallreduce as gq
-from gqallreduce import engine, layout
+from gqallreduce.coding import layout
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.transport import engine
 
 pytestmark = pytest.mark.mpi
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
@@ -141,7 +142,7 @@ def test_large_messages_through_a_narrow_window(comm, schedule, monkeypatch):
 
 @pytest.mark.parametrize("scheme", pairs(True))
 def test_one_lane_at_a_time_changes_no_bit(comm, scheme, short_lanes, monkeypatch):
-    from gqallreduce import worker
+    from gqallreduce.runtime import worker
 
     monkeypatch.setattr(worker, "LIVE_LEAST", 1)
     monkeypatch.setattr(worker, "LIVE_SHARE", 0)

@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, residual_of
 
 import gqallreduce as gq
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
 
 pytestmark = pytest.mark.mpi
 

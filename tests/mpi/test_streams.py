@@ -6,7 +6,7 @@ from ranks import TIMEOUT, bytes_of
 
 import gqallreduce as gq
 from gqallreduce.hashing import hash64
-from gqallreduce.home import home
+from gqallreduce.transport.home import home
 
 SCHEME = "direct/qsgd(bits=2, bucket=512)"
 pytestmark = pytest.mark.mpi

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.schedule import Encode, Recv, Schedule, Send, Wire, alone
-from gqallreduce.simulate import check
+from gqallreduce.scheduling.schedule import Encode, Recv, Schedule, Send, Wire, alone
+from gqallreduce.scheduling.simulate import check
 
 
 def planted(name: str, change) -> Schedule:

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.schedule import Encode, Recv, Send, Wire
-from gqallreduce.simulate import Outcome, check, simulate, table
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
+from gqallreduce.scheduling.simulate import Outcome, check, simulate, table
 
 ALL_RANKS = range(1, 34)
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gqallreduce import WireError, _kernels
-from gqallreduce.codec import NOT_FINITE, Codec
-from gqallreduce.layout import Grid
+from gqallreduce.coding.codec import NOT_FINITE, Codec
+from gqallreduce.coding.layout import Grid
 from gqallreduce.registry import CODECS
 
 

@@ -6,13 +6,13 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 
-from gqallreduce import layout
-from gqallreduce.buffer import Buffer
-from gqallreduce.layout import columns
-from gqallreduce.local import LocalAllreduce
-from gqallreduce.order import to_array, to_vector
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding import layout
+from gqallreduce.coding.layout import columns
+from gqallreduce.coding.order import to_array, to_vector
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.simulate import simulate
+from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.simulate import simulate
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LAYOUTS = ("C", "F", "C with gaps", "F with gaps")

@@ -8,10 +8,11 @@ from contract import cuts
 from reductions import arrays, copies
 from schemes import PARTICULARS, SCHEDULE_NAMES, TEXTS
 
-from gqallreduce import Scheme, frame
-from gqallreduce import local as local_module
-from gqallreduce.layout import Region
-from gqallreduce.local import LocalAllreduce
+from gqallreduce import Scheme
+from gqallreduce.coding import frame
+from gqallreduce.coding.layout import Region
+from gqallreduce.runtime import local as local_module
+from gqallreduce.runtime.local import LocalAllreduce
 
 UNBIASED = [text for text in TEXTS if Scheme.parse(text).codec.unbiased and not Scheme.parse(text).codec.deterministic]
 FAILURE = 1e-9

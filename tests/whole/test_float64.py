@@ -5,8 +5,8 @@ import pytest
 from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
 from schemes import SCHEDULE_NAMES, TEXTS
 
-from gqallreduce.buffer import Buffer
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.runtime.local import LocalAllreduce
 
 TINY = 2.0**-150  # half of float32's smallest number
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)

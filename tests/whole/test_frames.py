@@ -5,13 +5,14 @@ import pytest
 from reductions import arrays, copies, residuals
 from schemes import SCHEDULE_NAMES, TEXTS
 
-from gqallreduce import WireError, frame
-from gqallreduce import local as local_module
-from gqallreduce.buffer import Buffer
-from gqallreduce.local import LocalAllreduce
-from gqallreduce.message import ForeignFrame
+from gqallreduce import WireError
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding import frame
+from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.schedule import Send
+from gqallreduce.runtime import local as local_module
+from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.schedule import Send
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 every_text = pytest.mark.parametrize("text", TEXTS)

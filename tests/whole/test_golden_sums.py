@@ -14,8 +14,8 @@ import pytest
 from golden import values
 
 from gqallreduce.hashing import checksum
-from gqallreduce.local import LocalAllreduce
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheme import Scheme
 
 FILE = Path(__file__).resolve().parent.parent / "golden" / "sums.txt"

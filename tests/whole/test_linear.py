@@ -7,9 +7,9 @@ from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
 from schemes import PARTICULARS, RANKS, SCHEDULE_NAMES
 
 from gqallreduce import NonFiniteError, _kernels
-from gqallreduce.buffer import Buffer
+from gqallreduce.backends.buffer import Buffer
 from gqallreduce.hashing import hash64
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 

@@ -9,8 +9,9 @@ import pytest
 from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, same_everywhere
 from schemes import SCHEDULE_NAMES, TEXTS
 
-from gqallreduce import NonFiniteError, layout
-from gqallreduce.local import LocalAllreduce
+from gqallreduce import NonFiniteError
+from gqallreduce.coding import layout
+from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 every_codec = pytest.mark.parametrize("text", [*TEXTS, "noisy"])

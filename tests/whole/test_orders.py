@@ -6,7 +6,7 @@ from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, 
 from schemes import SCHEDULE_NAMES, TEXTS
 
 from gqallreduce import NonFiniteError
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.runtime.local import LocalAllreduce
 
 SHAPE, CHANNELS_LAST = (6, 8, 5, 7), "0,2,3,1"
 IN_MEMORY = (6, 5, 7, 8)  # the extents of SHAPE as they lie in memory

@@ -9,9 +9,9 @@ from reductions import DTYPES, LAYOUTS, arrays, copies, in_printed_order, nothin
 from schemes import RANKS, SCHEDULE_NAMES, TEXTS, sizes
 from simd import LEVELS, simd, threads
 
-from gqallreduce import layout
-from gqallreduce.buffer import Buffer
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding import layout
+from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 every_codec = pytest.mark.parametrize("text", [*TEXTS, "noisy"])

@@ -6,8 +6,8 @@ from reductions import arrays, copies
 from schemes import RANKS, SCHEDULE_NAMES, TEXTS
 from simd import LEVELS, simd, threads
 
-from gqallreduce import layout
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.coding import layout
+from gqallreduce.runtime.local import LocalAllreduce
 
 CLIP = 1.5
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gqallreduce.layout import Region
-from gqallreduce.local import LocalAllreduce
+from gqallreduce.coding.layout import Region
+from gqallreduce.runtime.local import LocalAllreduce
 
 
 def outcome(text, size):

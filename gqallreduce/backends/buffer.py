@@ -1,0 +1,228 @@
+"""A caller's array as one vector in memory order: what may be reduced, and how its elements are reached.
+
+Taken are float32, float64, float16 and bfloat16 arrays of any shape, in any order of axes that leaves no gaps in
+memory, or with gaps at one place (a leading dimension): NumPy arrays, and whatever has DLPack, `__array_interface__`,
+`__cuda_array_interface__` or a buffer, in host memory or in that of a CUDA device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gqallreduce.backends import dlpack
+from gqallreduce.backends.cuda.arrays import located
+from gqallreduce.backends.cuda.runtime import runtime
+from gqallreduce.backends.overlap import runs, share_a_byte
+from gqallreduce.coding import arithmetic
+from gqallreduce.coding.dtypes import FLOATS, FORMATS, name_of, require_float
+from gqallreduce.coding.order import c_index, in_memory, to_array
+
+_NAMES = {np.dtype(name): name for name in FLOATS if name != "bfloat16"}  # `dtype.name` is slow
+
+
+def as_array(value) -> tuple[np.ndarray, str]:
+    """(array that shares the value's memory, dtype name); bfloat16 memory is seen as uint16. TypeError if unfit."""
+    if type(value) is not np.ndarray:
+        value = _memory_of(value)
+        if isinstance(value, tuple):
+            return value
+    name = _NAMES.get(value.dtype) or require_float(name_of(value.dtype))
+    return (value.view(np.uint16) if name == "bfloat16" else value), name
+
+
+def _memory_of(value):
+    """The array, as plain NumPy or as `as_array` gives it, of what is no plain NumPy array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("got a masked array, expected one without a mask: pass array.filled(0)")
+    if isinstance(value, np.generic):
+        raise TypeError(
+            f"got a NumPy scalar ({name_of(value.dtype)}), of which only a copy could be summed; expected an array: "
+            "np.array(value) has 0 dimensions"
+        )
+    return np.asarray(value) if isinstance(value, np.ndarray) else _foreign(value)  # slices of a matrix are matrices
+
+
+def _foreign(value):
+    """By the first protocol that gives the value's own memory."""
+    refused = None
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        try:
+            return dlpack.view(value)
+        except (BufferError, RuntimeError) as problem:  # read-only arrays of before DLPack 1.0, for some
+            refused = dlpack.refusal(value, problem)
+    array = _by_interface(value)
+    if array is None:
+        try:
+            array = np.asarray(memoryview(value))
+        except (TypeError, ValueError, BufferError):
+            raise refused or TypeError(
+                f"got {type(value).__name__}, expected an array: NumPy, or with DLPack, a pointer in "
+                "__array_interface__, or a buffer; np.array(value) makes one"
+            ) from None
+    if dlpack.is_immutable(value):
+        array.flags.writeable = False
+    return array
+
+
+def _by_interface(value) -> np.ndarray | None:
+    """None where `__array_interface__` has no pointer: a bytes object there is a copy."""
+    interface = getattr(value, "__array_interface__", None)
+    if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+        return None
+    if interface.get("mask") is not None:
+        raise TypeError(f"got a {type(value).__name__} with a mask, expected an array without")
+    return np.asarray(_Interface(value, interface))
+
+
+class _Interface:
+    """Keeps alive what owns the memory; NumPy asks the owner itself for a buffer first."""
+
+    def __init__(self, owner, interface: dict):
+        self.owner, self.__array_interface__ = owner, interface
+
+
+class Buffer:
+    """An array as a vector.
+
+    shape, order, dtype
+        what ranks must agree on; order as in order.py: "C", "F", or the axes.
+    located
+        None, or where in GPU memory it is (cuda/arrays.py).
+    array
+        the memory as an array of the processor's; bfloat16 is seen as uint16.
+    flat
+        the vector as a float32 or float64 array that shares memory, or None (16 bits, or gaps).
+    arithmetic
+        the operations by which elements are loaded and stored: the host's, until somebody sets a device's.
+    """
+
+    __slots__ = (
+        "_memory", "arithmetic", "array", "dtype", "flat", "located", "order", "owner", "readonly", "shape", "size",
+    )  # fmt: skip
+
+    def __init__(self, value):
+        self.owner, self.arithmetic = value, arithmetic
+        self.located = None if isinstance(value, np.ndarray) else located(value)
+        if self.located is None:
+            self.array, self.dtype = as_array(value)
+            self.readonly = not self.array.flags.writeable
+        else:
+            self.array, self.dtype, self.readonly = _view(self.located), self.located.dtype, self.located.readonly
+        self._see_as_vector()
+
+    def copied_to_host(self, processor) -> Buffer:
+        """A buffer of the same form and content in host memory, without gaps."""
+        made = Buffer.__new__(Buffer)
+        vector = processor.on_host(self.arithmetic.contiguous(self._memory)).reshape(-1)
+        made.owner = made.array = to_array(vector, self.shape, self.order)
+        made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
+        made._see_as_vector()
+        return made
+
+    def copy_from_host(self, processor, other: Buffer) -> None:
+        """Take over what `copied_to_host` gave, after a change."""
+        self.arithmetic.copy(self._memory, processor.adopt(other._memory).reshape(self._memory.shape))
+
+    @classmethod
+    def of_vector(cls, vector, processor) -> Buffer:
+        """A float32 vector in a processor's memory."""
+        made = cls.__new__(cls)
+        made.owner = made.array = vector
+        made.dtype, made.readonly, made.located, made.arithmetic = "float32", False, None, processor.arithmetic
+        made._see_as_vector()
+        return made
+
+    def _see_as_vector(self) -> None:
+        self.shape, self.size = self.array.shape, self.array.size
+        flags = self.array.flags
+        if flags.c_contiguous:
+            self.order, self._memory = "C", self.array.reshape(-1)
+        elif flags.f_contiguous:
+            self.order, self._memory = "F", self.array.reshape(-1, order="F")
+        else:
+            self.order, form, strides = in_memory(self.shape, self.array.strides, self.array.itemsize)
+            if self.located is None:
+                self._memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
+            else:
+                self._memory = _view(self.located._replace(shape=form, strides=strides, owner=(self.located.owner,)))
+        plain = self._memory.ndim == 1 and self.dtype in ("float32", "float64")
+        self.flat = self._memory if plain else None
+
+    @property
+    def device(self) -> str:
+        """In words, where it is."""
+        return "in host memory" if self.located is None else f"on CUDA device {self.located.device}"
+
+    @property
+    def form(self) -> tuple:
+        """(shape, order, dtype): what one key has from call to call."""
+        return self.shape, self.order, self.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of its elements, gaps not counted."""
+        return self.size * self._memory.dtype.itemsize
+
+    def require_writable(self, name: str) -> None:
+        if self.readonly:
+            hint = "; pass out=" if name == "buf" else ""
+            raise ValueError(f"{name} is read-only{hint}")
+
+    def load(self, start: int, stop: int, y: np.ndarray) -> None:
+        """y := elements [start, stop), as y's dtype. A float64 beyond float32 becomes an infinity."""
+        for at, piece in self._segments(start, stop):
+            part = y[at : at + piece.size]
+            if self.dtype == y.dtype.name:
+                self.arithmetic.copy(part.reshape(piece.shape), piece)
+            else:
+                self.arithmetic.widen(self.arithmetic.contiguous(piece), part, FORMATS[self.dtype])
+
+    def store(self, start: int, stop: int, y: np.ndarray) -> bool | None:
+        """Elements [start, stop) := y, rounded to nearest even; True if a result is not finite, None as arithmetic."""
+        found = [self._store(piece, y[at : at + piece.size]) for at, piece in self._segments(start, stop)]
+        return None if None in found else any(found)
+
+    def _store(self, piece, part) -> bool | None:
+        if self.dtype == part.dtype.name:
+            self.arithmetic.copy(piece, part.reshape(piece.shape))
+            return self.arithmetic.not_finite(part)
+        if piece.flags.c_contiguous:
+            return self.arithmetic.narrow(part, piece, FORMATS[self.dtype])
+        whole = self.arithmetic.contiguous(piece)
+        flawed = self.arithmetic.narrow(part, whole, FORMATS[self.dtype])
+        self.arithmetic.copy(piece, whole)
+        return flawed
+
+    def _segments(self, start: int, stop: int):
+        """(offset, view) pairs that cover [start, stop): one, or with gaps a partial run, whole runs, a partial run."""
+        if self._memory.ndim == 1:
+            yield 0, self._memory[start:stop]
+            return
+        run = self._memory.shape[1]
+        at = start
+        while at < stop:
+            row, inside = divmod(at, run)
+            if inside or stop - at < run:
+                end = min(stop, (row + 1) * run)
+                yield at - start, self._memory[row, inside : inside + end - at]
+            else:
+                end = stop // run * run
+                yield at - start, self._memory[row : end // run]
+            at = end
+
+    def c_index(self, positions) -> int:
+        """The least C-order index of positions in memory order."""
+        return c_index(positions, self.shape, self.order)
+
+    def overlaps_partly(self, other: Buffer) -> bool:
+        """Do the two share memory without being the same?"""
+        if self.size == 0 or other.size == 0:
+            return False
+        mine, others = runs(self._memory), runs(other._memory)
+        if (mine, self.shape, self.order, self.dtype) == (others, other.shape, other.order, other.dtype):
+            return False
+        return share_a_byte(mine, others)
+
+
+def _view(located):
+    return runtime(located.device).view(located)

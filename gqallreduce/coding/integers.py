@@ -1,0 +1,92 @@
+"""The linear codecs: own values become whole multiples of a unit, once, and sums travel as those integers, exactly.
+
+Wire, per region: the unit (float32), the sizes of all tiles in bytes (uint16), then the tiles, of 4096 integers each. A
+tile's first byte says whether all are zero, or each has a code of the width that the largest needs, or only those that
+are not zero have one, after the gaps between them. A subclass says what the unit is, and how a value becomes a multiple
+of it: by threshold, or `ternary` at random.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gqallreduce import _kernels
+from gqallreduce.coding.codec import Codec, Region
+from gqallreduce.coding.layout import Grid
+
+ANY_UNIT = -1.0
+
+
+@dataclass(frozen=True)
+class IntegerCodec(Codec):
+    """Sums of up to `terms` multiples of `unit`: what `bind` and `agreed` add to the options.
+
+    unit
+        float32 that all ranks share; ANY_UNIT where each message has its own.
+    """
+
+    terms: int = field(default=1, init=False, repr=False, compare=False)
+    unit: float = field(default=ANY_UNIT, init=False, repr=False, compare=False)
+
+    ternary: ClassVar[bool]
+
+    def knowing(self, **known) -> IntegerCodec:
+        """A copy that knows the terms, or the unit."""
+        made = copy.copy(self)
+        for name, value in known.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    def bind(self, dtype: str, terms: int = 1) -> Codec:
+        return self.knowing(terms=terms) if self.lifts else self
+
+    def grid(self, columns: Grid) -> Grid:
+        return Grid(1)
+
+    def nbytes_bound(self, regions: list[Region]) -> int:
+        return sum(_kernels.integers_bound(region.size, self.terms) for region in regions)
+
+    def unit_of(self, x, owed, region: Region):
+        """The unit of a message of these own values; not finite if a value is not."""
+        return self.unit
+
+    def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
+        unit = self.unit_of(x, owed, region)
+        return self.arithmetic.integers_encode_own(x, owed, owing, wire, unit, self.ternary, region, stream)
+
+    def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, False, region, scale)
+
+    def decode_add(self, wire, y, region: Region) -> int:
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, False, region, add=True)
+
+    @property
+    def sums(self):
+        return Sums(self.unit, self.terms, self.arithmetic) if self.lifts else self
+
+    def lift(self, x, owed, owing, y, region: Region, stream) -> bool:
+        return self.arithmetic.integers_lift(x, owed, owing, y, self.unit, self.ternary, region, stream)
+
+    def lower(self, y) -> bool:
+        return self.arithmetic.scale(y, self.unit)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The codec of partial sums: integers in float32, to bytes and back without loss, so that nothing is owed."""
+
+    unit: float
+    terms: int
+    arithmetic: object
+
+    def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
+        """NOT_FINITE if a sum times the unit leaves float32."""
+        return self.arithmetic.integers_encode(x, wire, self.unit, self.terms, region)
+
+    def decode(self, wire, y, region: Region) -> int:
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, True, region)
+
+    def decode_add(self, wire, y, region: Region) -> int:
+        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, True, region, add=True)

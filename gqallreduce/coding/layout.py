@@ -1,0 +1,180 @@
+"""Where the vector is cut: columns, chunks, lanes, blocks.  A pure function of shape, order, dtype, P and scheme.
+
+A buffer is seen as one vector in memory order. *Units* (columns or buckets) lie on a grid over it. It is cut into
+lanes x chunks *pieces*, between units if there are enough of them, else anywhere; lanes are segments of the vector that
+run the same schedule side by side. A piece is encoded *block* by block, so that no kernel call takes long.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gqallreduce.coding.order import axes
+
+COLUMN_LEAST = 32
+COLUMN_MOST = 32767
+COLUMN_FLAT = 4096
+BLOCK = 1 << 18
+LANE_BYTES = 128 << 10
+LANES_MOST = 8
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Runs of `run` elements, each cut into `parts` nearly equal units; a last, shorter run is cut by its end alone."""
+
+    run: int
+    parts: int = 1
+
+    def boundary(self, unit: int) -> int:
+        """First element of a unit."""
+        whole, part = divmod(unit, self.parts)
+        return whole * self.run + part * self.run // self.parts
+
+    def unit(self, element: int) -> int:
+        """The unit that holds an element."""
+        whole, inside = divmod(element, self.run)
+        return whole * self.parts + ((inside + 1) * self.parts - 1) // self.run
+
+    def count(self, start: int, size: int) -> int:
+        """Units, whole or cut off, in `size` elements from `start` on."""
+        return self.unit(start + size - 1) - self.unit(start) + 1 if size else 0
+
+    def tallest(self) -> int:
+        return -(-self.run // self.parts)
+
+
+class Region(NamedTuple):
+    """`size` elements of a flattened vector of `total` elements, from element `start` on."""
+
+    start: int
+    size: int
+    grid: Grid
+    total: int
+
+    STREAM_LEAST = 1 << 21  # no part of the format
+
+    @property
+    def units(self) -> int:
+        return self.grid.count(self.start, self.size)
+
+    @property
+    def streams(self) -> bool:
+        """Is the vector so long that what is written here has left the caches by the time it is read again?
+
+        At 8 MiB an array and the others of a call, several ranks of a machine together, fill a last-level cache.
+        """
+        return self.total >= self.STREAM_LEAST
+
+    @property
+    def geometry(self) -> tuple[int, int, int]:
+        """(start, run, parts), as the kernels take it."""
+        return self.start, self.grid.run, self.grid.parts
+
+
+class Span:
+    """Consecutive regions of a vector, at least one, worked on in one go: to a device a large launch is as dear as a
+    small one. In the wire each region keeps its own message, one after the other.
+
+    units
+        of all regions; one that is cut between regions counts in each.
+    tables
+        what a device keeps of the span, by name.
+    """
+
+    __slots__ = ("grid", "regions", "size", "start", "tables", "total", "units")
+
+    def __init__(self, regions: list[Region]):
+        first, last = regions[0], regions[-1]
+        self.regions, self.tables = regions, {}
+        self.start, self.size = first.start, last.start + last.size - first.start
+        self.grid, self.total = first.grid, first.total
+        self.units = sum(region.units for region in regions)
+
+    streams = Region.streams
+    STREAM_LEAST = Region.STREAM_LEAST
+    geometry = Region.geometry
+
+
+def columns(shape: tuple[int, ...], order: str) -> Grid:
+    """The columns of a buffer.
+
+    With two or more axes: the fastest-varying axis in memory, merged with the next ones until a column has at least 32
+    elements; a run over 32767 is cut into nearly equal parts. With fewer: runs of 4096.
+    """
+    if len(shape) < 2:
+        return Grid(COLUMN_FLAT)
+    run = 1
+    for axis in reversed(axes(len(shape), order)):
+        run *= shape[axis]
+        if run >= COLUMN_LEAST:
+            break
+    run = max(run, 1)
+    return Grid(run, -(-run // COLUMN_MOST))
+
+
+def cut(size: int, pieces: int, grid: Grid) -> list[int]:
+    """pieces + 1 boundaries of nearly equal pieces: between units if there are at least that many, else inside."""
+    units = grid.count(0, size)
+    if units < pieces:
+        return [piece * size // pieces for piece in range(pieces + 1)]
+    return [grid.boundary(piece * units // pieces) for piece in range(pieces)] + [size]
+
+
+def blocks(start: int, stop: int, grid: Grid) -> list[tuple[int, int]]:
+    """[start, stop) in blocks of at most BLOCK elements that end between units (a larger unit is a block)."""
+    found = []
+    while start < stop:
+        end = min(start + BLOCK, stop)
+        if end < stop:
+            boundary = grid.boundary(grid.unit(end))
+            end = boundary if boundary > start else min(grid.boundary(grid.unit(end) + 1), stop)
+        found.append((start, end))
+        start = end
+    return found
+
+
+class Piece:
+    """One chunk of one lane: elements [start, stop) of the vector, in regions (blocks).
+
+    extents
+        what is encoded at once: region after region, or all as one Span.
+    """
+
+    __slots__ = ("bound", "extents", "first", "regions", "start", "stop")
+
+    def __init__(self, start: int, stop: int, grid: Grid, total: int):
+        self.start, self.stop = start, stop
+        self.regions = [Region(begin, end - begin, grid, total) for begin, end in blocks(start, stop, grid)]
+        self.extents = self.regions
+        self.bound = self.first = 0  # most bytes of its message; number of its first region in the vector
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    def share(self, index: int, of: int) -> tuple[int, int]:
+        """[begin, end) of the index-th of `of` nearly equal slices."""
+        return self.start + index * self.size // of, self.start + (index + 1) * self.size // of
+
+
+def lane_count(size: int, chunks: int, grid: Grid, nbytes_bound) -> int:
+    """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake."""
+    largest = -(-size // chunks)
+    wanted = nbytes_bound([Region(0, largest, grid, size)]) // LANE_BYTES
+    fitting = max(grid.count(0, size), chunks) // chunks
+    return max(1, min(wanted, LANES_MOST, fitting))
+
+
+def pieces(size: int, chunks: int, grid: Grid, nbytes_bound) -> list[list[Piece]]:
+    """pieces[lane][chunk] of a vector; `nbytes_bound(regions)` is the codec's."""
+    lanes = lane_count(size, chunks, grid, nbytes_bound)
+    bounds = cut(size, lanes * chunks, grid)
+    flat = [Piece(start, stop, grid, size) for start, stop in itertools.pairwise(bounds)]
+    first = 0
+    for piece in flat:
+        piece.bound, piece.first = nbytes_bound(piece.regions), first
+        first += len(piece.regions)
+    return [flat[lane * chunks : (lane + 1) * chunks] for lane in range(lanes)]

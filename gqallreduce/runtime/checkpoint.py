@@ -1,0 +1,95 @@
+"""State between steps as a dict of arrays and plain values, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gqallreduce.coding.dtypes import FLOATS
+from gqallreduce.coding.order import to_vector
+from gqallreduce.runtime.arguments import integer
+from gqallreduce.runtime.memory import Memory, State
+
+VERSION = 1
+
+
+def save(allreduce) -> dict:
+    """What `Allreduce.state_dict` returns: residuals as copies in their buffers' shapes, and step counters."""
+    keys = {}
+    for key, state in allreduce.memory.states.items():
+        keys[key] = {"step": state.step}
+        if state.form is not None:
+            keys[key].update(zip(("shape", "order", "dtype"), state.form, strict=True))
+        if state.residual is not None:
+            keys[key]["residual"] = state.processor.on_host(allreduce.residual(key))
+    return {
+        "version": VERSION,
+        "scheme": allreduce.scheme.resolved(),
+        "size": allreduce.size,
+        "rank": allreduce.rank,
+        "seed": allreduce.seed,
+        "keys": keys,
+    }
+
+
+def load(allreduce, state: dict, processor) -> None:
+    """Check all of `state` first, then take it over at once. ValueError says what does not fit."""
+    if not isinstance(state, dict):
+        raise ValueError(f"got {type(state).__name__}, expected the dict that state_dict() gave on this rank")
+    mine = {
+        "version": VERSION,
+        "scheme": allreduce.scheme.resolved(),
+        "size": allreduce.size,
+        "rank": allreduce.rank,
+    }
+    for name, expected in mine.items():
+        found = state.get(name)
+        if not isinstance(found, (str, int, np.integer)) or found != expected:
+            raise ValueError(f"state has {name} {found!r}, expected {expected!r}")
+    seed = _integer("seed", state.get("seed"))
+    keys = state.get("keys")
+    if not isinstance(keys, dict):
+        raise ValueError(f"state has keys of type {type(keys).__name__}, expected a dict of keys")
+    feedback = allreduce.scheme.feedback
+    states = {key: _state(key, entry, feedback, processor) for key, entry in keys.items()}
+    allreduce.restore(seed, {key and str.__str__(key): state for key, state in states.items()})
+
+
+def _state(key, entry, feedback: bool, processor) -> State:
+    """The State of an entry; its residual shares no memory with it."""
+    if not isinstance(entry, dict) or not (key is None or isinstance(key, str)):
+        raise ValueError(f"key {key!r}: got {type(entry).__name__}, expected a string and its dict")
+    step = _integer(f"step of key {key!r}", entry.get("step"))
+    if step < 0:
+        raise ValueError(f"state has step {step} of key {key!r}, expected 0 or more")
+    if key is None:
+        return Memory.loaded(None, step, None, processor, key)
+    missing = {"shape", "order", "dtype", *(["residual"] if feedback else [])} - entry.keys()
+    if missing:
+        raise ValueError(f"key {key!r}: the state lacks {', '.join(sorted(missing))}")
+    if not isinstance(entry["shape"], (tuple, list)):
+        raise ValueError(f"key {key!r}: got shape {entry['shape']!r}, expected a tuple of integers")
+    form = tuple(_integer(f"shape of key {key!r}", each) for each in entry["shape"]), entry["order"], entry["dtype"]
+    if form[2] not in FLOATS:
+        raise ValueError(f"key {key!r}: got dtype {form[2]!r}, expected one of {', '.join(FLOATS)}")
+    if not isinstance(form[1], str):
+        raise ValueError(f"key {key!r}: got order {form[1]!r}, expected text such as 'C'")
+    return Memory.loaded(form, step, _residual(key, entry, form) if feedback else None, processor, key)
+
+
+def _residual(key, entry: dict, form: tuple) -> np.ndarray:
+    shape, order, _ = form
+    given = entry["residual"]
+    if isinstance(given, np.ma.MaskedArray) or np.asarray(given).dtype.kind != "f":
+        raise ValueError(f"key {key!r}: got a residual {type(given).__name__}, expected an array of float32")
+    with np.errstate(over="ignore"):
+        residual = np.asarray(given, np.float32)
+    if residual.shape != shape or not np.isfinite(residual).all():
+        raise ValueError(f"key {key!r}: residual of shape {residual.shape}, expected finite of {shape}")
+    return to_vector(residual, order).copy()
+
+
+def _integer(name: str, value) -> int:
+    try:
+        return integer(name, value)
+    except TypeError as error:
+        raise ValueError(f"state has {error}") from None

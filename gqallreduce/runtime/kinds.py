@@ -1,0 +1,157 @@
+"""What runs for a buffer, and why: which schedule and codec, or MPI's own allreduce. Workers are made once.
+
+Of the key None, which is bound to no shape, the last `SHAPES_MOST` shapes are remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gqallreduce.coding import frame
+from gqallreduce.hashing import hash64
+from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.worker import Worker
+from gqallreduce.scheduling import model
+from gqallreduce.scheme import AUTO, Scheme
+from gqallreduce.stats import Spent
+
+RAW = "/raw"
+EXACT = "ring/raw"
+SHAPES_MOST = 64
+
+
+@dataclass(slots=True)
+class Kind:
+    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by.
+
+    form
+        (choice, shape, order, dtype), by which Workers are known.
+    hashes
+        of what ranks compare.
+    """
+
+    what: str
+    why: str
+    signature: int
+    stream: int
+    form: tuple
+    hashes: tuple[int, ...] = ()
+
+    @property
+    def choice(self) -> str:
+        return self.form[0]
+
+    @property
+    def dense(self) -> bool:
+        return self.choice == model.DENSE
+
+
+class Kinds:
+    """Decides and makes Kinds for one scheme on P ranks. A choice is a schedule, with or without /raw, or "dense"."""
+
+    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool):
+        self.scheme, self.rank, self.size, self.average = scheme, rank, size, average
+        self.profile = model.Profile()
+        self._known: dict[tuple, Kind] = {}
+        self._workers: dict[tuple, Worker] = {}
+
+    # --- what is known ---
+
+    def find(self, place: tuple) -> Kind | None:
+        """The Kind of (key, shape, order, dtype), if ranks have agreed on it."""
+        return self._known.get(place)
+
+    def remember(self, place: tuple, kind: Kind) -> None:
+        """A call of this Kind has succeeded. The oldest shapes without a key are forgotten."""
+        key = place[0]
+        known = self._known.get(place)
+        if known is kind and key is not None:
+            return
+        self._known.pop(place, None)
+        self._known[place] = kind
+        if known is None:
+            same = [each for each in self._known if each[0] == key]
+            for each in same[: -SHAPES_MOST if key is None else -1]:
+                self._forget(each)
+
+    def _forget(self, place: tuple) -> None:
+        form = self._known.pop(place).form
+        if all(kind.form != form for kind in self._known.values()):
+            for name in [name for name in self._workers if name[: len(form)] == form]:
+                del self._workers[name]
+
+    def clear(self) -> None:
+        """Agree on everything anew."""
+        self._known.clear()
+
+    # --- deciding ---
+
+    @staticmethod
+    def choices() -> list[str]:
+        """All that can be chosen, in an order that is alike on every rank."""
+        return [model.DENSE, EXACT, *sorted(SCHEDULES)]
+
+    def choose(self, shape, dtype: str, on_device: bool = False) -> tuple[str, str]:
+        """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best.
+
+        For a buffer on a device that is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are safe point to
+        point only, and the others would need the buffer copied to the host.
+        """
+        elements, codec = math.prod(shape), self.scheme.codec.bind(dtype)
+        if self.scheme.schedule is None:
+            return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
+        if self.scheme.schedule != AUTO:
+            return self.scheme.schedule, "as written"
+        raw = CODECS["raw"]().bind(dtype)
+        choice, why = model.choose(codec, raw, self.size, elements, raw.itemsize, self.profile)
+        if choice == model.DENSE and on_device:
+            return EXACT, f"{why}; for a GPU buffer our own"
+        return choice, why
+
+    # --- making ---
+
+    def hashes(self, key, seed: int, shape=None, dtype=None, order=None) -> tuple[int, ...]:
+        """Of agreement.FIELDS."""
+        return tuple(
+            hash64(each)
+            for each in (key, self.scheme.resolved(), shape, dtype, order, self.average, seed, frame.VERSION)
+        )
+
+    def propose(self, place: tuple, seed: int, group: int, on_device: bool) -> Kind:
+        """The Kind that this rank would take for (key, shape, order, dtype)."""
+        key, shape, order, dtype = place
+        choice, why = self.choose(shape, dtype, on_device)
+        hashes = self.hashes(key, seed, shape, dtype, order)
+        return self._make((choice, shape, order, dtype), why, hash64(seed, key, group), hashes)
+
+    def instead(self, kind: Kind, choice: str) -> Kind:
+        """The same with rank 0's choice."""
+        return self._make((choice, *kind.form[1:]), "rank 0's choice", kind.stream, kind.hashes)
+
+    def _make(self, form: tuple, why: str, stream: int, hashes: tuple[int, ...]) -> Kind:
+        return Kind(self._what(form[0]), why, hash64(*hashes, form[0]), stream, form, hashes)
+
+    def _what(self, choice: str) -> str:
+        """A choice as text."""
+        schedule, raw, _ = choice.partition(RAW)
+        if choice == model.DENSE:
+            return choice
+        return choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
+
+    def exact(self, size: int, signature: int) -> Kind:
+        """For `flush`: the exact sum of float32 vectors."""
+        choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
+        return Kind(choice, "flush", signature, hash64(), (choice, (size,), "C", "float32"))
+
+    def worker(self, kind: Kind, processor) -> Worker:
+        """The Worker of a Kind on a processor; made once."""
+        place = (*kind.form, processor)
+        if place not in self._workers:
+            choice, *form = kind.form
+            schedule, raw, _ = choice.partition(RAW)
+            codec = CODECS["raw"]() if raw else self.scheme.codec
+            self._workers[place] = Worker(
+                schedule, codec, self.rank, self.size, *form, self.average, processor, Spent()
+            )
+        return self._workers[place]

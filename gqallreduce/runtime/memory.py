@@ -1,0 +1,199 @@
+"""What is kept of a key from call to call: its form, how many calls succeeded, and its residual.
+
+A State is never changed. A call works on the next State, whose residual lies in a second array, and only when the call
+has succeeded does that State replace the old one. Several keys are replaced at once or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import NamedTuple
+
+from gqallreduce.coding.layout import Grid, Region, blocks
+from gqallreduce.coding.selection import Parts
+
+
+class State(NamedTuple):
+    """Of one key after one call.
+
+    form
+        (shape, order, dtype) of its buffers; None for the key None, which is bound to no form.
+    step
+        how many calls for the key have succeeded.
+    residual
+        float32, in memory order of the buffer, in units of the sum; None without feedback.
+    spare
+        the array that the next State's residual will lie in.
+    processor
+        in whose memory the two lie.
+    norm
+        of the residual, computed when it is asked for.
+    spare_norm
+        a weak reference to the norm of what still lies in `spare`.
+    """
+
+    form: tuple | None
+    step: int = 0
+    residual: object = None
+    spare: object = None
+    processor: object = None
+    norm: Norm | None = None
+    spare_norm: weakref.ref | None = None
+
+
+class Norm:
+    """The Euclidean norm of a residual, as long as it is referenced: computed before the array is used again."""
+
+    def __init__(self, processor, residual, key):
+        self._processor, self._residual, self._key = processor, residual, key
+        self._value = None
+
+    def __call__(self) -> float:
+        if self._value is None:
+            with self._processor.active(None, self._key):
+                self._value = math.sqrt(_sum_of_squares(self._processor, self._residual))
+            self._residual = None
+        return self._value
+
+
+class Memory:
+    """The States of all keys."""
+
+    def __init__(self):
+        self._states: dict[str | None, State] = {}
+        self._staged: dict[str | None, State] | None = None
+
+    def __contains__(self, key) -> bool:
+        """Is there a residual for the key?"""
+        state = self.get(key)
+        return state is not None and state.residual is not None
+
+    def __iter__(self):
+        """Keys with a residual, sorted."""
+        return iter(sorted(key for key in self.states if key in self))
+
+    @property
+    def states(self) -> dict:
+        """All States, those of a step that is not over yet included."""
+        return self._states if self._staged is None else {**self._states, **self._staged}
+
+    def get(self, key) -> State | None:
+        """The State of a key, None before its first call has succeeded."""
+        if self._staged is not None and key in self._staged:
+            return self._staged[key]
+        return self._states.get(key)
+
+    def owed(self, key: str):
+        """The residual."""
+        return self._state_of(key).residual
+
+    def processor_of(self, key: str):
+        """The processor in whose memory the residual lies."""
+        return self._state_of(key).processor
+
+    def norm(self, key: str) -> float:
+        return self._state_of(key).norm()
+
+    def _state_of(self, key: str) -> State:
+        if key not in self:
+            raise KeyError(key)
+        return self.get(key)
+
+    # --- the next State ---
+
+    def next(self, key, form: tuple | None, size: int, processor) -> tuple:
+        """(residual before, State after) of a call; the latter's residual is an array to be written."""
+        before = self.get(key)
+        if before is None or before.residual is None:
+            before = (before or State(form))._replace(residual=processor.zeros(size), processor=processor)
+        elif before.processor is not processor:
+            here = processor.adopt(before.processor.on_host(before.residual))
+            before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
+        return before.residual, self._after(key, before)
+
+    def counted(self, key, form: tuple | None) -> State:
+        """The State after a call without feedback."""
+        before = self.get(key)
+        return State(form, 1 if before is None else before.step + 1)
+
+    def zeroed(self, key: str) -> State:
+        """The State after a flush: the same, with a residual of zeros."""
+        before = self._state_of(key)
+        after = self._after(key, before)
+        after.residual[:] = 0
+        return after._replace(step=before.step)
+
+    def _after(self, key, before: State) -> State:
+        committed = self._states.get(key)
+        spare, processor = before.spare, before.processor
+        if spare is None or (self._staged is not None and committed is not None and spare is committed.residual):
+            spare = processor.zeros(len(before.residual))
+        elif before.spare_norm is not None and (kept := before.spare_norm()) is not None:
+            kept()
+        spare_norm = None if before.norm is None else weakref.ref(before.norm)
+        norm = Norm(processor, spare, key)
+        return State(before.form, before.step + 1, spare, before.residual, processor, norm, spare_norm)
+
+    @staticmethod
+    def loaded(form, step: int, residual, processor, key) -> State:
+        """A State from a checkpoint; `residual` is a vector of its own, or None."""
+        if residual is None:
+            return State(form, step)
+        return State(form, step, residual, None, processor, Norm(processor, residual, key))
+
+    def commit(self, states: dict) -> None:
+        """The calls have succeeded: all these States replace the old ones, at once."""
+        (self._states if self._staged is None else self._staged).update(states)
+
+    def holds(self, states: dict, for_good: bool = False) -> bool:
+        """Have these States been committed? `for_good`: not only until the end of a step."""
+        found = self._states if for_good or self._staged is None else self._staged
+        return bool(states) and all(found.get(key) is state for key, state in states.items())
+
+    # --- several calls as one ---
+
+    @property
+    def staging(self) -> bool:
+        return self._staged is not None
+
+    def stage(self) -> None:
+        """Keep what is committed from now on apart, until `unstage`."""
+        self._staged = {}
+
+    def unstage(self, keep: bool) -> None:
+        """All that was committed since `stage` takes effect, or nothing of it."""
+        if keep:
+            self._states = self.states
+        dropped = [] if keep else _references(self._staged.values())
+        self._staged = None
+        for norm in dropped:  # of arrays that are used again without a State that knows of them
+            if (kept := norm()) is not None:
+                kept()
+
+    @property
+    def staged(self) -> dict:
+        """What was committed since `stage`."""
+        return dict(self._staged)
+
+    @property
+    def staged_steps(self) -> list[tuple]:
+        """(key, step) of what was committed since `stage`, in order."""
+        return [(key, state.step) for key, state in self._staged.items()]
+
+
+def _references(states) -> list[weakref.ref]:
+    """To the norms of States and of what lies in their spare arrays."""
+    own = [weakref.ref(state.norm) for state in states if state.norm is not None]
+    return own + [state.spare_norm for state in states if state.spare_norm is not None]
+
+
+def _sum_of_squares(processor, x) -> float:
+    """The sum of x * x: of each block by the sum rule, blocks in order, so alike on all processors.
+
+    Not by BLAS: its threads spin into the next call.
+    """
+    grid = Grid(1)
+    regions = [Region(begin, end - begin, grid, x.size) for begin, end in blocks(0, x.size, grid)]
+    parts = Parts(processor.extents(regions), lambda part: (x[part.start : part.start + part.size], None, None))
+    return sum(squares for _, squares, _ in processor.arithmetic.measure(parts, squares=True))

@@ -1,0 +1,1 @@
+"""Who encodes, sends and adds what: the language of schedules, their proof on symbols, the cost model."""

@@ -1,0 +1,148 @@
+"""What an allreduce costs, in the alpha-beta-gamma model, and what follows from it: the fixed rule and `auto/`.
+
+The time of a schedule is that of its rounds (alpha each), its messages (software), its bytes (beta) and its codec's
+passes over the vector (gamma). With lanes, transfer and arithmetic overlap: the longer one counts, and one lane's share
+of the other.
+
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: a term per message, without which a model prefers
+`direct` at P = 1024, and the codec's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gqallreduce.coding import frame
+from gqallreduce.coding.layout import Grid, Region, lane_count
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.scheduling.schedule import Encode, Recv, Send
+
+SMALL_PER_RANK = 8 << 10
+SMALL_MOST = 256 << 10
+
+
+def fixed_schedule(size: int, codec, elements: int) -> str:
+    """The schedule of a scheme that names none: a function of P, bytes and codec, alike on every machine.
+
+    Two ranks, or few bytes: recursive doubling (few rounds; with two ranks one encoding per contribution). Else direct
+    (two encodings per contribution, whatever P).
+    """
+    if size == 1:
+        return "direct"
+    nbytes = message_bytes(codec, elements)
+    few = nbytes <= min(SMALL_PER_RANK * size, SMALL_MOST)
+    return "recursive_doubling" if size == 2 or few else "direct"
+
+
+def message_bytes(codec, elements: int) -> int:
+    """Bytes of the whole vector's encoding, taken as columns of 4096."""
+    return codec.nbytes_bound([Region(0, elements, codec.grid(Grid(4096)), elements)])
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a machine takes: the defaults are a cluster with 10 Gbit/s links and one core per rank.
+
+    alpha, software
+        seconds per round, and per message.
+    beta
+        seconds per byte and rank.
+    copy
+        seconds per byte of float32 that memcpy takes; codec rates are multiples of it.
+    rates
+        codec -> (encode, decode-and-add) time as multiples of memcpy's.
+    """
+
+    alpha: float = 20e-6
+    software: float = 5e-6
+    beta: float = 8 / 10e9
+    copy: float = 1 / 10e9
+    rates: dict = field(
+        default_factory=lambda: {
+            "raw": (1.0, 1.0),
+            "float16": (1.2, 0.6),
+            "bfloat16": (1.2, 0.6),
+            "onebit": (2.0, 0.8),
+            "qsgd": (1.6, 0.9),
+            "adaptive": (3.0, 0.3),
+            "threshold": (1.7, 0.6),
+            "terngrad": (2.8, 0.6),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one rank does in a schedule: rounds, messages, and vector lengths sent, encoded and decoded."""
+
+    rounds: int
+    messages: int
+    sent: float
+    encoded: float
+    decoded: float
+
+
+@lru_cache(maxsize=64)  # direct and ring have O(P) moves to count
+def work(schedule: str, size: int) -> Work:
+    """Counted from rank 0's rounds."""
+    found = SCHEDULES[schedule]
+    chunks = found.chunks(size)
+    rounds = found.rounds(0, size)
+    moves = [move for each in rounds for move in each]
+    sends = [move for move in moves if isinstance(move, Send)]
+    decoded = sum(len(move.wires) for move in moves if isinstance(move, Recv))
+    encoded = sum(isinstance(move, Encode) for move in moves)
+    return Work(
+        len(rounds), len(sends), sum(len(move.wires) for move in sends) / chunks, encoded / chunks, decoded / chunks
+    )
+
+
+def _lanes(schedule: str, codec, size: int, elements: int) -> int:
+    return lane_count(elements, SCHEDULES[schedule].chunks(size), codec.grid(Grid(4096)), codec.nbytes_bound)
+
+
+def bytes_sent(schedule: str, codec, size: int, elements: int) -> float:
+    """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
+    chunks = SCHEDULES[schedule].chunks(size)
+    lanes = _lanes(schedule, codec, size, elements)
+    piece = -(-elements // (chunks * lanes))
+    return work(schedule, size).sent * chunks * lanes * (frame.SIZE + message_bytes(codec, piece))
+
+
+def predict(schedule: str, codec, size: int, elements: int, profile: Profile) -> float:
+    """Seconds of one allreduce of `elements` float32 values on `size` ranks."""
+    done = work(schedule, size)
+    lanes = _lanes(schedule, codec, size, elements)
+    encode, decode = profile.rates.get(codec.name, (4.0, 2.0))
+    wire = profile.beta * bytes_sent(schedule, codec, size, elements)
+    arithmetic = 4 * elements * profile.copy * (encode * done.encoded + decode * done.decoded)
+    latency = profile.alpha * done.rounds + profile.software * done.messages * lanes
+    return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
+
+
+def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
+    """Seconds of a good MPI_Allreduce: the better of a ring and recursive doubling."""
+    if size == 1:
+        return nbytes * profile.copy
+    log = math.ceil(math.log2(size))
+    add = nbytes * profile.copy
+    ring = 2 * (size - 1) * profile.alpha + 2 * nbytes * (size - 1) / size * profile.beta + add
+    doubling = log * (profile.alpha + nbytes * profile.beta + add)
+    return min(ring, doubling)
+
+
+DENSE = "dense"
+
+
+def choose(codec, raw, size: int, elements: int, itemsize: int, profile: Profile) -> tuple[str, str]:
+    """For `auto/`: ("dense" or a schedule or "ring/raw", why). The best predicted time."""
+    times = {DENSE: predict_dense(size, elements * itemsize, profile)}
+    if size > 1:
+        times["ring/raw"] = predict("ring", raw, size, elements, profile)
+        for schedule in SCHEDULES:
+            times[schedule] = predict(schedule, codec, size, elements, profile)
+    best = min(times, key=lambda name: (times[name], name))
+    shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in sorted(times.items(), key=lambda t: t[1]))
+    return best, f"predicted: {shown}"

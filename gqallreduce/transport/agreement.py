@@ -1,0 +1,68 @@
+"""Do all ranks make the same call, and have they the same result?  Hashes compared in small exchanges."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from gqallreduce.errors import MismatchError, ReplicaError
+from gqallreduce.hashing import checksum, hash64
+from gqallreduce.transport.link import FIRST, FIRST_WORDS, NAMES, VERIFY, Link
+
+FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
+COMPARED = (*FIELDS, "frame")
+_ALL = 2**64 - 1
+_INVALID = "their own call was invalid, or they left a step by an error"
+_DETAILS = {"frame": "the same call, but of another step: their states are not of one checkpoint, or calls failed"}
+assert 2 + 2 * len(COMPARED) == FIRST_WORDS
+
+
+def agree(link: Link, hashes, step: int, word: int, timeout: float) -> int:
+    """Compare this call with the others'; returns rank 0's `word` (its decision where one must decide for all).
+
+    hashes
+        of FIELDS; None if this rank's own call is invalid: it takes part, and the others learn of it.
+    Raises MismatchError on every rank whose own call is valid, TimeoutError if a rank does not come. The usual case is
+    one exchange: two maxima per field, of the hash and of its complement. Only if they tell that ranks differ, all
+    hashes are gathered.
+    """
+    mine = np.zeros(FIRST_WORDS, np.uint64)
+    if hashes is None:
+        mine[0] = 1
+    else:
+        compared = np.array([*hashes, hash64(step)], np.uint64)
+        mine[1] = word if link.rank == 0 else 0
+        mine[2::2], mine[3::2] = compared, compared ^ np.uint64(_ALL)
+    found = link.largest(link.tag(FIRST), mine, timeout)
+    if not found[0] and (found[2::2] == found[3::2] ^ np.uint64(_ALL)).all():
+        return int(found[1])
+    everyone = link.gather(link.tag(NAMES), mine, timeout)
+    invalid = np.flatnonzero(everyone[:, 0])
+    if len(invalid):
+        if hashes is not None:
+            raise MismatchError("arguments", invalid.tolist(), _INVALID)
+        return 0
+    for column, name in enumerate(COMPARED):
+        differing = _differing(everyone[:, 2 + 2 * column].tolist())
+        if differing:
+            raise MismatchError(name, differing, _DETAILS.get(name, ""))
+    raise AssertionError("the two exchanges of one agreement contradict each other")
+
+
+def _differing(values: list[int]) -> list[int]:
+    """Ranks whose value is not the most common one (in a tie: rank 0's, if it is among the most common)."""
+    counts = Counter(values)
+    most = max(counts.values())
+    if len(counts) == 1:
+        return []
+    common = values[0] if counts[values[0]] == most else next(value for value in values if counts[value] == most)
+    return [rank for rank, value in enumerate(values) if value != common]
+
+
+def compare_replicas(link: Link, signature: int, result: np.ndarray, timeout: float) -> None:
+    """ReplicaError unless all ranks have the same bytes."""
+    mine = np.array([checksum(np.ascontiguousarray(result).tobytes())], np.uint64)
+    everyone = link.gather(link.tag(VERIFY, signature), mine, timeout)[:, 0].tolist()
+    if len(set(everyone)) > 1:
+        raise ReplicaError(f"the results differ: checksums per rank {[hex(value) for value in everyone]}")

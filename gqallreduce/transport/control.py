@@ -1,0 +1,240 @@
+"""The control channel of a communicator: short messages outside of any call, and the duplicates that calls run on.
+
+It has a duplicate of the user's communicator to itself, made once and kept. On it travel frames of a header alone
+(frame.py): abort, present, absent, meeting, go. They arrive in the order in which their sender sent them. The only
+collective operation on it is MPI_Comm_idup. Each rank counts those that it has started, and finishes one that it left
+before it starts the next, so that the n-th of one rank always meets the n-th of the others.
+
+Ranks meet here to make an object and after an error. Rank 0 asks all to come, each rank says that it is present, and
+when all are, rank 0 says which duplicate calls run on from now: the old one if it is sound on all ranks, else a new
+one. A rank that gives up says that it is absent, and a later attempt begins anew. What an earlier attempt left behind
+does no harm, whichever rank gave up, and where.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from gqallreduce.coding import frame
+from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.transport.waiting import Deadline, abandon, begin, wait
+
+_TAG = 0
+
+
+class Offer(NamedTuple):
+    """What a rank says of itself when it is present.
+
+    generation, calls
+        of the duplicate that it last had, and how many calls it made there; 0 if it had none.
+    sound
+        no call on it was given up here, nor has this rank raised that another did: it can go on with that.
+    """
+
+    generation: int
+    calls: int
+    sound: bool
+
+
+class Control:
+    """A rank's end of the control channel.
+
+    present
+        at rank 0: source -> what the ranks that wait to meet said; elsewhere rank 0's, while it waits.
+    """
+
+    def __init__(self, rank: int, size: int, comm, request):
+        self.rank, self.size = rank, size
+        self._comm, self._request = comm, request
+        self.present: dict[int, frame.Header] = {}
+        self._aborts: dict[int, frame.Header] = {}
+        self._go: frame.Header | None = None
+        self._absent: set[int] = set()  # that have given up to meet
+        self._attempts, self._gave_up = 0, False
+        self._buffer, self._outgoing = bytearray(frame.SIZE), deque()
+        self._duplicates: list = []  # (communicator, request) of the last one that was started; None for older ones
+
+    # --- messages ---
+
+    def _send(self, peers, header: frame.Header) -> None:
+        self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
+        self._outgoing.extend([(peer, header) for peer in peers])
+        self._send_outgoing()
+
+    def _send_outgoing(self) -> None:
+        """What an exception keeps from being sent is sent when the channel is used again."""
+        while self._outgoing:
+            to, header = self._outgoing[0]
+            buffer, requests = bytearray(frame.SIZE), []
+            header.write(buffer)
+            abandon(requests, buffer)
+            begin(requests, self._comm.Isend, [buffer, frame.SIZE, MPI.BYTE], to, _TAG)
+            self._outgoing.popleft()
+
+    def _header(self, kind: int, generation: int, call: int, word: int) -> frame.Header:
+        return frame.Header(kind, call & frame.LARGEST_STEP, generation, word, self.rank)
+
+    def read(self) -> None:
+        """Take in all messages that have come.
+
+        The buffer begins with a zero once its message is noted, so that an exception in between loses none.
+        """
+        if self._request != MPI.REQUEST_NULL:
+            return
+        if self._outgoing:
+            self._send_outgoing()
+        while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG):
+            if not self._buffer[0]:
+                self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
+            self._note(frame.read(self._buffer, any_version=True))  # the first call compares versions
+            self._buffer[0] = 0
+
+    def _note(self, header: frame.Header) -> None:
+        self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
+        if header.kind == frame.ABORT:
+            self._aborts[header.rank] = header
+        elif header.kind in (frame.PRESENT, frame.MEETING):
+            self.present[header.rank] = header
+        else:
+            self.present.pop(header.rank, None)
+            if header.kind == frame.GO:
+                self._go = header
+                self._absent.discard(header.rank)
+            else:
+                self._absent.add(header.rank)
+
+    def give_up(self, generation: int) -> None:
+        """Tell all other ranks that this one cannot use a new duplicate."""
+        self.abort(generation, -1, frame.REASON_FAILURE, self.rank)
+
+    def abort(self, generation: int, call: int, reason: int, concerned: int) -> None:
+        """Tell all other ranks that this one has given up a call, for which reason, and which rank caused it."""
+        self._send(self._others(), self._header(frame.ABORT, generation, call, reason | concerned << 8))
+
+    def abort_of(self, generation: int) -> frame.Header | None:
+        """The earliest abort of a call on a duplicate, None if there is none."""
+        found = [header for header in self._aborts.values() if header.signature == generation]
+        return min(found, key=lambda header: (header.step + 1) & frame.LARGEST_STEP, default=None)
+
+    # --- meeting ---
+
+    def meet(self, offer: Offer, timeout: float):
+        """Wait until all ranks meet. Returns (generation that calls run on from now, its communicator or None).
+
+        No communicator is returned if all go on with the one that they have.
+        """
+        deadline, target = Deadline(timeout), 0
+        self._attempts += 1
+        try:
+            wait([self._request], deadline, self._others())
+            target = self._agree(offer, deadline)
+            if offer.sound and target == offer.generation:
+                return target, None
+            return target, self._reach(target, deadline)
+        except BaseException:
+            if self._request == MPI.REQUEST_NULL:
+                if target:
+                    self.give_up(target)
+                else:
+                    self._withdraw()
+            raise
+
+    def _agree(self, offer: Offer, deadline: Deadline) -> int:
+        """What rank 0 decides: the generation that calls run on from now."""
+        mine = self._header(frame.PRESENT, offer.generation, offer.calls, self._attempts | offer.sound << 32)
+        if self.rank:
+            self._send([0], mine)
+            while self._go is None or self._go.word != mine.word:
+                self._wait(offer, {0}, deadline)
+            return self._go.signature
+        self._send(self._others(), mine._replace(kind=frame.MEETING))
+        missing = self._others()
+        while missing:
+            self._wait(offer, missing, deadline)
+            if missing & self.present.keys():
+                deadline.restart()
+            missing = self._others() - self.present.keys()
+        said = list(self.present.values())
+        same = all((each.signature, each.step) == (mine.signature, mine.step) for each in said)
+        sound = offer.sound and same and all(each.word >> 32 for each in said)
+        if sound and self.abort_of(offer.generation) is None:
+            target = offer.generation
+        else:  # none that a rank has given up before it was made
+            target = 1 + max([len(self._duplicates), *(abort.signature for abort in self._aborts.values())])
+        self._send_go(target)
+        return target
+
+    def _send_go(self, target: int) -> None:
+        """Tell all that are present to go on. One that an exception keeps from being told is present still."""
+        for source, header in list(self.present.items()):
+            self._send([source], self._header(frame.GO, target, 0, header.word))
+            del self.present[source]
+
+    def _wait(self, offer: Offer, due, deadline: Deadline) -> None:
+        self.read()
+        abort = self.abort_of(offer.generation) if offer.sound else None
+        mismatch = abort is not None and abort.word & 0xFF == frame.REASON_MISMATCH
+        if mismatch and not frame.is_before(abort.step, offer.calls):
+            raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
+        deadline.pause(due)
+
+    def _others(self) -> set[int]:
+        return set(range(self.size)) - {self.rank}
+
+    def _withdraw(self) -> None:
+        self._send([0] if self.rank else self._others(), self._header(frame.ABSENT, 0, 0, self._attempts))
+
+    # --- duplicates ---
+
+    def _reach(self, target: int, deadline: Deadline):
+        """The communicator of duplicate number `target`.
+
+        One after the other: of two that were under way at once, Open MPI 5 was seen to complete neither.
+        """
+        while True:
+            if self._duplicates:
+                comm, request = self._duplicates[-1]
+                wait([request], deadline, self._others(), lambda: self._look(target))
+                if len(self._duplicates) == target:
+                    return comm
+            duplicate(self._comm, self._duplicates)
+            self._duplicates[:-1] = [None] * (len(self._duplicates) - 1)
+
+    def _look(self, target: int) -> None:
+        """While ranks make a duplicate: ForeignFrame if one has given up.
+
+        At rank 0: a rank that had given up when it was told to go on, and is present again, may come after all.
+        """
+        self.read()
+        abort = self.abort_of(target)
+        if abort is not None:
+            raise ForeignFrame(abort.rank, abort)
+        if self.rank == 0:
+            self._send_go(target)
+        elif 0 in self._absent:
+            raise ForeignFrame(0, self._header(frame.ABORT, target, -1, frame.REASON_FAILURE))
+
+    def release(self) -> bool:
+        """Free what can be freed, once no call can come any more; False if MPI is still at one of them.
+
+        Where a rank ever gave up, all keep what they have: what it sent may not have been received. It would match
+        receives on a new communicator to which the MPI gives the same internal number, as MPICH does; Open MPI ends
+        the job if the new one has fewer ranks.
+        """
+        if self._gave_up:
+            return True
+        left = [(self._comm, self._request), *self._duplicates[-1:]]
+        if not MPI.Request.Testall([request for _, request in left]):
+            return False
+        for comm, _ in left:
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+        return True
+
+
+def duplicate(comm, into: list) -> None:
+    """Start to duplicate a communicator; (duplicate, request) is added to a list."""
+    begin(into, comm.Idup)

@@ -1,0 +1,121 @@
+"""The dense allreduce that `auto/` falls back to: MPI's own, polled so that the timeout holds.
+
+It begins only when all ranks have compared their calls (agreement.py): MPIs write past a buffer that another rank's is
+larger than.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from gqallreduce.backends.workspace import Workspace
+from gqallreduce.coding import frame
+from gqallreduce.transport.engine import message_most
+from gqallreduce.transport.link import NOT_FINITE, Link
+
+_TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE}
+_ALL_FINITE = -1
+
+
+class Dense(NamedTuple):
+    """Where and how a dense call runs.
+
+    workspace
+        lends the vector that MPI sums. It is never the caller's memory: MPI cannot take back a collective operation
+        that was given up, and would write to it later.
+    """
+
+    link: Link
+    workspace: Workspace
+    signature: int
+    average: bool
+    timeout: float
+
+
+def dense_on(processor, call, source, target, owed, owing, spent):
+    """`dense_sum` of buffers in any memory: MPI adds in the host's."""
+    if source.located is None:
+        return dense_sum(call, source, target, owed, owing, spent)
+    here, result = source.copied_to_host(processor), target.copied_to_host(processor)
+    mine = None if owed is None else processor.on_host(owed)
+    lost = None if owing is None else np.empty_like(mine)
+    flaw = dense_sum(call, here, result, mine, lost, spent)
+    target.copy_from_host(processor, result)
+    if owing is not None:
+        processor.arithmetic.copy(owing, processor.adopt(lost))
+    processor.finish()
+    return flaw
+
+
+def dense_sum(call, source, target, owed, owing, spent):
+    """target := sum (or average) of source + owed over ranks; owing := 0, or what rounding to 16 bits loses.
+
+    call
+        a Dense: where and how. Returns None, or (rank, C-order index) of a value that is not finite: only then a small
+        exchange asks for it.
+    """
+    link, spent.dense = call.link, True
+    short = source.dtype in ("float16", "bfloat16")
+    dtype = np.dtype(np.float64 if source.dtype == "float64" else np.float32)
+    lent = call.workspace.take(source.size * dtype.itemsize)  # after an error it is not given back
+    values = lent[: source.size * dtype.itemsize].view(dtype)
+    source.load(0, source.size, values)
+    if owed is not None:
+        values += owed
+    first = _first_flaw(source, values)
+    _sum(link, values, call.timeout, spent)
+    exact = values.copy() if short and owing is not None else None
+    if call.average:
+        values *= dtype.type(1.0 / link.size)
+    flaw = _name(call, first, source, values) if target.store(0, source.size, values) else None
+    call.workspace.give(lent)
+    if flaw is None and owing is not None:
+        owing[:] = 0
+        if short:
+            _owe_rounding(link, target, exact, owing, call.average)
+    return flaw
+
+
+def _sum(link, values, timeout: float, spent) -> None:
+    """MPI_Allreduce in place, cut below MPI's int limit."""
+    if link.size == 1:
+        return
+    most = max(1, message_most() // values.itemsize)
+    began = perf_counter()
+    for start in range(0, values.size, most):
+        link.sum(values[start : start + most], _TYPES[values.dtype.name], timeout)
+    spent.wait += perf_counter() - began
+    spent.bytes_sent += values.nbytes
+    spent.bytes_received += values.nbytes
+
+
+def _first_flaw(source, values) -> int | None:
+    bad = np.flatnonzero(~np.isfinite(values))
+    return source.c_index(bad) if len(bad) else None
+
+
+def _name(call: Dense, first: int | None, source, values) -> tuple[int, int]:
+    """The lowest rank whose own values were not finite; NO_RANK with the sum's index if it overflowed."""
+    mine = np.array([_ALL_FINITE if first is None else first], np.int64)
+    everyone = call.link.gather(call.link.tag(NOT_FINITE, call.signature), mine, call.timeout)[:, 0]
+    ranks = np.flatnonzero(everyone != _ALL_FINITE)
+    if len(ranks):
+        return int(ranks[0]), int(everyone[ranks[0]])
+    bad = np.flatnonzero(~np.isfinite(values))
+    if not len(bad):  # finite in float32, not in the buffer's 16 bits
+        bad = np.argmax(np.abs(values), keepdims=True)
+    return frame.NO_RANK, source.c_index(bad)
+
+
+def _owe_rounding(link, target, exact, owing, average: bool) -> None:
+    """Every rank holds the sum; rank r owes the r-th of P slices of what the 16-bit result lost."""
+    begin, stop = link.rank * len(exact) // link.size, (link.rank + 1) * len(exact) // link.size
+    kept = np.empty(stop - begin, np.float32)
+    target.load(begin, stop, kept)
+    if average:
+        kept *= np.float32(link.size)
+    np.subtract(exact[begin:stop], kept, out=owing[begin:stop])
