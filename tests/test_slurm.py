@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 LOCAL = ROOT / "slurm" / "local"
 BATCH = sorted((ROOT / "slurm").glob("*.sbatch"))

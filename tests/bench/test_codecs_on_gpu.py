@@ -30,6 +30,7 @@ def run(*words):
     return codecs.run(parser.parse_args(["--device", "cuda", *words]))
 
 
+@pytest.mark.slow
 @needs_device
 def test_every_codec_is_measured_and_equals_the_host(serial_devices, tmp_path, capsys):
     assert run("--sizes", "4096", "64KiB", "1GiB", "--repetitions", "2", "--output", f"{tmp_path}/rates") == 0

@@ -13,6 +13,8 @@ import pytest
 
 from gqallreduce.cli import machine
 
+pytestmark = pytest.mark.slow
+
 NETBED = Path(__file__).parents[2] / "bench" / "netbed"
 KINDS = ("Open MPI 4", "Open MPI 5", "MPICH")
 
