@@ -12,8 +12,23 @@ for.
 
 from __future__ import annotations
 
+try:
+    from gqallreduce import _kernels  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"the compiled part of gqallreduce in {__path__[0]} is missing or does not fit this Python: build it there "
+        f"with `make`, or leave the folder to import an installed gqallreduce ({error})"
+    ) from error
+
 from gqallreduce import registry, threads
-from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError, WireError
+from gqallreduce.errors import (
+    Error,
+    MismatchError,
+    NonFiniteError,
+    ReplicaError,
+    TimeoutError,
+    WireError,
+)
 
 registry.CODECS.load()
 registry.SCHEDULES.load()

@@ -101,9 +101,9 @@ class Allreduce:
         self.stats = Statistics(self._residual_norm)
         self._calls, self.failures_in_step = 0, 0
         self.unusable: str | None = None
-        self.making = Kinds(self.scheme, self.rank, self.size, self.average)
         self.home = home(self.comm)
-        self.home.meet(self.timeout)
+        self.number = self.home.enter(self, self.timeout)
+        self.making = Kinds(self.scheme, self.rank, self.size, self.average, self.number)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -236,7 +236,7 @@ class Allreduce:
             return kind
         names, state = self.making.choices(), self.memory.get(place[0])
         step = 0 if state is None else state.step
-        chosen = names[agree(call.link, kind.hashes, step, names.index(kind.choice), self.timeout)]
+        chosen = names[agree(call.link, kind.hashes, (self.number, step), names.index(kind.choice), self.timeout)]
         return kind if chosen == kind.choice else self.making.instead(kind, chosen)
 
     def join_invalid(self, call: Call) -> None:
@@ -268,7 +268,7 @@ class Allreduce:
             del cached[name]
 
     def close(self) -> None:
-        """No further calls. To be closed on all ranks.
+        """End this object: it refuses further calls. Close it on all ranks.
 
         What is left of residuals stays readable. Closing twice does nothing.
         """
@@ -286,9 +286,11 @@ class Allreduce:
         """Calls made inside take effect together when the block ends, on all ranks, or not at all.
 
         So a training step can be skipped after an error in its last key. Collective. If a rank leaves the block by an
-        error, or a call inside failed, no residual and no counter changes on any rank; `state_dict` in the block shows
-        what would be kept. A rank that leaves by an error of its own waits until the others reach their next call or
-        the end of the block; if that is a call of a known key, the object cannot be used any more.
+        error, or a call inside failed, no residual and no counter changes on any rank. Only if a signal handler raises
+        at the very end of the block, after ranks have compared their calls, may that rank be a step behind the others:
+        they raise gq.Error in their next call. `state_dict` in the block shows what would be kept. A rank that leaves
+        by an error of its own waits until the others reach their next call or the end of the block; if that is a call
+        of a known key, the object cannot be used any more.
         """
         return step(self)
 

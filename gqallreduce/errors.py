@@ -45,7 +45,7 @@ class MismatchError(Error, ValueError):
 
     def __init__(self, field: str, ranks, detail: str = ""):
         self.field, self.ranks = field, tuple(sorted(ranks))
-        text = f"ranks {list(self.ranks)} differ from the others in {field!r}"
+        text = f"the calls of ranks do not match in {field!r}, seen at ranks {list(self.ranks)}"
         super().__init__(f"{text}: {detail}" if detail else text)
 
 
@@ -54,11 +54,20 @@ class WireError(Error, ValueError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """Nothing arrived for `timeout` seconds.  `ranks`: sorted peers whose message was due here."""
+    """Nothing arrived for `timeout` seconds, here or at a rank that told the others.
 
-    def __init__(self, seconds: float, ranks):
+    ranks
+        sorted peers whose message was due here. They may wait for others themselves: a rank that does not call is named
+        by at least one of those that wait for it.
+    """
+
+    def __init__(self, seconds: float, ranks, told_by: int | None = None):
         self.ranks = tuple(sorted(ranks))
-        super().__init__(f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}")
+        if told_by is None:
+            text = f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}"
+        else:
+            text = f"rank {told_by} gave up this call after its timeout; due here: ranks {list(self.ranks)}"
+        super().__init__(text)
 
 
 class ReplicaError(Error):

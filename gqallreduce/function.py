@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.errors import Error
 from gqallreduce.runtime.arguments import truth
@@ -21,13 +23,24 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     use an Allreduce, to save its state.
     """
     comm = require_intracommunicator(comm)
-    scheme = Scheme.parse(scheme)
     objects = home(comm).cached
-    name = scheme, truth("average", average)
+    try:
+        scheme = Scheme.parse(scheme)
+        name = scheme, truth("average", average)
+    except Exception:
+        _tell_others(comm, objects)
+        raise
     if name not in objects:
         _make_room(objects)
         objects[name] = Allreduce(scheme, comm=comm, average=average)
     return objects[name](buf, key=key, out=out)
+
+
+def _tell_others(comm, objects: dict) -> None:
+    """This rank's arguments are invalid: the other ranks raise MismatchError in their call."""
+    with contextlib.suppress(Exception):
+        some = next(iter(objects.values()), None) or Allreduce("raw", comm=comm)
+        some.guarded("an invalid call", some.join_invalid)
 
 
 def _make_room(objects: dict) -> None:

@@ -13,6 +13,8 @@ import numpy as np
 
 from gqallreduce import _kernels
 
+USUAL = _kernels.USUAL_FLOAT_CONTROL
+
 
 class usual_arithmetic(ContextDecorator):
     """Within it this thread rounds to nearest and keeps denormals, and NumPy is silent about overflow and NaN.
@@ -29,8 +31,10 @@ class usual_arithmetic(ContextDecorator):
         self._errors = np.errstate(all="ignore")
         self._errors.__enter__()
         self._control = _kernels.float_control()
-        _kernels.set_float_control(_kernels.USUAL_FLOAT_CONTROL)
+        if self._control != USUAL:
+            _kernels.set_float_control(USUAL)
 
     def __exit__(self, *raised) -> None:
-        _kernels.set_float_control(self._control)
+        if self._control != USUAL:
+            _kernels.set_float_control(self._control)
         self._errors.__exit__(*raised)

@@ -18,6 +18,7 @@ WAYS = {
     "deepcopy": copy.deepcopy,
 }
 ARGUMENTS = {"rank": 1, "key": "w", "index": 7, "field": "shape", "ranks": [2, 0], "detail": "text", "seconds": 2.5}
+ARGUMENTS["told_by"] = 1
 CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == errors.__name__]
 
 

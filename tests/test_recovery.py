@@ -8,7 +8,10 @@ import json, os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
-from gqallreduce import allreduce as module, control, engine, home, kinds, link, memory, model, stats, worker
+from gqallreduce import allreduce as module, stats
+from gqallreduce.runtime import kinds, memory, worker
+from gqallreduce.scheduling import model
+from gqallreduce.transport import control, engine, home, link
 
 comm, timeout = MPI.COMM_WORLD, 5.0
 side = comm.Dup()
@@ -334,6 +337,31 @@ if comm.rank == 1:
 works(recovered())
 """
     assert ranks(script, 2) == [["KeyboardInterrupt", True, "Error"], ["None", False, "Error"]]
+
+
+def test_an_abort_that_comes_after_this_rank_gave_up_its_next_call(ranks):
+    """Ends the object whose call it was, on this rank as on that which gave it up."""
+    script = """
+one, other = make(seconds=20), make(seconds=0.3)
+for allreduce in (one, other):
+    allreduce(np.ones(90, np.float32), key="w")
+meet()
+def late(*arguments):
+    time.sleep(1)
+    raise MemoryError
+
+whole = memory.Memory.commit
+if comm.rank == 0:
+    memory.Memory.commit = late
+report.append(attempt(one, np.ones(90, np.float32), key="w"))
+memory.Memory.commit = whole
+if comm.rank == 1:
+    report.append(attempt(other, np.ones(90, np.float32), key="w"))
+meet()
+works(recovered())
+report.append(one.unusable is not None)
+"""
+    assert ranks(script, 2) == [["MemoryError", True], ["None", "TimeoutError", True]]
 
 
 def test_an_interrupt_before_others_are_told(ranks):

@@ -96,9 +96,8 @@ def test_two_ranks_and_many(ranks, scheme, size):
 
 
 def test_a_rank_that_does_not_come_to_a_dense_call(ranks):
-    script = "from gqallreduce import model\nmodel.choose = lambda *_: (model.DENSE, 'forced')\n" + IN_CALL.format(
-        silent=2, late=False, elements=1000, scheme="auto/onebit/ef"
-    )
+    forced = "from gqallreduce.scheduling import model\nmodel.choose = lambda *_: (model.DENSE, 'forced')\n"
+    script = forced + IN_CALL.format(silent=2, late=False, elements=1000, scheme="auto/onebit/ef")
     reports = ranks(script, 3)
     the_others_name(reports, 2)
     assert reports[0]["again"][0][0] == "Error"

@@ -172,7 +172,7 @@ class Buffer:
         """y := elements [start, stop), as y's dtype. A float64 beyond float32 becomes an infinity."""
         for at, piece in self._segments(start, stop):
             part = y[at : at + piece.size]
-            if self.dtype == y.dtype.name:
+            if self.dtype == _NAMES[y.dtype]:
                 self.arithmetic.copy(part.reshape(piece.shape), piece)
             else:
                 self.arithmetic.widen(self.arithmetic.contiguous(piece), part, FORMATS[self.dtype])
@@ -183,7 +183,7 @@ class Buffer:
         return None if None in found else any(found)
 
     def _store(self, piece, part) -> bool | None:
-        if self.dtype == part.dtype.name:
+        if self.dtype == _NAMES[part.dtype]:
             self.arithmetic.copy(piece, part.reshape(piece.shape))
             return self.arithmetic.not_finite(part)
         if piece.flags.c_contiguous:
@@ -214,9 +214,14 @@ class Buffer:
         """The least C-order index of positions in memory order."""
         return c_index(positions, self.shape, self.order)
 
+    def _bounds_meet(self, other: Buffer) -> bool:
+        """Quickly: False if the two share no memory for certain."""
+        here, there = self._memory, other._memory
+        return self.located is not None or other.located is not None or np.may_share_memory(here, there)
+
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
-        if self.size == 0 or other.size == 0:
+        if self.size == 0 or other.size == 0 or not self._bounds_meet(other):
             return False
         mine, others = runs(self._memory), runs(other._memory)
         if (mine, self.shape, self.order, self.dtype) == (others, other.shape, other.order, other.dtype):

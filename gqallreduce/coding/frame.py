@@ -5,7 +5,7 @@ offset  size  field
 2       1     version of the wire format
 3       1     kind: 0 data, 1 not finite; on the control channel 2 abort, 3 present, 4 absent, 5 meeting, 6 go
 4       4     step of the key, modulo 2^32; control: number of the call given up, or of calls made
-8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version);
+8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version, object);
               control: which duplicate of the communicator
 16      8     data: bytes that follow; not finite: C-order index; abort: reason + 256 * rank that caused it;
               control else: attempt to meet + 2^32 if the sender could go on with the duplicate

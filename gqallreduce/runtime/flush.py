@@ -27,7 +27,7 @@ def flush(call, allreduce, key: str | None) -> dict[str, np.ndarray]:
     if allreduce.size > 1:
         steps = tuple(memory.get(each).step for each in keys)
         hashes = allreduce.making.hashes(("flush", *zip(keys, forms, strict=True)), allreduce.seed)
-        agree(call.link, hashes, steps, 0, allreduce.timeout)
+        agree(call.link, hashes, (allreduce.number, steps), 0, allreduce.timeout)
     sums, spent = {}, {}
     for number, each in enumerate(keys):
         if number:
@@ -46,7 +46,7 @@ def _sum(call, allreduce, key: str) -> tuple[np.ndarray, Spent]:
     processor = state.processor
     with processor.active(None, key):
         total = state.residual.copy()
-        signature = hash64("flush", key, allreduce.scheme.resolved(), shape, allreduce.average)
+        signature = hash64("flush", allreduce.number, key, allreduce.scheme.resolved(), shape, allreduce.average)
         kind = allreduce.making.exact(total.size, signature)
         spent = Spent(kind.what, kind.why)
         buffer, worker = Buffer.of_vector(total, processor), allreduce.making.worker(kind, processor)

@@ -50,8 +50,9 @@ class Kind:
 class Kinds:
     """Decides and makes Kinds for one scheme on P ranks. A choice is a schedule, with or without /raw, or "dense"."""
 
-    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool):
+    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool, number: int):
         self.scheme, self.rank, self.size, self.average = scheme, rank, size, average
+        self.number = number
         self.profile = model.Profile()
         self._known: dict[tuple, Kind] = {}
         self._workers: dict[tuple, Worker] = {}
@@ -130,7 +131,7 @@ class Kinds:
         return self._make((choice, *kind.form[1:]), "rank 0's choice", kind.stream, kind.hashes)
 
     def _make(self, form: tuple, why: str, stream: int, hashes: tuple[int, ...]) -> Kind:
-        return Kind(self._what(form[0]), why, hash64(*hashes, form[0]), stream, form, hashes)
+        return Kind(self._what(form[0]), why, hash64(*hashes, form[0], self.number), stream, form, hashes)
 
     def _what(self, choice: str) -> str:
         """A choice as text."""

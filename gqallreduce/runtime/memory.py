@@ -167,7 +167,7 @@ class Memory:
             self._states = self.states
         dropped = [] if keep else _references(self._staged.values())
         self._staged = None
-        for norm in dropped:  # of arrays that are used again without a State that knows of them
+        for norm in dropped:  # computed now, since their arrays will be used again
             if (kept := norm()) is not None:
                 kept()
 

@@ -37,7 +37,7 @@ def _end(call, allreduce) -> None:
     memory = allreduce.memory
     if allreduce.size > 1:
         hashes = allreduce.making.hashes(("end of step", *memory.staged_steps), allreduce.seed)
-        agree(call.link, hashes, 0, 0, allreduce.timeout)
+        agree(call.link, hashes, allreduce.number, 0, allreduce.timeout)
     call.states, call.for_good = memory.staged, True
     memory.unstage(keep=True)
 
@@ -45,15 +45,15 @@ def _end(call, allreduce) -> None:
 def _tell_others(allreduce, error: BaseException) -> None:
     """This rank leaves the block by an error of its own: the others get one in their next call, or at the end.
 
-    If there is no link on which they could wait, they know. Nothing that goes wrong here replaces the error.
+    Nothing that goes wrong here replaces the error. A rank that is interrupted does not wait for the others.
     """
-    home = allreduce.home
     with contextlib.suppress(Exception):
-        home.notice(allreduce.timeout)
-        if home.link is None or home.link.broken:
-            return
         if isinstance(error, Exception):
             allreduce.guarded("the end of a step", allreduce.join_invalid)
-        else:
+            return
+        home = allreduce.home
+        home.notice(allreduce.timeout)
+        allreduce.fail(error)
+        if not home.freed and not home.link.broken:
             home.link.begin(allreduce)
-            allreduce.fail(give_up(home.link, error, allreduce.timeout, "the end of a step"))
+            give_up(home.link, error, allreduce.timeout, "the end of a step")

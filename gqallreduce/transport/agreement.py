@@ -1,4 +1,4 @@
-"""Do all ranks make the same call, and have they the same result?  Hashes compared in small exchanges."""
+"""Checks that all ranks make the same call, and get the same result: hashes compared in small exchanges."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "versio
 COMPARED = (*FIELDS, "frame")
 _ALL = 2**64 - 1
 _INVALID = "their own call was invalid, or they left a step by an error"
-_DETAILS = {"frame": "the same call, but of another step: their states are not of one checkpoint, or calls failed"}
+_DETAILS = {"frame": "another object, or another step of the key: load states of one step on all ranks"}
 assert 2 + 2 * len(COMPARED) == FIRST_WORDS
 
 
-def agree(link: Link, hashes, step: int, word: int, timeout: float) -> int:
+def agree(link: Link, hashes, step, word: int, timeout: float) -> int:
     """Compare this call with the others'; returns rank 0's `word` (its decision where one must decide for all).
 
     hashes
         of FIELDS; None if this rank's own call is invalid: it takes part, and the others learn of it.
+    step
+        which object calls, and at which step of the key; any value with a repr.
     Raises MismatchError on every rank whose own call is valid, TimeoutError if a rank does not come. The usual case is
     one exchange: two maxima per field, of the hash and of its complement. Only if they tell that ranks differ, all
     hashes are gathered.

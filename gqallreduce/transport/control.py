@@ -31,7 +31,7 @@ class Offer(NamedTuple):
     generation, calls
         of the duplicate that it last had, and how many calls it made there; 0 if it had none.
     sound
-        no call on it was given up here, nor has this rank raised that another did: it can go on with that.
+        this rank has raised no error of a call on it: it can go on with that.
     """
 
     generation: int
@@ -50,7 +50,7 @@ class Control:
         self.rank, self.size = rank, size
         self._comm, self._request = comm, request
         self.present: dict[int, frame.Header] = {}
-        self._aborts: dict[int, frame.Header] = {}
+        self._aborts: dict[tuple[int, int], frame.Header] = {}  # (rank, duplicate) -> the first one
         self._go: frame.Header | None = None
         self._absent: set[int] = set()  # that have given up to meet
         self._attempts, self._gave_up = 0, False
@@ -95,7 +95,7 @@ class Control:
     def _note(self, header: frame.Header) -> None:
         self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
         if header.kind == frame.ABORT:
-            self._aborts[header.rank] = header
+            self._aborts.setdefault((header.rank, header.signature), header)
         elif header.kind in (frame.PRESENT, frame.MEETING):
             self.present[header.rank] = header
         else:
@@ -128,6 +128,7 @@ class Control:
         """
         deadline, target = Deadline(timeout), 0
         self._attempts += 1
+        self._aborts = {place: each for place, each in self._aborts.items() if each.signature >= offer.generation}
         try:
             wait([self._request], deadline, self._others())
             target = self._agree(offer, deadline)
@@ -168,7 +169,7 @@ class Control:
         return target
 
     def _send_go(self, target: int) -> None:
-        """Tell all that are present to go on. One that an exception keeps from being told is present still."""
+        """Tell all that are present to go on. After an exception those not told yet are still in `present`."""
         for source, header in list(self.present.items()):
             self._send([source], self._header(frame.GO, target, 0, header.word))
             del self.present[source]
@@ -224,6 +225,7 @@ class Control:
         receives on a new communicator to which the MPI gives the same internal number, as MPICH does; Open MPI ends
         the job if the new one has fewer ranks.
         """
+        self.read()
         if self._gave_up:
             return True
         left = [(self._comm, self._request), *self._duplicates[-1:]]

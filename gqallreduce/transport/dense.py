@@ -1,7 +1,7 @@
 """The dense allreduce that `auto/` falls back to: MPI's own, polled so that the timeout holds.
 
-It begins only when all ranks have compared their calls (agreement.py): MPIs write past a buffer that another rank's is
-larger than.
+It begins only when all ranks have compared their calls (agreement.py): some MPIs write past the end
+of a buffer if another rank's is larger.
 """
 
 from __future__ import annotations
@@ -63,11 +63,9 @@ def dense_sum(call, source, target, owed, owing, spent):
     dtype = np.dtype(np.float64 if source.dtype == "float64" else np.float32)
     lent = call.workspace.take(source.size * dtype.itemsize)  # after an error it is not given back
     values = lent[: source.size * dtype.itemsize].view(dtype)
-    source.load(0, source.size, values)
-    if owed is not None:
-        values += owed
-    first = _first_flaw(source, values)
+    _load(source, owed, values)
     _sum(link, values, call.timeout, spent)
+    first = None if np.isfinite(values).all() else _first_flaw(source, owed, np.empty_like(values))
     exact = values.copy() if short and owing is not None else None
     if call.average:
         values *= dtype.type(1.0 / link.size)
@@ -93,7 +91,16 @@ def _sum(link, values, timeout: float, spent) -> None:
     spent.bytes_received += values.nbytes
 
 
-def _first_flaw(source, values) -> int | None:
+def _load(source, owed, values) -> None:
+    """values := source + owed."""
+    source.load(0, source.size, values)
+    if owed is not None:
+        values += owed
+
+
+def _first_flaw(source, owed, values) -> int | None:
+    """The C-order index of this rank's own first value that is not finite; `values` is scratch."""
+    _load(source, owed, values)
     bad = np.flatnonzero(~np.isfinite(values))
     return source.c_index(bad) if len(bad) else None
 

@@ -108,7 +108,7 @@ class Engine:
             self._look_for_aborts()
 
     def _look_for_aborts(self) -> None:
-        """A rank that comes late may have all it needs, but its peers gave up; MPI may take in one at a time."""
+        """A late rank may have all its data although its peers gave up. MPI may deliver their aborts one at a time."""
         for _ in range(min(4 + 2 * self.link.size, LOOKS)):
             self.link.listen()
 

@@ -10,7 +10,7 @@ from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaErro
 from gqallreduce.transport.link import Link
 
 _INVALID = "its own call was invalid, or it left a step by an error"
-# Raised after all ranks have learned the same, by every rank whose own call is valid: the link is as good as before.
+# All ranks whose own calls are valid raise these together: the link stays usable.
 ALIKE = (NonFiniteError, MismatchError, ReplicaError)
 
 
@@ -44,16 +44,16 @@ def named(error: BaseException, call: str) -> BaseException:
 
 def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Error:
     """The error that a rank raises which met a foreign message or an abort."""
-    header, source = foreign.header, foreign.source
+    header, source, here = foreign.header, foreign.source, f"this rank was in {call}"
     if header is None:
         if foreign.invalid:
-            return MismatchError("arguments", [source], f"{_INVALID}; this rank was in {call}")
-        return MismatchError("frame", [source], f"it made another call, or an object; this rank was in {call}")
+            return MismatchError("arguments", [source], f"{_INVALID}; {here}")
+        return MismatchError("frame", [source], f"rank {source} made another call, or an Allreduce object; {here}")
     reason, concerned = header.word & 0xFF, header.word >> 8
     if reason == frame.REASON_TIMEOUT:
-        return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned})
+        return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned}, told_by=source)
     if reason == frame.REASON_ARGUMENTS:
-        return MismatchError("arguments", [concerned], f"{_INVALID}; this rank was in {call}")
+        return MismatchError("arguments", [concerned], f"{_INVALID}; {here}")
     if reason == frame.REASON_MISMATCH:
-        return MismatchError("frame", [concerned], f"ranks made different calls, or an object; this rank was in {call}")
-    return Error(f"rank {source} failed in the middle of a call; this rank was in {call}")
+        return MismatchError("frame", [concerned], f"rank {concerned} made another call than rank {source}; {here}")
+    return Error(f"rank {source} failed in the middle of a call; {here}")

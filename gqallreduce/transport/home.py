@@ -38,6 +38,15 @@ class Home:
         self.freed = False
         self.group = _group(comm)
 
+    def enter(self, owner, timeout: float) -> int:
+        """Make the Link ready for one more object; collective. Returns the object's number, alike on all ranks.
+
+        It counts as a call, so that the number of calls on this duplicate tells the objects apart.
+        """
+        self.meet(timeout)
+        self.link.begin(owner)
+        return hash64(self.link.generation, self.link.calls)
+
     def connect(self, timeout: float) -> Link:
         """The Link for a call, which is made anew, by all ranks, if it is broken."""
         if self.freed:
@@ -47,7 +56,7 @@ class Home:
         return self.link
 
     def notice(self, timeout: float) -> None:
-        """If another rank gave up the last call, which succeeded here, its object refuses further calls."""
+        """If another rank gave up the last call, which succeeded here, mark the object of that call as unusable."""
         if self.freed or self.control is None:
             return
         self.control.read()
@@ -58,7 +67,7 @@ class Home:
             owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
 
     def meet(self, timeout: float) -> None:
-        """Make the Link ready for one more object, or anew; collective."""
+        """Find that the Link is sound on all ranks, or make another; collective."""
         collect()
         try:
             if self.size > 1:

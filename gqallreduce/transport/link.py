@@ -1,6 +1,6 @@
 """A communicator of our own on which calls run: their count and tags, small exchanges, and how a call is given up.
 
-A tag says when (the call's place in their order, and the lane) and, in what bits are left, what (the call's signature).
+A tag has the number of the call, the lane and, in the bits that are left, part of the call's signature.
 So a message of another call never matches a receive: MPIs have been seen to write past a room that is too small for
 what arrives. It is found by looking at what has come but was not asked for. The first exchange of a call (`FIRST`) is
 of one size and has no signature in its tag, so that all calls that begin with one meet there.
@@ -78,9 +78,7 @@ class Link:
         return signature % self._signatures * _CALLS * _LANES + self._slot + lane
 
     def ended_elsewhere(self):
-        """(object, abort) if a peer gave up a call that ended well here: then the link is broken. None otherwise."""
-        if self.broken:
-            return None
+        """(object, abort) if a peer gave up a call that has ended here: then the link is broken. None otherwise."""
         abort = self.control.abort_of(self.generation)
         if abort is None or not frame.is_before(abort.step, self.calls):
             return None
@@ -114,8 +112,8 @@ class Link:
             raise ForeignFrame(abort.rank, abort)
         for source, header in list(self.control.present.items()):
             if header.signature == self.generation and not frame.is_before(call, header.step):
-                del self.control.present[source]  # it hears of this rank's abort, and comes again
-                raise ForeignFrame(source)  # it waits to meet, and has not made this call
+                del self.control.present[source]  # it will get this rank's abort, and send `present` again
+                raise ForeignFrame(source)  # it waits to make an object, and has not made this call
         if tag is not None:
             self._look_for_other_calls(tag)
 

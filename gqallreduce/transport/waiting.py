@@ -17,7 +17,7 @@ abandoned: list[tuple] = []  # (requests, buffers): MPI may still look at them
 
 
 class Deadline:
-    """How long a wait may go on without anything that arrives."""
+    """The time limit of a wait, which begins anew whenever something arrives."""
 
     def __init__(self, timeout: float):
         self.timeout = timeout
@@ -86,7 +86,7 @@ def abandon(requests: list, buffers, receives=()) -> None:
 
 
 def tidy() -> None:
-    """Forget what has been completed since, well or with an error: a call that was given up wants neither."""
+    """Drop abandoned requests that have completed since, with success or with an error."""
     abandoned[:] = [each for each in abandoned if not _completed(each[0])]
 
 

@@ -111,6 +111,21 @@ def test_two_objects_crossed(comm, texts):
     works(comm, gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT))
 
 
+@pytest.mark.parametrize("check", ["first", "always"])
+@pytest.mark.parametrize("text", ["direct/raw", "auto/raw", "onebit/ef"])
+def test_two_objects_of_one_scheme_crossed(comm, text, check, monkeypatch):
+    """Of two models, say, with keys and shapes alike: only the order in which they were made tells them apart."""
+    monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
+    a, b = (gq.Allreduce(text, comm=comm, timeout=TIMEOUT, check=check) for _ in range(2))
+    for known in (False, True):
+        found = errors(comm, b if comm.rank == 0 else a, np.ones(39, np.float32), key="fc1.weight")
+        assert {each and each[0] for each in found} == {gq.MismatchError}, (known, found)
+        assert {each[1]["field"] for each in found} == {"frame"}
+        a, b = (gq.Allreduce(text, comm=comm, timeout=TIMEOUT, check=check) for _ in range(2))
+        for each in (a, b):
+            works(comm, each, key="fc1.weight")
+
+
 @pytest.mark.parametrize("call", ["first", "known", "dense", "step"])
 @pytest.mark.parametrize("last", [False, True])
 def test_an_object_is_made_while_the_others_call(comm, call, last, monkeypatch):

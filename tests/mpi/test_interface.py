@@ -1,5 +1,7 @@
 """The public interface under MPI: what is returned, kept, found again and refused."""
 
+import functools
+
 import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
@@ -241,3 +243,24 @@ def test_replicas_that_agree_pass(comm):
     for order in "CF":
         whole = np.random.default_rng(comm.rank).standard_normal((30, 50)).astype(np.float32, order=order)
         allreduce(whole[2:20, 1:40], key=order)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("onebitt", {}), ("direct/raw", {"average": "yes"}), ("direct/raw", {"key": 5})]
+)
+def test_invalid_arguments_of_the_function_are_told_to_the_others(own, scheme, options, first):
+    """Those that are not an object's arguments too, and in the first call on a communicator."""
+    if not first:
+        gq.quantized_allreduce(np.ones(5, np.float32), "direct/raw", comm=own)
+    wrong = own.rank == own.size - 1
+    call = functools.partial(gq.quantized_allreduce, np.ones(5, np.float32), comm=own)
+    given = {"scheme": scheme, **options} if wrong else {"scheme": "direct/raw"}
+    found = errors(own, call, **given)
+    assert issubclass(found[-1][0], (ValueError, TypeError))
+    assert {each and each[0] for each in found[:-1]} == {gq.MismatchError}, found
+    assert {each[1]["field"] for each in found[:-1]} == {"arguments"}
+    array = np.ones(5, np.float32)
+    gq.quantized_allreduce(array, "ring/raw", comm=own)
+    assert (array == own.size).all()

@@ -167,3 +167,37 @@ def test_ranks_whose_steps_hold_other_calls_are_told(comm):
 
     assert {each and each[0] for each in errors(comm, step)} == {gq.MismatchError}
     assert keys(allreduce) == {}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_error_in_a_step_is_told_although_a_call_of_another_object_broke_the_link(comm, error):
+    """The duplicate is then made anew within the step; the other ranks' calls there are not taken for the next ones.
+
+    A rank that is interrupted does not wait, so the others end by their timeout.
+    """
+    allreduce, other = make(comm), make(comm)
+    for each in (allreduce, other):
+        for key in KEYS:
+            works(comm, each, key=key)
+    found = errors(comm, other, np.ones(39, np.float32), key="a" if comm.rank else "b")
+    assert {each and each[0] for each in found} == {gq.MismatchError}
+
+    def step(number):
+        with allreduce.step():
+            if number == 0 and comm.rank == 0:
+                raise error("planted")
+            allreduce(np.full(39, 10.0**number, np.float32), key="a")
+
+    caught, allreduce.timeout = [], TIMEOUT if error is OSError else 1
+    for number in range(2):
+        try:
+            step(number)
+        except (OSError, KeyboardInterrupt, gq.Error) as raised:
+            caught.append(type(raised))
+        else:
+            caught.append(None)
+    assert None not in caught[: 1 if error is OSError else 2], caught
+    found = comm.allgather([each["step"] for each in keys(allreduce).values()])
+    assert all(steps == found[0] for steps in found), (found, caught)
+    works(comm, make(comm))
