@@ -364,6 +364,28 @@ report.append(one.unusable is not None)
     assert ranks(script, 2) == [["MemoryError", True], ["None", "TimeoutError", True]]
 
 
+def test_a_rank_that_hears_late_that_its_object_is_made(ranks):
+    """It hears at the same time that others, in the next call, met rank 0, which makes another object."""
+    script = """
+whole = control.Control.read
+
+def late(self):
+    time.sleep(0.5)
+    whole(self)
+
+make()
+if comm.rank == 1:
+    control.Control.read = late
+report.append(attempt(lambda: globals().update(allreduce=make(seconds=20))))
+control.Control.read = whole
+call = lambda: allreduce(np.ones(50, np.float32), key="w")
+report.append(attempt(recovered if comm.rank == 0 else call))
+meet()
+works(recovered())
+"""
+    assert ranks(script, 3) == [["None", "MismatchError"]] * 3
+
+
 def test_an_interrupt_before_others_are_told(ranks):
     """A rank that could tell no other that it gave up its call says so when ranks meet."""
     script = """

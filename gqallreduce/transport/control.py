@@ -148,11 +148,13 @@ class Control:
         mine = self._header(frame.PRESENT, offer.generation, offer.calls, self._attempts | offer.sound << 32)
         if self.rank:
             self._send([0], mine)
+            self.read()
             while self._go is None or self._go.word != mine.word:
                 self._wait(offer, {0}, deadline)
             return self._go.signature
         self._send(self._others(), mine._replace(kind=frame.MEETING))
-        missing = self._others()
+        self.read()
+        missing = self._others() - self.present.keys()
         while missing:
             self._wait(offer, missing, deadline)
             if missing & self.present.keys():
@@ -175,12 +177,13 @@ class Control:
             del self.present[source]
 
     def _wait(self, offer: Offer, due, deadline: Deadline) -> None:
-        self.read()
+        """Until more has come; what has come already did not end the meeting, so an abort of a later call does."""
         abort = self.abort_of(offer.generation) if offer.sound else None
         mismatch = abort is not None and abort.word & 0xFF == frame.REASON_MISMATCH
         if mismatch and not frame.is_before(abort.step, offer.calls):
             raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
         deadline.pause(due)
+        self.read()
 
     def _others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}
