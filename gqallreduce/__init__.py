@@ -44,15 +44,23 @@ __all__ = [
     "MismatchError",
     "NonFiniteError",
     "ReplicaError",
+    "Request",
     "Scheme",
     "TimeoutError",
     "WireError",
     "cached",
     "quantized_allreduce",
     "schemes",
+    "wait_all",
 ]
 
-_NEEDS_MPI = {"Allreduce": "allreduce", "quantized_allreduce": "function", "cached": "function"}
+_NEEDS_MPI = {
+    "Allreduce": "allreduce",
+    "quantized_allreduce": "function",
+    "cached": "function",
+    "Request": "request",
+    "wait_all": "request",
+}
 
 
 def __dir__() -> list[str]:

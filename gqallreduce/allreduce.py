@@ -1,61 +1,44 @@
 """The public object: one scheme on one communicator, with its residuals, its workspace and its statistics.
 
-A call checks its arguments, agrees with the other ranks once per key, runs a Worker through the engine, and only when
-all has gone well lets the new residuals and counters replace the old ones.
+A call checks its arguments, agrees with the other ranks once per key, carries an Operation out, and only when all has
+gone well lets the new residuals and counters replace the old ones. It is a generator of stages, which the progress
+engine of the communicator advances, together with all other calls under way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass, field
+import weakref
 from time import perf_counter
 
 import numpy as np
 
 from gqallreduce.backends.processor import Processors
 from gqallreduce.coding import frame
-from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.coding.order import to_array
 from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.request import Request
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.checkpoint import load, save
 from gqallreduce.runtime.flush import flush
-from gqallreduce.runtime.kinds import Kind, Kinds
 from gqallreduce.runtime.memory import Memory, State
+from gqallreduce.runtime.operation import Operation
+from gqallreduce.runtime.plans import Agreed, Plans
 from gqallreduce.runtime.steps import step
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.transport.agreement import agree, compare_replicas
+from gqallreduce.transport.call import Call, Finished
 from gqallreduce.transport.communicator import require_intracommunicator
 from gqallreduce.transport.dense import Dense, dense_on
-from gqallreduce.transport.engine import Engine
-from gqallreduce.transport.failure import ALIKE, give_up, named
+from gqallreduce.transport.exchange import MEASURE, Largest
+from gqallreduce.transport.failure import give_up, named, raise_from
 from gqallreduce.transport.home import home
-from gqallreduce.transport.link import Link
+from gqallreduce.transport.link import CALLS_MOST
 
-
-@dataclass(slots=True)
-class Call:
-    """One call on a link.
-
-    name
-        in words, for errors.
-    link, number
-        where it runs, and as which call; None before the ranks are connected.
-    known_to_all
-        all ranks know how it ended: the object stays usable although this rank raises an error.
-    states, for_good
-        what its end replaces; also where calls of a step are kept apart.
-    """
-
-    name: str
-    link: Link | None = None
-    number: int = 0
-    known_to_all: bool = False
-    states: dict[str | None, State] = field(default_factory=dict)
-    for_good: bool = False
+TEST_SECONDS = 1e-3
 
 
 class Allreduce:
@@ -99,11 +82,17 @@ class Allreduce:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.memory, self._processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
-        self._calls, self.failures_in_step = 0, 0
+        self._begun, self.failures_in_step = 0, 0
         self.unusable: str | None = None
+        self.unheard: list[Call] = []  # ended by an error that nobody has waited for yet
         self.home = home(self.comm)
-        self.number = self.home.enter(self, self.timeout)
-        self.making = Kinds(self.scheme, self.rank, self.size, self.average, self.number)
+        claim = self.home.claim()
+        try:
+            self.home.finish(self.timeout)
+            self.number = self.home.enter(self, self.timeout)
+        finally:
+            self.home.release(claim)
+        self.plans = Plans(self.scheme, self.rank, self.size, self.average, self.number)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -126,129 +115,219 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        return self.guarded(f"the call of key {key!r}", self._call, buf, key, out)
+        call = self.begin(f"the call of key {key!r}", self._stages, buf, key, out)
+        return self.result(call) if call.done else self.complete(call, waited=True)
+
+    def start(self, buf, *, key: str | None = None, out=None) -> Request:
+        """Begin the same call and return: what it has sent travels while the caller computes.
+
+        `request.wait()` returns the object that was written, `request.test()` says whether it is done. Until then the
+        buffers belong to the call. Calls of all objects on one communicator are started in the same order on all ranks,
+        and waited for in any. They advance inside any call of this package on this communicator, `test` and `wait`
+        included; no thread works behind the caller. A key or buffer that is under way is a ValueError.
+        """
+        call = self.begin(f"the call of key {key!r}", self._stages, buf, key, out)
+        if call.invalid is not None:
+            self.complete(call)
+        return Request(self, call)
+
+    def claim(self, call: Call, request) -> None:
+        """A caller holds a request of this call: its key and buffers belong to it until that is waited for."""
+        call.request = weakref.ref(request)
+        self.home.unclaimed.append(call)
 
     @usual_arithmetic()
-    def guarded(self, name: str, carry_out, *given):
-        """Carry a call out. If it cannot end, the other ranks are told, and this object refuses further calls."""
-        call = Call(name)
+    def begin(self, name: str, stages, *given) -> Call:
+        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting."""
+        call, claim = Call(name, self), self.home.claim()
         try:
             self.home.notice(self.timeout)
             self.require_usable()
-            link = self.home.connect(self.timeout)
-            call.link, call.number = link, link.calls
-            link.begin(self)
-            return carry_out(call, *given)
+            call.link = link = self.home.connect(self.timeout)
+            self.require_usable()
+            call.number = link.calls
+            while len(link.progress.calls) >= CALLS_MOST:
+                link.progress.run(link.progress.calls[0], self.timeout)
+            link.begin(call)
+            link.progress.start(call, stages(call, *given))
+            if not call.done:
+                link.progress.turn()
         except BaseException as error:
-            if call.link is None:
-                raised = named(error, name)
-            else:
-                self.failures_in_step += 1
-                if call.known_to_all or isinstance(error, ALIKE) or self.memory.holds(call.states, call.for_good):
-                    raise
-                raised = self._give_up(call, error)
-            if raised is error:
-                raise
-            raise raised from raised.__cause__
-
-    def _give_up(self, call: Call, error: BaseException) -> BaseException:
-        """Tell the other ranks; the error to raise. The object whose call it was refuses further ones."""
-        link, owner, raised = call.link, self, error
-        link.calls = max(link.calls, call.number + 1)  # it counts as begun
-        abort = error.header if isinstance(error, ForeignFrame) else None
-        if abort is not None and frame.is_before(abort.step, link.calls - 1):
-            owner = link.owner_of(abort)  # a call before this one, which succeeded here
-        try:
-            raised = give_up(link, error, self.timeout, call.name)
+            self._failed(call, error)
         finally:
-            if owner is not None:
-                owner.fail(raised)
-        return raised
+            self.home.release(claim)
+        return call
 
-    def _call(self, call: Call, buf, key, out):
+    @usual_arithmetic()
+    def complete(self, call: Call, waited: bool = False):
+        """Wait until a call is done; its result, or its error. `waited`: since it began."""
+        if not call.done:
+            claim = self.home.claim()
+            try:
+                call.link.progress.run(call, self.timeout, waited)
+            except BaseException as error:
+                self._failed(call, error)
+            finally:
+                self.home.release(claim)
+        return self.result(call)
+
+    @usual_arithmetic()
+    def advance(self, call: Call) -> bool:
+        """Do what can be done without waiting; is the call done?"""
+        if not call.done:
+            claim = self.home.claim()
+            try:
+                call.link.progress.turn(TEST_SECONDS)
+                if not call.done:
+                    call.link.progress.nothing_came(call, self.timeout)
+            except BaseException as error:
+                self._failed(call, error)
+            finally:
+                self.home.release(claim)
+        return call.done
+
+    def result(self, call: Call):
+        """Of a call that is done. Its key and buffers are free again."""
+        if call in self.home.unclaimed:
+            self.home.unclaimed.remove(call)
+        if call.error is None:
+            return call.result
+        if call in self.unheard:
+            self.unheard.remove(call)
+        raise call.error
+
+    def call_failed(self, call: Call) -> None:
+        """A call of this object has ended by an error."""
+        self.failures_in_step += 1
+        self.unheard.append(call)
+
+    def _failed(self, call: Call, error: BaseException):
+        """Something that ends this call, and all others under way."""
+        if call.link is None:
+            raise_from(named(error, call.name), error)
+        raise_from(give_up(call.link, error, call, self.timeout), error)
+
+    # --- the stages of a call ---
+
+    def _stages(self, call: Call, buf, key, out):
+        """Of an allreduce."""
         began = perf_counter()
+        call.result = buf if out is None else out
+        self._begun += 1
+        verify = self.verify and self._begun % self.verify == 0
         try:
             key = arguments.plain_key(key, self.scheme)
             known = self.memory.get(key)
             source, target = arguments.buffers(buf, out, key, self._processors, known and known.form)
-        except Exception:
-            self.join_invalid(call)
-            raise
-        place = (key, *source.form)
-        kind = self._agreed(call, place, source.located is not None)
-        spent = Spent(kind.what, kind.why)
-        processor = self._processors.of(source)
-        with processor.active(source.located, key):
-            self._run(call, kind, processor, source, target, place, spent)
-        spent.total = perf_counter() - began
-        self.account(spent, source.nbytes, call.states[key])
-        return buf if out is None else out
-
-    def _run(self, call: Call, kind: Kind, processor, source, target, place, spent: Spent) -> None:
-        """Carry the call out and, if it succeeded, let what was written take effect."""
-        key = place[0]
+            call.held = key, source, target
+            if self.home.unclaimed:
+                for other in self._require_free(key, source, target):
+                    yield Finished(other)
+            if self.unheard:
+                self._raise_unheard()
+        except Exception as error:
+            yield from self.join_invalid(call, error)
+        place, processor = (key, *source.form), self._processors.of(source)
+        agreed = yield from self._agreed(call, place, source.located is not None)
+        spent = Spent(agreed.what, agreed.why)
         form = None if key is None else place[1:]
         owed, after = None, self.memory.counted(key, form)
         step = after.step - 1
         if self.scheme.feedback:
-            owed, after = self.memory.next(key, form, source.size, processor)
-        owing = after.residual
-        if kind.dense:
-            dense = Dense(call.link, self._processors.host.workspace, kind.signature, self.average, self.timeout)
-            flaw = dense_on(processor, dense, source, target, owed, owing, spent)
+            with processor.active(source.located, key):
+                owed, after = self.memory.next(key, form, source.size, processor)
+        if agreed.dense:
+            dense = Dense(call.link, call, self._processors.host.workspace, agreed.signature, self.average)
+            flaw = yield from dense_on(processor, dense, source, target, owed, after.residual, spent)
         else:
-            worker = self.making.worker(kind, processor)
-            flaw = self.quantized(call.link, kind, worker, source, target, owed, owing, step, spent)
+            plan = self.plans.plan(agreed, processor)
+            vectors = source, target, owed, after.residual
+            flaw = yield from self.carried_out(call, plan, vectors, key, agreed, step, spent)
         if flaw is not None:
             raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
-        if self.verify and (self._calls + 1) % self.verify == 0:
-            compare_replicas(call.link, kind.signature, processor.on_host(target.array), self.timeout)
-        self.making.remember(place, kind)
-        self._calls += 1
+        if verify:
+            yield from compare_replicas(call.link, agreed.signature, processor.on_host(target.array))
+        self.plans.remember(place, agreed)
+        spent.wait, spent.total = call.wait, perf_counter() - began
         call.states = {key: after}
         self.memory.commit(call.states)
+        self.account(spent, source.nbytes, after)
 
-    def quantized(self, link, kind, worker, source, target, owed, owing, step, spent):
-        worker.spent = spent
-        worker.begin(source, target, owed, owing, kind.stream, step, kind.signature)
+    def carried_out(self, call: Call, plan, vectors, key, agreed: Agreed, step: int, spent: Spent):
+        """The stages of an Operation on (source, target, owed, owing); its first flaw, or None."""
+        operation = Operation(plan, *vectors, key, agreed.stream, step, agreed.signature, spent)
         try:
-            Engine(link, worker, self.timeout).run()
-            return worker.flaw
+            call.data = operation
+            number = operation.measure()
+            if number is not None:
+                asked = Largest(self.rank, self.size, MEASURE, np.array([number]), agreed.signature)
+                yield asked
+                operation.agreed(float(asked.found[0]))
+            yield operation
+            return operation.flaw
         finally:
-            worker.end()
+            operation.end()
 
     def account(self, spent: Spent, nbytes: int, state: State) -> None:
         spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
         self.stats.record(spent, state.norm)
 
-    # --- agreement ---
-
-    def _agreed(self, call: Call, place: tuple, on_device: bool) -> Kind:
+    def _agreed(self, call: Call, place: tuple, on_device: bool):
         """What runs: known, or compared with the other ranks' calls and decided by rank 0.
 
         A dense call is compared every time, since no message of it says whose it is.
         """
-        known = self.making.find(place)
+        known = self.plans.find(place)
         if known is not None and self.check == "first" and not known.dense:
             return known
-        kind = known or self.making.propose(place, self.seed, self.home.group, on_device)
+        agreed = known or self.plans.propose(place, self.seed, self.home.group, on_device)
         if self.size == 1:
-            return kind
-        names, state = self.making.choices(), self.memory.get(place[0])
+            return agreed
+        names, state = self.plans.choices(), self.memory.get(place[0])
         step = 0 if state is None else state.step
-        chosen = names[agree(call.link, kind.hashes, (self.number, step), names.index(kind.choice), self.timeout)]
-        return kind if chosen == kind.choice else self.making.instead(kind, chosen)
+        chosen = names[(yield from agree(call.link, agreed.hashes, (self.number, step), names.index(agreed.choice)))]
+        return agreed if chosen == agreed.choice else self.plans.instead(agreed, chosen)
 
-    def join_invalid(self, call: Call) -> None:
-        """This rank's own call is invalid: take part in the others' agreement, and tell them."""
-        if self.size == 1:
-            call.known_to_all = True
-            return
-        try:
-            agree(call.link, None, 0, 0, self.timeout)
-            call.known_to_all = True
-        except Exception as error:  # this rank raises what is wrong with its own call
-            self.fail(give_up(call.link, error, self.timeout, call.name))
+    def _require_free(self, key: str | None, source, target) -> list[Call]:
+        """ValueError if the key, or memory of the buffers, belongs to a call whose request is not waited for yet.
+
+        Returns calls to be finished first: those whose request was dropped.
+        """
+        dropped = []
+        for other in list(self.home.unclaimed):
+            mine, (used, read, written) = other.owner is self, other.held
+            overlaps = [
+                name
+                for name, each in (("buf", source), ("out", target))
+                if each.overlaps(written) or (each is target and each.overlaps(read))
+            ]
+            if other.request() is None:
+                if other.done:
+                    self.home.unclaimed.remove(other)
+                elif mine or overlaps:
+                    dropped.append(other)
+            elif mine and used == key:
+                what = "a call without a key" if key is None else f"key {key!r}"
+                raise ValueError(f"{what} is under way; wait for its request before the next call")
+            elif overlaps:
+                raise ValueError(f"{overlaps[0]} overlaps a buffer of {other.name}, which is under way; wait for it")
+        return dropped
+
+    def _raise_unheard(self) -> None:
+        """The error of a call whose request was dropped."""
+        dropped = [call for call in self.unheard if call.request is None or call.request() is None]
+        for call in dropped:
+            self.unheard.remove(call)
+            if call.request is not None:
+                raise call.error
+
+    def join_invalid(self, call: Call, error: Exception):
+        """This rank's own call is invalid: take part in the others' agreement, and tell them. Stages; raises error."""
+        call.invalid = error
+        if self.size > 1:
+            yield from agree(call.link, None, 0, 0)
+        call.known_to_all = True
+        raise error
 
     # --- the end of an object ---
 
@@ -294,6 +373,15 @@ class Allreduce:
         """
         return step(self)
 
+    def finish(self) -> None:
+        """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""
+        if self.home.link is not None and self.home.link.progress.calls:
+            claim = self.home.claim()
+            try:
+                self.home.finish(self.timeout, self)
+            finally:
+                self.home.release(claim)
+
     # --- residuals ---
 
     def form_of(self, key: str) -> tuple:
@@ -306,6 +394,7 @@ class Allreduce:
 
         Raises KeyError for an unknown key or without /ef.
         """
+        self.finish()
         shape, order, _ = self.form_of(key)
         with self.memory.processor_of(key).active(None, key):
             return to_array(self.memory.owed(key).copy(), shape, order)
@@ -320,7 +409,8 @@ class Allreduce:
         if key is None and not self.scheme.feedback:
             return {}
         name = "flush()" if key is None else f"flush({key!r})"
-        sums = self.guarded(name, flush, self, key)
+        self.finish()
+        sums = self.complete(self.begin(name, flush, self, key), waited=True)
         return sums if key is None else sums[key]
 
     def _residual_norm(self) -> float:
@@ -330,17 +420,19 @@ class Allreduce:
 
     def state_dict(self) -> dict:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
+        self.finish()
         return save(self)
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()` of the same scheme, rank and P. ValueError otherwise; then nothing has changed."""
         if self.memory.staging:
             raise ValueError("a step of this object is under way; load_state_dict() before or after it")
+        self.finish()
         load(self, state, self._processors.host)
 
     def restore(self, seed: int, states: dict[str | None, State]) -> None:
         """Replace all keys by the States of a checkpoint."""
         memory = Memory()
         memory.commit(states)
-        self.seed, self.memory, self._calls = seed, memory, 0
-        self.making.clear()
+        self.seed, self.memory, self._begun = seed, memory, 0
+        self.plans.clear()

@@ -27,8 +27,8 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     try:
         scheme = Scheme.parse(scheme)
         name = scheme, truth("average", average)
-    except Exception:
-        _tell_others(comm, objects)
+    except Exception as error:
+        _tell_others(comm, objects, error)
         raise
     if name not in objects:
         _make_room(objects)
@@ -36,11 +36,11 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     return objects[name](buf, key=key, out=out)
 
 
-def _tell_others(comm, objects: dict) -> None:
+def _tell_others(comm, objects: dict, error: Exception) -> None:
     """This rank's arguments are invalid: the other ranks raise MismatchError in their call."""
     with contextlib.suppress(Exception):
         some = next(iter(objects.values()), None) or Allreduce("raw", comm=comm)
-        some.guarded("an invalid call", some.join_invalid)
+        some.complete(some.begin("an invalid call", some.join_invalid, error))
 
 
 def _make_room(objects: dict) -> None:

@@ -164,6 +164,41 @@ def test_with_many_ranks_headers_are_not_forgotten():
     assert model.bytes_sent("direct", onebit, 10_000, 2_500_000) == 2 * 9_999 * (32 + 8 + 32)
 
 
+def test_plan_prints_the_program_of_a_rank(capsys):
+    assert run(plan, "--program", "direct/qsgd", "--ranks", "2", "--rank", "1") == 0
+    assert (
+        capsys.readouterr().out
+        == """\
+ 0  Post     slot=0  source=0  wires=1@0
+ 1  Encode   slot=1  chunk=0  hop=0  author=1  own=True  alone=True
+ 2  Transmit slot=1  to=0
+ 3  Release  slot=1
+ 4  Wait     slot=0
+ 5  Form     chunk=1
+ 6  Decode   part=0.0  chunk=1  adds=True  result=False
+ 7  Release  slot=0
+ 8  Post     slot=2  source=0  wires=0@0
+ 9  Encode   slot=3  chunk=1  hop=1  author=1  own=False  alone=True
+10  Transmit slot=3  to=0
+11  Decode   part=3.0  chunk=1  adds=False  result=True
+12  Release  slot=3
+13  Wait     slot=2
+14  Decode   part=2.0  chunk=0  adds=False  result=True
+15  Release  slot=2
+direct, rank 1 of 2: 16 instructions, which every lane runs.
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [(["qsgd"], "expected a schedule before it, as in direct/qsgd"), (["direct/raw", "--rank", "2"], "--rank: got 2")],
+)
+def test_plan_says_which_program_it_cannot_print(words, complaint, capsys):
+    assert run(plan, "--ranks", "2", "--program", *words) == 2
+    assert complaint in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_plan_takes_a_hundred_thousand_ranks():
     found = plan.predictions([gq.Scheme.parse("onebit/ef")], 100_000, 25_000_000, model.Profile())

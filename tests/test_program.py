@@ -16,7 +16,7 @@ every_size = pytest.mark.parametrize("size", RANKS)
 def test_the_steps_are_the_rounds(schedule, size):
     for rank in range(size):
         rounds = SCHEDULES[schedule].rounds(rank, size)
-        steps = program(schedule, rank, size)
+        steps = program(SCHEDULES[schedule], rank, size)
         assert len(steps) == len(rounds)
         for step, moves in zip(steps, rounds, strict=True):
             outgoing = [move.move if isinstance(move, Encoding) else move for move in step.outgoing]
@@ -36,7 +36,7 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
     """Else a buffer would be given back too early, or never."""
     for rank in range(size):
         left, wires_sent = {}, 0
-        for step in program(schedule, rank, size):
+        for step in program(SCHEDULES[schedule], rank, size):
             for move in step.outgoing:
                 if isinstance(move, Encoding):
                     left[move.move.chunk, move.move.holders[0]] = move.sends
@@ -61,7 +61,7 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
     """What is encoded or added to later is a running value; what is replaced is dropped; the rest is the result."""
     for rank in range(size):
         later = {}
-        for step in reversed(program(schedule, rank, size)):
+        for step in reversed(program(SCHEDULES[schedule], rank, size)):
             applied = [(each, arrival) for each in step.terms + step.replaces for arrival in each.arrivals]
             for number, (each, arrival) in reversed(list(enumerate(applied))):
                 chunk = arrival.wire.chunk
@@ -78,4 +78,5 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
 
 
 def test_a_program_is_worked_out_once():
-    assert program("ring", 1, 4) is program("ring", 1, 4)
+    ring = SCHEDULES["ring"]
+    assert program(ring, 1, 4) is program(ring, 1, 4)

@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
 from gqallreduce import allreduce as module, stats
-from gqallreduce.runtime import kinds, memory, worker
+from gqallreduce.runtime import memory, operation, plans
 from gqallreduce.scheduling import model
-from gqallreduce.transport import control, engine, home, link
+from gqallreduce.transport import control, dense, home, link, progress, requests
 
 comm, timeout = MPI.COMM_WORLD, 5.0
 side = comm.Dup()
@@ -73,10 +73,10 @@ def ranks(tmp_path):
 
 PLACES = """
 PLACES = dict(
-    agreement=(module, "agree"), decided=(kinds.Kinds, "propose"), made=(kinds.Kinds, "worker"),
-    memory=(memory.Memory, "next"), begun=(worker.Worker, "begin"), carried=(engine.Engine, "run"),
-    sent=(engine._Lane, "post_sends"), remembered=(kinds.Kinds, "remember"), committed=(memory.Memory, "commit"),
-    recorded=(stats.Statistics, "record"), posted=(engine, "begin"),
+    agreement=(module, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
+    memory=(memory.Memory, "next"), begun=(operation.Operation, "measure"), carried=(progress.Progress, "work"),
+    sent=(progress._Lane, "post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
+    recorded=(stats.Statistics, "record"), posted=(requests, "begin"),
 )
 """
 
@@ -88,7 +88,9 @@ def test_an_exception_anywhere_in_a_call(ranks, size, error):
 
     Only what is raised once the State has been replaced leaves the object as it is.
     """
-    script = PLACES + f"""
+    script = (
+        PLACES
+        + f"""
 for name, (owner, function) in PLACES.items():
     for after in (False, True):
         for first in (False, True):
@@ -106,6 +108,7 @@ for name, (owner, function) in PLACES.items():
                 report.append((f"{{name}} {{after}} {{first}} {{odd}}", said, then, step))
                 works(recovered())
 """
+    )
     reports = ranks(script, size)
     for rows in zip(*reports, strict=True):
         place, *_ = rows[0]
@@ -193,7 +196,7 @@ def stop(*_):
     raise Stop()
 
 model.choose = lambda *_: (model.DENSE, "forced")
-allreduce, whole = make("auto/raw", 30), link.Link.sum
+allreduce, whole = make("auto/raw", 30), dense.Summing.advance
 buf = np.ones(1 << 20, np.float32)
 allreduce(buf, key="w")
 
@@ -202,12 +205,12 @@ def late(self, *given):
         time.sleep(0.3)
     return whole(self, *given)
 
-link.Link.sum = late
+dense.Summing.advance = late
 signal.signal(signal.SIGALRM, stop)
 if comm.rank == 0:
     signal.setitimer(signal.ITIMER_REAL, 0.1)
 report.append(attempt(allreduce, buf, key="w"))
-link.Link.sum = whole
+dense.Summing.advance = whole
 buf[:] = 100 * (comm.rank + 1)
 for _ in range(3):
     time.sleep(0.05)
@@ -308,7 +311,7 @@ def test_whatever_is_interrupted_of_a_duplicate_others_can_be_made(ranks, size):
 for odd in range(comm.size):
     for after in (False, True):
         allreduce = recovered()
-        with Planted(module, "Engine", 0):
+        with Planted(progress.Progress, "work", 0):
             attempt(allreduce, np.ones(90, np.float32), key="w")
         meet()
         with Planted(control, "duplicate", odd, after):
@@ -433,7 +436,7 @@ def test_an_exception_while_an_object_is_made(ranks):
     script = """
 PLACES = [
     (control.Control, "meet"), (control.Control, "_agree"), (control.Control, "_reach"), (link.Link, "_same_host"),
-    (link.Link, "gather"),
+    (progress.Progress, "run"),
 ]
 for fresh in (False, True):
     for owner, function in PLACES:
@@ -443,7 +446,7 @@ for fresh in (False, True):
                     allreduce = recovered()
                     allreduce(np.ones(9, np.float32), key="w")
                     meet()
-                    with Planted(module, "Engine", 0):
+                    with Planted(progress.Progress, "work", 0):
                         attempt(allreduce, np.ones(9, np.float32), key="w")
                     meet()
                 with Planted(owner, function, odd, after):

@@ -139,7 +139,6 @@ if comm.rank != 1:
     the_others_name(reports, 1)
 
 
-
 # --- what counts as being heard of, and who learns of a call that was given up ---
 
 SLOW = """

@@ -219,6 +219,14 @@ class Buffer:
         here, there = self._memory, other._memory
         return self.located is not None or other.located is not None or np.may_share_memory(here, there)
 
+    def overlaps(self, other: Buffer) -> bool:
+        """Do the two share memory?"""
+        if self is other:
+            return self.size > 0
+        if self.size == 0 or other.size == 0 or not self._bounds_meet(other):
+            return False
+        return share_a_byte(runs(self._memory), runs(other._memory))
+
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
         if self.size == 0 or other.size == 0 or not self._bounds_meet(other):

@@ -1,6 +1,6 @@
 """Where a call's values live and who computes on them: the host here, a GPU in cuda/device.py.
 
-A Worker is the same for both. What differs lies in a processor:
+An Operation is the same for both. What differs lies in a processor:
 
 arithmetic
     the operations on arrays in its memory (arithmetic.py).
@@ -8,7 +8,7 @@ workspace
     buffers of its memory.
 extents(regions)
     the regions, one by one, or as one Span.
-make_frame, ship, mark; make_room, head, wire; join, give_frame, give_room
+make_frame, ship, mark; make_room, head, wire; join, give_frame
     frames and rooms for messages: memory that MPI reads and writes, and what of it the arithmetic reads and writes.
 settle
     of a device, whose launches return at once: a Receipt, to be waited for, that tells how all that came before went.
@@ -30,6 +30,8 @@ from gqallreduce.backends.cuda.runtime import runtime
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import arithmetic, frame
 from gqallreduce.coding.message import Frame
+
+_NOTHING = contextlib.nullcontext()
 
 
 class Processors:
@@ -65,7 +67,7 @@ class Host:
 
     def active(self, located, key) -> contextlib.AbstractContextManager:
         """What a call's work is done in."""
-        return contextlib.nullcontext()
+        return _NOTHING
 
     # --- values ---
 
@@ -91,9 +93,9 @@ class Host:
 
     # --- what is sent ---
 
-    def make_frame(self, bound: int, uses: int) -> Frame:
+    def make_frame(self, bound: int) -> Frame:
         buffer = self.workspace.take(frame.SIZE + bound)
-        return Frame(buffer, buffer[frame.SIZE : frame.SIZE + bound], uses)
+        return Frame(buffer, buffer[frame.SIZE : frame.SIZE + bound], bound=frame.SIZE + bound)
 
     def ship(self, made: Frame, header: frame.Header, nbytes: int) -> None:
         """The frame's payload, of so many bytes, is made: put the header before it."""
@@ -130,6 +132,3 @@ class Host:
 
     def give_wire(self, wire) -> None:
         """Nothing reads this wire, or head, after what was asked for until now."""
-
-    def give_room(self, room) -> None:
-        self.workspace.give(room)

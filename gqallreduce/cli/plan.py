@@ -1,6 +1,7 @@
 """`plan`: what an allreduce should take, by the cost model, for every scheme and for a dense one. Needs no MPI.
 
-A prediction ranks schemes and shows where a link ends and latency begins; it replaces no measurement.
+A prediction ranks schemes and shows where a link ends and latency begins; it replaces no measurement. With --program it
+prints what one rank does instead, instruction by instruction.
 """
 
 import sys
@@ -9,7 +10,10 @@ from dataclasses import dataclass, replace
 import gqallreduce as gq
 from gqallreduce.cli.quantities import bandwidth, bytes_text, count, nbytes, seconds, seconds_text
 from gqallreduce.cli.tables import print_table
+from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
+from gqallreduce.scheduling.instructions import Part, instructions
+from gqallreduce.scheduling.schedule import Wire
 
 COLUMNS = ("scheme", "time", "speed-up", "sent per rank", "rounds", "messages")
 ITEMSIZE = 4
@@ -31,7 +35,11 @@ def add_arguments(parser):
     usual = model.Profile()
     parser.add_argument("--ranks", type=count, required=True, metavar="P", help="number of ranks")
     size = "of the float32 buffer: 100MB, 64MiB"
-    parser.add_argument("--nbytes", type=nbytes, required=True, metavar="SIZE", help=size)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--nbytes", type=nbytes, metavar="SIZE", help=size)
+    program = "print the instructions of one rank instead: direct/qsgd, ring/raw"
+    what.add_argument("--program", metavar="SCHEME", help=program)
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="with --program: which rank (default 0)")
     rate = f"of a rank's link: 100Gbit/s, 12.5GB/s (default {8 * 1e-9 / usual.beta:g}Gbit/s)"
     parser.add_argument("--bandwidth", type=bandwidth, default=1 / usual.beta, metavar="RATE", help=rate)
     latency = f"of a round: 2us (default {usual.alpha * 1e6:g}us)"
@@ -43,8 +51,11 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    """Prints the table, best first; 0, or 2 for a buffer or codec that cannot be."""
+    """Prints the table, best first; 0, or 2 for a buffer, codec or rank that cannot be."""
     try:
+        if arguments.program is not None:
+            _print_program(arguments.program, arguments.rank, arguments.ranks)
+            return 0
         codecs = [_codec(text) for text in arguments.codecs or _examples()]
         if arguments.nbytes % ITEMSIZE:
             raise ValueError(f"--nbytes: got {arguments.nbytes} bytes, expected whole float32 values of {ITEMSIZE}")
@@ -57,6 +68,31 @@ def run(arguments):
     print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
     print(_assumptions(arguments, profile))
     return 0
+
+
+def _print_program(text, rank, ranks):
+    """The instructions of a rank, one a line; every lane of a call runs them."""
+    scheme = gq.Scheme.parse(text)
+    if scheme.schedule not in SCHEDULES:
+        raise ValueError(f"--program: got {text!r}, expected a schedule before it, as in direct/{scheme.codec.name}")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"--rank: got {rank}, expected 0 to {ranks - 1}")
+    program = instructions(SCHEDULES[scheme.schedule], rank, ranks)
+    for number, each in enumerate(program):
+        fields = "  ".join(f"{name}={_value(value)}" for name, value in each._asdict().items())
+        print(f"{number:>{len(str(len(program)))}}  {type(each).__name__:<9}{fields}")
+    print(f"{scheme.schedule}, rank {rank} of {ranks}: {len(program)} instructions, which every lane runs.")
+
+
+def _value(value):
+    """Wires as chunk@author, parts as slot.number."""
+    if isinstance(value, Wire):
+        return f"{value.chunk}@{value.author}"
+    if isinstance(value, Part):
+        return f"{value.slot}.{value.number}"
+    if isinstance(value, tuple):
+        return ",".join(map(_value, value))
+    return str(value)
 
 
 def predictions(codecs, ranks, elements, profile):

@@ -7,8 +7,9 @@ offset  size  field
 4       4     step of the key, modulo 2^32; control: number of the call given up, or of calls made
 8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version, object);
               control: which duplicate of the communicator
-16      8     data: bytes that follow; not finite: C-order index; abort: reason + 256 * rank that caused it;
-              control else: attempt to meet + 2^32 if the sender could go on with the duplicate
+16      8     data: bytes that follow; not finite: C-order index; abort: reason + 2^8 * rank that caused it
+              + 2^40 * number of calls after that one which are given up too; control else: attempt to meet
+              + 2^32 if the sender could go on with the duplicate
 24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; control: sender
 28      2     hop of the encoding
 30      1     lane
@@ -66,3 +67,13 @@ def read(buffer, any_version: bool = False) -> Header:
 def is_before(step: int, other: int) -> bool:
     """Does one count come before another, both modulo 2^32 and less than 2^31 apart?"""
     return (step - other) & LARGEST_STEP >= 1 << 31
+
+
+def abort_word(reason: int, concerned: int, more: int) -> int:
+    """The word of an abort: why, which rank caused it, how many calls after that one are given up too."""
+    return reason | concerned << 8 | min(more, 2**24 - 1) << 40
+
+
+def abort_of(header: Header) -> tuple[int, int, int]:
+    """(reason, rank that caused it, number of calls after that one which are given up too)."""
+    return header.word & 0xFF, header.word >> 8 & 0xFFFFFFFF, header.word >> 40

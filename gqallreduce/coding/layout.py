@@ -159,6 +159,16 @@ class Piece:
         """[begin, end) of the index-th of `of` nearly equal slices."""
         return self.start + index * self.size // of, self.start + (index + 1) * self.size // of
 
+    def part(self, value, region: Region):
+        """The elements of a region in an array of the piece's."""
+        begin = region.start - self.start
+        return value[begin : begin + region.size]
+
+
+def of(array, region: Region):
+    """The elements of a region in an array of the whole vector's, or None of None."""
+    return None if array is None else array[region.start : region.start + region.size]
+
 
 def lane_count(size: int, chunks: int, grid: Grid, nbytes_bound) -> int:
     """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake."""

@@ -1,6 +1,6 @@
-"""Messages on their way: what a Worker hands to the carrier of the bytes.
+"""Messages on their way, and what a lane gives to the transport: outgoing and incoming ones.
 
-`parts_left` and `received` belong to the carrier, which may cut a long message into several.
+`parts_left` and `received` belong to the transport, which may cut a long message into several.
 """
 
 from __future__ import annotations
@@ -23,57 +23,85 @@ class ForeignFrame(Exception):
 
 
 class Receipt:
-    """Something under way: a lane that has yielded [it] goes on when it is `ready`."""
+    """Something under way: a lane that waits for it goes on when it is `ready`."""
 
     ready: bool
 
 
 class Frame:
-    """A header and a wire in a lent buffer, which is free again when it has been sent `uses` times.
+    """A message in a lent buffer: one wire made here, or several end to end.
 
-    payload
-        of a frame made here: where the arithmetic writes and reads the wire; on the host, a part of `buffer`.
-    header
-        of a frame made here, once it is known.
+    uses
+        the program itself, and each send that is under way; without any the buffer is free.
+    bound
+        the most bytes that it could have had: the receiver's room.
+    payload, header
+        of a wire made here: where the arithmetic writes and reads it (on the host, a part of `buffer`); its header,
+        once it is known.
     receipt
-        what must be ready before the frame is sent, or None.
+        what must be ready before it is sent, or None.
     """
 
-    __slots__ = ("buffer", "header", "nbytes", "payload", "receipt", "uses")
+    __slots__ = ("bound", "buffer", "header", "nbytes", "payload", "receipt", "uses")
 
-    def __init__(self, buffer, payload, uses: int, nbytes: int = 0, receipt: Receipt | None = None):
-        self.buffer, self.payload, self.uses = buffer, payload, uses
-        self.nbytes, self.receipt, self.header = nbytes, receipt, None
+    def __init__(self, buffer, payload, nbytes: int = 0, receipt: Receipt | None = None, bound: int = 0):
+        self.buffer, self.payload, self.bound = buffer, payload, bound
+        self.nbytes, self.receipt, self.header, self.uses = nbytes, receipt, None, 1
 
     def seal(self, header: frame.Header) -> None:
         self.header = header
         self.nbytes = frame.SIZE + (header.word if header.kind == frame.DATA else 0)
 
     @property
-    def wire(self):
-        """What of the payload is the message."""
-        return self.payload[: self.nbytes - frame.SIZE]
+    def data(self):
+        """The bytes that are sent."""
+        return self.buffer[: self.nbytes]
+
+    def header_of(self, number: int) -> frame.Header:
+        return self.header
+
+    def message(self, number: int):
+        """The bytes of one of its wires, header included."""
+        return self.data
 
 
-class Parcel:
-    """A message to send. `bound`: the receiver's room, from which both know in how many parts it travels."""
+class Outgoing:
+    """A message to send. `bound`: the receiver's room, from which both know in how many parts it travels.
 
-    __slots__ = ("bound", "data", "frame", "lane", "parts_left", "to")
+    frame
+        what is told when it has left, or None.
+    """
 
-    def __init__(self, to: int, lane: int, frame: Frame, bound: int):
-        self.to, self.lane, self.frame, self.bound = to, lane, frame, bound
-        self.data = frame.buffer[: frame.nbytes]
+    __slots__ = ("bound", "data", "frame", "parts_left", "to")
+
+    def __init__(self, to: int, data, bound: int, frame: Frame | None = None):
+        self.to, self.data, self.bound, self.frame = to, data, bound, frame
 
 
-class Expected:
-    """A message that is due, received into `room[:bound]`; `nbytes` is None until it is there, and it is ready."""
+class Incoming(Frame):
+    """A message that is due, received into `buffer[:bound]`, of these wires; `ready` when it is there.
 
-    __slots__ = ("bound", "lane", "nbytes", "parts_left", "received", "receiving", "room", "source")
+    heads
+        (where, header) of each wire, as far as they have been read.
+    """
 
-    def __init__(self, source: int, lane: int, room, bound: int, receiving):
-        self.source, self.lane, self.room, self.bound, self.receiving = source, lane, room, bound, receiving
-        self.nbytes, self.received = None, 0
+    __slots__ = ("heads", "parts_left", "ready", "received", "source", "wires")
 
-    @property
-    def ready(self) -> bool:
-        return self.nbytes is not None
+    def __init__(self, source: int, buffer, bound: int, wires=()):
+        super().__init__(buffer, None, bound=bound)
+        self.source, self.wires = source, wires
+        self.ready, self.received, self.heads = False, 0, []
+
+    def part_received(self, nbytes: int) -> None:
+        """One of the parts is there."""
+        self.received += nbytes
+        self.parts_left -= 1
+        if not self.parts_left:
+            self.nbytes, self.ready = self.received, True
+
+    def header_of(self, number: int) -> frame.Header:
+        return self.heads[number][1]
+
+    def message(self, number: int):
+        at, header = self.heads[number]
+        return self.buffer[at : at + frame.SIZE + (header.word if header.kind == frame.DATA else 0)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter
 
-import numpy as np
-
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding.order import to_array
 from gqallreduce.errors import NonFiniteError
@@ -15,43 +13,42 @@ from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree
 
 
-def flush(call, allreduce, key: str | None) -> dict[str, np.ndarray]:
-    """What `Allreduce.flush` does with its object in a call: key -> sum, of one key or of all."""
+def flush(call, allreduce, key: str | None):
+    """The stages of `Allreduce.flush`, of its object; the call's result: key -> sum, of one key or of all."""
     memory = allreduce.memory
     try:
         keys = list(memory) if key is None else [plain_key(key, allreduce.scheme)]
         forms = [allreduce.form_of(each) for each in keys]
-    except Exception:
-        allreduce.join_invalid(call)
-        raise
+    except Exception as error:
+        yield from allreduce.join_invalid(call, error)
     if allreduce.size > 1:
         steps = tuple(memory.get(each).step for each in keys)
-        hashes = allreduce.making.hashes(("flush", *zip(keys, forms, strict=True)), allreduce.seed)
-        agree(call.link, hashes, (allreduce.number, steps), 0, allreduce.timeout)
-    sums, spent = {}, {}
-    for number, each in enumerate(keys):
-        if number:
-            call.link.begin(allreduce)
-        sums[each], spent[each] = _sum(call, allreduce, each)
+        hashes = allreduce.plans.hashes(("flush", *zip(keys, forms, strict=True)), allreduce.seed)
+        yield from agree(call.link, hashes, (allreduce.number, steps), 0)
+    names = allreduce.scheme.resolved(), *zip(keys, forms, strict=True)
+    signature = hash64(
+        "flush", allreduce.number, *names, allreduce.average
+    )  # of all keys: their messages come in order
+    call.result, spent = {}, {}
+    for each in keys:
+        call.result[each], spent[each] = yield from _sum(call, allreduce, each, signature)
     call.states = {each: memory.zeroed(each) for each in keys}
     memory.commit(call.states)
     for each in keys:
-        allreduce.account(spent[each], sums[each].nbytes, call.states[each])
-    return sums
+        allreduce.account(spent[each], call.result[each].nbytes, call.states[each])
 
 
-def _sum(call, allreduce, key: str) -> tuple[np.ndarray, Spent]:
-    """The exact sum of a key's residuals, and what it cost; changes nothing."""
+def _sum(call, allreduce, key: str, signature: int):
+    """Stages; the exact sum of a key's residuals, and what it cost; changes nothing."""
     state, (shape, order, _), began = allreduce.memory.get(key), allreduce.form_of(key), perf_counter()
-    processor = state.processor
+    processor, waited = state.processor, call.wait
     with processor.active(None, key):
         total = state.residual.copy()
-        signature = hash64("flush", allreduce.number, key, allreduce.scheme.resolved(), shape, allreduce.average)
-        kind = allreduce.making.exact(total.size, signature)
-        spent = Spent(kind.what, kind.why)
-        buffer, worker = Buffer.of_vector(total, processor), allreduce.making.worker(kind, processor)
-        flaw = allreduce.quantized(call.link, kind, worker, buffer, buffer, None, None, state.step, spent)
-        if flaw is not None:
-            raise NonFiniteError(None, key, flaw[1])
-        spent.total = perf_counter() - began
-        return to_array(total, shape, order), spent
+    agreed = allreduce.plans.exact(total.size, signature)
+    spent = Spent(agreed.what, agreed.why)
+    buffer, plan = Buffer.of_vector(total, processor), allreduce.plans.plan(agreed, processor)
+    flaw = yield from allreduce.carried_out(call, plan, (buffer, buffer, None, None), key, agreed, state.step, spent)
+    if flaw is not None:
+        raise NonFiniteError(None, key, flaw[1])
+    spent.wait, spent.total = call.wait - waited, perf_counter() - began
+    return to_array(total, shape, order), spent

@@ -1,27 +1,33 @@
-"""Carries the bytes of all Workers in one process: for tests, teaching, and as the oracle of the engine."""
+"""All ranks in one process: for tests, teaching, and as the oracle of what runs under MPI."""
 
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 
 import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Host
 from gqallreduce.coding import frame
-from gqallreduce.coding.message import Expected, Parcel, Receipt
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.memory import Memory
-from gqallreduce.runtime.worker import Worker
+from gqallreduce.runtime.operation import Operation
+from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
+from gqallreduce.transport.call import Call
+from gqallreduce.transport.exchange import MEASURE, Largest
+from gqallreduce.transport.progress import Progress
+
+STUCK = 10.0  # seconds without anything that a rank can do: a device may be at work
 
 
 class LocalAllreduce:
-    """P ranks in one process: the same Workers, schedules and bytes as under MPI.
+    """P ranks in one process: the same plans, progress engine, schedules and bytes as under MPI.
 
     allreduce(arrays, key="w") reduces one array per rank in place and returns them; `memory[rank]` holds residuals,
     `spent[rank]` what the last call cost. `processors` has one per rank, for arrays in their memory.
@@ -34,7 +40,7 @@ class LocalAllreduce:
         self.memory = [Memory() for _ in range(size)]
         self.spent = [Spent() for _ in range(size)]
         self.steps: dict[str | None, int] = {}
-        self.order = lambda waiting: waiting  # tests shuffle the lanes that may go on
+        self.order = list  # tests shuffle: which rank goes on, and what arrives first
 
     @usual_arithmetic()
     def __call__(self, arrays, *, key: str | None = None, out=None):
@@ -43,21 +49,23 @@ class LocalAllreduce:
         targets = sources if out is None else [Buffer(array) for array in out]
         for rank, processor in enumerate(self.processors):
             sources[rank].arithmetic = targets[rank].arithmetic = processor.arithmetic
-        workers = [self._worker(rank, sources[rank]) for rank in range(self.size)]
-        step, states = self.steps.get(key, 0), [{}] * self.size
-        for rank, worker in enumerate(workers):
+        step, states, operations = self.steps.get(key, 0), [{}] * self.size, []
+        self.spent = [Spent() for _ in range(self.size)]
+        for rank in range(self.size):
             owed = owing = None
             if self.scheme.feedback:
                 form = sources[rank].shape, sources[rank].order, sources[rank].dtype
                 owed, after = self.memory[rank].next(key, form, sources[rank].size, self.processors[rank])
                 owing, states[rank] = after.residual, {key: after}
-            stream = hash64(self.seed, key, self.group)
-            worker.begin(sources[rank], targets[rank], owed, owing, stream, step, hash64(key))
-        _agree(workers)
-        _carry(workers, self.order)
-        flaws = {worker.flaw for worker in workers}
-        for worker in workers:
-            worker.end()
+            stream, plan = hash64(self.seed, key, self.group), self.plan(rank, sources[rank])
+            vectors = sources[rank], targets[rank], owed, owing
+            operations.append(Operation(plan, *vectors, key, stream, step, hash64(key), self.spent[rank]))
+        try:
+            self._carry_out(operations)
+            flaws = {operation.flaw for operation in operations}
+        finally:
+            for operation in operations:
+                operation.end()
         assert len(flaws) == 1, f"ranks disagree on what was not finite: {flaws}"
         flaw = flaws.pop()
         if flaw:
@@ -67,75 +75,88 @@ class LocalAllreduce:
         self.steps[key] = step + 1
         return arrays if out is None else out
 
-    def _worker(self, rank: int, source: Buffer) -> Worker:
-        spent = self.spent[rank] = Spent()
+    def plan(self, rank: int, source: Buffer) -> Plan:
+        """A rank's Plan for a buffer."""
         schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, source.size)
-        return Worker(
+        return Plan(
             schedule, self.scheme.codec, rank, self.size, source.shape, source.order, source.dtype, self.average,
-            self.processors[rank], spent,
+            self.processors[rank],
         )  # fmt: skip
 
-
-def _agree(workers: list[Worker]) -> None:
-    """Tell all the largest of what they measured, if their codec asks for it."""
-    numbers = [worker.measure() for worker in workers]
-    for worker in workers:
-        if None not in numbers:
-            worker.agreed(max(numbers))
-
-
-def _carry(workers: list[Worker], order) -> None:
-    """Run every lane of every rank as far as it goes, in turn, until all are done."""
-    mail: dict[tuple, deque] = {}
-    lanes = [_Lane(worker, lane, mail) for worker in workers for lane in range(worker.lanes)]
-    while lanes:
-        before = len(lanes), sum(lane.moves for lane in lanes)
-        for lane in order(list(lanes)):
-            lane.advance()
-        lanes = [lane for lane in lanes if not lane.done]
-        assert before != (len(lanes), sum(lane.moves for lane in lanes)), "all lanes wait for each other"
-    assert not any(mail.values()), "messages that were never received"
+    def _carry_out(self, operations: list[Operation]) -> None:
+        """Let every rank go as far as it can, in turn, until all are done."""
+        mail: dict[tuple, deque] = {}
+        ranks = [Mailbox(rank, mail, self.order) for rank in range(self.size)]
+        calls = [Call("a call") for _ in ranks]
+        for rank, call, operation in zip(ranks, calls, operations, strict=True):
+            rank.progress.start(call, _stages(operation))
+        moved = perf_counter()
+        while not all(call.done for call in calls):
+            if sum(any(rank.progress.work()) for rank in self.order(ranks)):  # of all of them
+                moved = perf_counter()
+            assert perf_counter() - moved < STUCK, "all ranks wait for each other"
+        assert not any(mail.values()), "messages that were never received"
 
 
-class _Lane:
-    """One lane of one rank: runs until it must wait."""
+def _stages(operation: Operation):
+    """Of a call."""
+    number = operation.measure()
+    if number is not None:
+        asked = Largest(operation.plan.rank, operation.plan.size, MEASURE, np.array([number]))
+        yield asked
+        operation.agreed(float(asked.found[0]))
+    yield operation
 
-    def __init__(self, worker: Worker, lane: int, mail):
-        self.worker, self.steps, self.mail = worker, worker.lane(lane), mail
-        self.waiting: list[Expected | Receipt] = []
-        self.done, self.moves = False, 0
 
-    def advance(self) -> None:
-        for item in self.waiting:
-            if isinstance(item, Expected):
-                self._receive(item)
+class Mailbox:
+    """The transport of one rank, and what its progress engine asks of a communicator.
+
+    mail
+        (source, to, tag) -> messages, shared by all ranks.
+    """
+
+    shortest = 1 << 30
+
+    def __init__(self, rank: int, mail: dict[tuple, deque], order):
+        self.rank, self.mail, self._order = rank, mail, order
+        self.owners: list = []
+        self._due: list[tuple] = []  # (owner, room, box)
+        self._sent: list = []
+        self.progress = Progress(self, self, poll_every=0)
+
+    def longest(self, peer: int) -> int:
+        return self.shortest
+
+    def tag(self, number: int, lane: int, signature: int) -> int:
+        return lane
+
+    def send(self, data, peer: int, tag: int, owner) -> None:
+        assert len(data) <= owner.message.bound
+        self.mail.setdefault((self.rank, peer, tag), deque()).append(np.array(data))
+        self._sent.append((owner, len(data)))
+
+    def receive(self, data, peer: int, tag: int, owner) -> None:
+        self._due.append((owner, data, self.mail.setdefault((peer, self.rank, tag), deque())))
+
+    def poll(self) -> list[tuple]:
+        """What has been sent, and of what is due what has come: the first of each sender's for each that waits."""
+        completed, self._sent = self._sent, []
+        left = []
+        for owner, room, box in self._due:
+            if box:
+                data = box.popleft()
+                room[: len(data)] = data
+                completed.append((owner, len(data)))
             else:
-                self.moves += 1  # what is under way arrives
-        if self.waiting and not any(item.ready for item in self.waiting):
-            return
-        for event in self.steps:
-            self.moves += 1
-            self.waiting = []
-            if isinstance(event, Parcel):
-                self._send(event)
-            elif isinstance(event, list):
-                self.waiting = event
-                return
-        self.done = True
+                left.append((owner, room, box))
+        self._due = left
+        return self._order(completed)
 
-    def _send(self, parcel: Parcel) -> None:
-        assert len(parcel.data) <= parcel.bound
-        box = self.mail.setdefault((self.worker.rank, parcel.to, parcel.lane), deque())
-        box.append(np.array(parcel.data))
-        spent = self.worker.spent
-        spent.bytes_sent += len(parcel.data)
-        spent.messages += 1
-        self.worker.sent(parcel)
+    def listen(self, calls) -> None:
+        """No rank gives up."""
 
-    def _receive(self, item: Expected) -> None:
-        box = self.mail.get((item.source, self.worker.rank, item.lane))
-        if item.nbytes is None and box:
-            data = box.popleft()
-            item.room[: len(data)] = data
-            item.nbytes = len(data)
-            self.worker.spent.bytes_received += len(data)
+    def alike(self, error: Exception) -> bool:
+        return False
+
+    def stage_ends(self, call) -> None:
+        """No rank is late."""

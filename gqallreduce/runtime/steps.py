@@ -6,7 +6,10 @@ import contextlib
 
 from gqallreduce.errors import Error
 from gqallreduce.transport.agreement import agree
+from gqallreduce.transport.call import Call
 from gqallreduce.transport.failure import give_up
+
+_NAME = "the end of a step"
 
 
 @contextlib.contextmanager
@@ -15,13 +18,15 @@ def step(allreduce):
     if allreduce.memory.staging:
         raise ValueError("a step of this object is under way; steps cannot be nested")
     allreduce.require_usable()
+    allreduce.finish()
     allreduce.failures_in_step = 0
     try:
         allreduce.memory.stage()
         yield allreduce
-        allreduce.guarded("the end of a step", _end, allreduce)
+        allreduce.finish()
+        allreduce.complete(allreduce.begin(_NAME, _end, allreduce))
     except BaseException as error:
-        if not allreduce.failures_in_step and allreduce.unusable is None:
+        if allreduce.memory.staging and not allreduce.failures_in_step and allreduce.unusable is None:
             _tell_others(allreduce, error)
         raise
     finally:
@@ -29,15 +34,15 @@ def step(allreduce):
             allreduce.memory.unstage(keep=False)
 
 
-def _end(call, allreduce) -> None:
-    """Take effect, if no rank has left the block by an error."""
+def _end(call, allreduce):
+    """Stages: take effect, if no rank has left the block by an error."""
     if allreduce.failures_in_step:
-        allreduce.join_invalid(call)
-        raise Error("a call of this step failed: nothing of the step is kept")
+        failed = Error("a call of this step failed: nothing of the step is kept")
+        yield from allreduce.join_invalid(call, failed)
     memory = allreduce.memory
     if allreduce.size > 1:
-        hashes = allreduce.making.hashes(("end of step", *memory.staged_steps), allreduce.seed)
-        agree(call.link, hashes, allreduce.number, 0, allreduce.timeout)
+        hashes = allreduce.plans.hashes(("end of step", *memory.staged_steps), allreduce.seed)
+        yield from agree(call.link, hashes, allreduce.number, 0)
     call.states, call.for_good = memory.staged, True
     memory.unstage(keep=True)
 
@@ -49,11 +54,12 @@ def _tell_others(allreduce, error: BaseException) -> None:
     """
     with contextlib.suppress(Exception):
         if isinstance(error, Exception):
-            allreduce.guarded("the end of a step", allreduce.join_invalid)
+            allreduce.complete(allreduce.begin(_NAME, allreduce.join_invalid, error))
             return
         home = allreduce.home
         home.notice(allreduce.timeout)
         allreduce.fail(error)
         if not home.freed and not home.link.broken:
-            home.link.begin(allreduce)
-            give_up(home.link, error, allreduce.timeout, "the end of a step")
+            call = Call(_NAME, allreduce)
+            home.link.begin(call)
+            give_up(home.link, error, call, allreduce.timeout)

@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gqallreduce.registry import SCHEDULES
-from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
+from gqallreduce.scheduling.schedule import Encode, Recv, Schedule, Send, Wire
 
 DROPPED, VALUE, RESULT = "dropped", "value", "result"
 
@@ -55,11 +54,11 @@ class Step:
 
 
 @lru_cache(maxsize=256)
-def program(name: str, rank: int, size: int) -> tuple[Step, ...]:
+def program(schedule: Schedule, rank: int, size: int) -> tuple[Step, ...]:
     """The steps of a rank."""
     fate: dict[int, str] = {}
     sends: dict[Wire, int] = {}
-    rounds = reversed(SCHEDULES[name].rounds(rank, size))  # what a value is for is known from what comes after it
+    rounds = reversed(schedule.rounds(rank, size))  # what a value is for is known from what comes after it
     return tuple(_step(moves, rank, fate, sends) for moves in rounds)[::-1]
 
 

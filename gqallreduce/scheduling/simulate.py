@@ -11,7 +11,24 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.scheduling.schedule import Encode, Recv, Schedule, Send, Wire
+from gqallreduce.scheduling.instructions import (
+    Decode,
+    Drop,
+    Encode,
+    Finish,
+    Form,
+    Instruction,
+    Join,
+    Jump,
+    Post,
+    Release,
+    Share,
+    Transmit,
+    Wait,
+    WaitAny,
+    instructions,
+)
+from gqallreduce.scheduling.schedule import Schedule
 
 
 class Symbols:
@@ -98,64 +115,105 @@ class Outcome:
 
 
 class _Rank:
-    """One rank's part of the simulation: a generator that yields while it waits."""
+    """Interprets one rank's instructions on symbols: a generator that yields while it waits.
+
+    running, result
+        chunk -> symbol.
+    slots
+        the symbols of the wires in each; for one that is posted, the Post.
+    """
 
     def __init__(self, schedule: Schedule, rank: int, size: int, outcome: Outcome, mail):
-        self.schedule, self.rank, self.size = schedule, rank, size
-        self.outcome, self.mail = outcome, mail
-        self.value = [outcome.symbols.own(rank)] * schedule.chunks(size)
-        self.wires: dict = {}
-        self.standing = set(range(len(self.value)))  # chunks whose value what arrives is added to
+        self.schedule, self.rank, self.outcome, self.mail = schedule, rank, outcome, mail
+        self.program = instructions(schedule, rank, size)
+        self.running: dict[int, int] = {}
+        self.result: dict[int, int] = {}
+        self.slots: dict[int, list[int] | Post] = {}
+        outcome.rounds[rank] = len(schedule.rounds(rank, size))
+        outcome.symbols.own(rank)  # numbered in order of rank, as sums are printed
 
     def run(self):
-        rounds = self.schedule.rounds(self.rank, self.size)
-        self.outcome.rounds[self.rank] = len(rounds)
-        for moves in rounds:
-            for move in moves:
-                if isinstance(move, Encode):
-                    self._encode(move)
-                elif isinstance(move, Send):
-                    self._send(move)
-            for move in sorted((move for move in moves if not isinstance(move, Send)), key=self._source):
-                if isinstance(move, Encode):
-                    self._apply(Wire(move.chunk, move.holders[0]))
+        at, chosen = 0, set()
+        while at < len(self.program):
+            instruction = self.program[at]
+            at += 1
+            match instruction:
+                case Wait(slot):
+                    while not self._arrived(slot):
+                        yield
+                case WaitAny(slots, targets, end):
+                    left = {slot: target for slot, target in zip(slots, targets, strict=True) if slot not in chosen}
+                    while left and not any(map(self._arrived, left)):
+                        yield
+                    slot = next(filter(self._arrived, left), None)
+                    chosen.add(slot)
+                    at = left.get(slot, end)
+                case Jump(target):
+                    at = target
+                case _:
+                    self._execute(instruction)
+        assert not self.slots, f"slots that are never released: {sorted(self.slots)}"
+        self.outcome.values[self.rank] = [self.result[chunk] for chunk in range(self.schedule.chunks(self.size))]
+
+    @property
+    def size(self) -> int:
+        return len(self.outcome.values)
+
+    def _execute(self, instruction: Instruction) -> None:
+        symbols = self.outcome.symbols
+        match instruction:
+            case Post(slot):
+                self.slots[slot] = instruction
+            case Encode(slot, chunk, hop, author, own, alone):
+                value = symbols.own(self.rank) if own else self.running[chunk]
+                self.slots[slot] = [symbols.coded(value, author, hop)]
+                if alone:
+                    self._owe(self.slots[slot][0], chunk, 0, 1)
+            case Join(slot, parts, _):
+                self.slots[slot] = [self._wire(part) for part in parts]
+            case Transmit(slot, to):
+                self.outcome.messages[self.rank] += 1
+                self.outcome.chunks_sent[self.rank] += len(self.slots[slot])
+                self.mail.setdefault((self.rank, to), deque()).append(list(self.slots[slot]))
+            case Form(chunk):
+                self.running[chunk] = symbols.own(self.rank)
+            case Decode(part, chunk, adds, result):
+                value = symbols.add(self.running[chunk], self._wire(part)) if adds else self._wire(part)
+                if result:
+                    self.running.pop(chunk, None)
+                    self.result[chunk] = value
                 else:
-                    yield from self._receive(move)
-        self.outcome.values[self.rank] = self.value
+                    self.running[chunk] = value
+            case Share(part, chunk, index, of):
+                self.running[chunk] = self._wire(part)
+                self._owe(self._wire(part), chunk, index, of)
+            case Drop(chunk):
+                del self.running[chunk]
+            case Finish(chunk):
+                self.result[chunk] = self.running.pop(chunk)
+            case Release(slot):
+                del self.slots[slot]
 
-    def _source(self, move: Encode | Recv) -> int:
-        return self.rank if isinstance(move, Encode) else move.source
+    def _wire(self, part) -> int:
+        slot, number = part
+        return self.slots[slot][number]
 
-    def _encode(self, move: Encode) -> None:
-        author = move.holders[0]
-        coded = self.outcome.symbols.coded(self.value[move.chunk], author, move.hop)
-        self.wires[move.chunk, author] = coded
-        self.standing.discard(move.chunk)
-        share = (self.rank, move.holders.index(self.rank), len(move.holders))
-        self.outcome.debts.setdefault((coded, move.chunk), Counter())[share] += 1
+    def _owe(self, coded: int, chunk: int, index: int, of: int) -> None:
+        self.outcome.debts.setdefault((coded, chunk), Counter())[self.rank, index, of] += 1
 
-    def _send(self, move: Send) -> None:
-        self.outcome.messages[self.rank] += 1
-        self.outcome.chunks_sent[self.rank] += len(move.wires)
-        self.mail.setdefault((self.rank, move.to), deque()).append([(wire, self.wires[wire]) for wire in move.wires])
-
-    def _receive(self, move: Recv):
-        box = self.mail.setdefault((move.source, self.rank), deque())
-        while not box:
-            yield
-        message = box.popleft()
-        if tuple(wire for wire, _ in message) != move.wires:
-            raise AssertionError(f"rank {self.rank} expected {move.wires} from {move.source}, got {message}")
-        if not move.reduce:
-            self.standing.difference_update(wire.chunk for wire in move.wires)
-        for wire, coded in message:
-            self.wires[wire] = coded
-            self._apply(wire)
-
-    def _apply(self, wire: Wire) -> None:
-        chunk, coded = wire.chunk, self.wires[wire]
-        self.value[chunk] = self.outcome.symbols.add(self.value[chunk], coded) if chunk in self.standing else coded
-        self.standing.add(chunk)
+    def _arrived(self, slot: int) -> bool:
+        """Take the message for a posted slot in, if it is there and no other one is due before it."""
+        post = self.slots.get(slot)
+        if not isinstance(post, Post):
+            return True
+        box = self.mail.get((post.source, self.rank))
+        before = [each for each in self.slots.values() if isinstance(each, Post) and each.source == post.source]
+        if not box or before[0] is not post:
+            return False
+        self.slots[slot] = box.popleft()
+        if len(self.slots[slot]) != len(post.wires):
+            raise AssertionError(f"rank {self.rank} expected {post.wires} from {post.source}")
+        return True
 
 
 def simulate(schedule: Schedule, size: int) -> Outcome:

@@ -1,1 +1,1 @@
-"""Messages over MPI: the duplicates of a communicator, calls compared, waits, aborts, the carrier of bytes."""
+"""Messages over MPI: the duplicates of a communicator, calls under way and their progress, calls compared, aborts."""

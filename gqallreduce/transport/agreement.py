@@ -8,7 +8,8 @@ import numpy as np
 
 from gqallreduce.errors import MismatchError, ReplicaError
 from gqallreduce.hashing import checksum, hash64
-from gqallreduce.transport.link import FIRST, FIRST_WORDS, NAMES, VERIFY, Link
+from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, VERIFY, Gather, Largest
+from gqallreduce.transport.link import Link
 
 FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
 COMPARED = (*FIELDS, "frame")
@@ -18,14 +19,15 @@ _DETAILS = {"frame": "another object, or another step of the key: load states of
 assert 2 + 2 * len(COMPARED) == FIRST_WORDS
 
 
-def agree(link: Link, hashes, step, word: int, timeout: float) -> int:
+def agree(link: Link, hashes, step, word: int):
     """Compare this call with the others'; returns rank 0's `word` (its decision where one must decide for all).
 
+    A generator of stages.
     hashes
         of FIELDS; None if this rank's own call is invalid: it takes part, and the others learn of it.
     step
         which object calls, and at which step of the key; any value with a repr.
-    Raises MismatchError on every rank whose own call is valid, TimeoutError if a rank does not come. The usual case is
+    Raises MismatchError on every rank whose own call is valid. The usual case is
     one exchange: two maxima per field, of the hash and of its complement. Only if they tell that ranks differ, all
     hashes are gathered.
     """
@@ -36,10 +38,14 @@ def agree(link: Link, hashes, step, word: int, timeout: float) -> int:
         compared = np.array([*hashes, hash64(step)], np.uint64)
         mine[1] = word if link.rank == 0 else 0
         mine[2::2], mine[3::2] = compared, compared ^ np.uint64(_ALL)
-    found = link.largest(link.tag(FIRST), mine, timeout)
+    first = Largest(link.rank, link.size, FIRST, mine)
+    yield first
+    found = first.found
     if not found[0] and (found[2::2] == found[3::2] ^ np.uint64(_ALL)).all():
         return int(found[1])
-    everyone = link.gather(link.tag(NAMES), mine, timeout)
+    asked = Gather(link.rank, link.size, NAMES, mine)
+    yield asked
+    everyone = asked.found
     invalid = np.flatnonzero(everyone[:, 0])
     if len(invalid):
         if hashes is not None:
@@ -62,9 +68,11 @@ def _differing(values: list[int]) -> list[int]:
     return [rank for rank, value in enumerate(values) if value != common]
 
 
-def compare_replicas(link: Link, signature: int, result: np.ndarray, timeout: float) -> None:
-    """ReplicaError unless all ranks have the same bytes."""
+def compare_replicas(link: Link, signature: int, result: np.ndarray):
+    """ReplicaError unless all ranks have the same bytes. A generator of stages."""
     mine = np.array([checksum(np.ascontiguousarray(result).tobytes())], np.uint64)
-    everyone = link.gather(link.tag(VERIFY, signature), mine, timeout)[:, 0].tolist()
+    asked = Gather(link.rank, link.size, VERIFY, mine, signature)
+    yield asked
+    everyone = asked.found[:, 0].tolist()
     if len(set(everyone)) > 1:
         raise ReplicaError(f"the results differ: checksums per rank {[hex(value) for value in everyone]}")

@@ -110,13 +110,18 @@ class Control:
         """Tell all other ranks that this one cannot use a new duplicate."""
         self.abort(generation, -1, frame.REASON_FAILURE, self.rank)
 
-    def abort(self, generation: int, call: int, reason: int, concerned: int) -> None:
-        """Tell all other ranks that this one has given up a call, for which reason, and which rank caused it."""
-        self._send(self._others(), self._header(frame.ABORT, generation, call, reason | concerned << 8))
+    def abort(self, generation: int, call: int, reason: int, concerned: int, more: int = 0) -> None:
+        """Tell all others that this rank has given up a call and so many after it, why, and which rank caused it."""
+        word = frame.abort_word(reason, concerned, more)
+        self._send(self._others(), self._header(frame.ABORT, generation, call, word))
+
+    def aborts_of(self, generation: int) -> list[frame.Header]:
+        """The aborts of calls on a duplicate, one of each rank that has given up."""
+        return [header for header in self._aborts.values() if header.signature == generation]
 
     def abort_of(self, generation: int) -> frame.Header | None:
-        """The earliest abort of a call on a duplicate, None if there is none."""
-        found = [header for header in self._aborts.values() if header.signature == generation]
+        """The one of the earliest call, None if there is none."""
+        found = self.aborts_of(generation) if self._aborts else []
         return min(found, key=lambda header: (header.step + 1) & frame.LARGEST_STEP, default=None)
 
     # --- meeting ---
@@ -179,7 +184,7 @@ class Control:
     def _wait(self, offer: Offer, due, deadline: Deadline) -> None:
         """Until more has come; what has come already did not end the meeting, so an abort of a later call does."""
         abort = self.abort_of(offer.generation) if offer.sound else None
-        mismatch = abort is not None and abort.word & 0xFF == frame.REASON_MISMATCH
+        mismatch = abort is not None and frame.abort_of(abort)[0] == frame.REASON_MISMATCH
         if mismatch and not frame.is_before(abort.step, offer.calls):
             raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
         deadline.pause(due)

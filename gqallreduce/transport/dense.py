@@ -1,12 +1,12 @@
-"""The dense allreduce that `auto/` falls back to: MPI's own, polled so that the timeout holds.
+"""The dense allreduce: MPI's own, as a stage of a call.
 
-It begins only when all ranks have compared their calls (agreement.py): some MPIs write past the end
-of a buffer if another rank's is larger.
+It begins only when all ranks have compared their calls (agreement.py): some MPIs write past the end of a buffer if
+another rank's is larger.
 """
 
 from __future__ import annotations
 
-from time import perf_counter
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +14,9 @@ from mpi4py import MPI
 
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import frame
-from gqallreduce.transport.engine import message_most
-from gqallreduce.transport.link import NOT_FINITE, Link
+from gqallreduce.transport.call import Call
+from gqallreduce.transport.exchange import NOT_FINITE, Gather
+from gqallreduce.transport.link import Link
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE}
 _ALL_FINITE = -1
@@ -30,33 +31,71 @@ class Dense(NamedTuple):
     """
 
     link: Link
+    call: Call
     workspace: Workspace
     signature: int
     average: bool
-    timeout: float
+
+
+class Summing:
+    """A stage: sums a vector in place over all ranks by MPI_Iallreduce, cut below MPI's int limit.
+
+    MPI wants collective operations in the same order on all ranks. So it waits until each call before is done, or has
+    begun something else: calls agree in any order, but are summed in that of their start.
+    """
+
+    lanes = lanes_at_once = 1
+    first_lane = signature = 0
+    spent = None
+    poll_at = math.inf
+
+    def __init__(self, link: Link, call: Call, values: np.ndarray):
+        self._link, self._call, self._values = link, call, values
+        self._most = max(1, link.requests.longest(link.rank) // values.itemsize)
+        self._at, self.ready, self.finished = 0, True, False
+
+    def lane(self, number: int) -> Summing:
+        return self
+
+    def can_advance(self) -> bool:
+        before = (each for each in self._link.progress.calls if each.number < self._call.number)
+        return self.ready and all(each.data is not None for each in before)
+
+    def most_under_way(self, longest: int) -> int:
+        return 1
+
+    def advance(self, messages) -> None:
+        """The next part, once the one before is summed."""
+        part = self._values[self._at : self._at + self._most]
+        self.finished = not len(part)
+        if self.finished:
+            return
+        self._at, self.ready = self._at + len(part), False
+        arguments = MPI.IN_PLACE, [part, _TYPES[part.dtype.name]]
+        messages.start(self._link.comm.Iallreduce, arguments, self, tuple(self._link.others))
 
 
 def dense_on(processor, call, source, target, owed, owing, spent):
     """`dense_sum` of buffers in any memory: MPI adds in the host's."""
     if source.located is None:
-        return dense_sum(call, source, target, owed, owing, spent)
+        return (yield from dense_sum(call, source, target, owed, owing, spent))
     here, result = source.copied_to_host(processor), target.copied_to_host(processor)
     mine = None if owed is None else processor.on_host(owed)
     lost = None if owing is None else np.empty_like(mine)
-    flaw = dense_sum(call, here, result, mine, lost, spent)
-    target.copy_from_host(processor, result)
-    if owing is not None:
-        processor.arithmetic.copy(owing, processor.adopt(lost))
-    processor.finish()
+    flaw = yield from dense_sum(call, here, result, mine, lost, spent)
+    with processor.active(source.located, None):
+        target.copy_from_host(processor, result)
+        if owing is not None:
+            processor.arithmetic.copy(owing, processor.adopt(lost))
+        processor.finish()
     return flaw
 
 
 def dense_sum(call, source, target, owed, owing, spent):
     """target := sum (or average) of source + owed over ranks; owing := 0, or what rounding to 16 bits loses.
 
-    call
-        a Dense: where and how. Returns None, or (rank, C-order index) of a value that is not finite: only then a small
-        exchange asks for it.
+    A generator of stages. call: a Dense, where and how. Returns None, or (rank, C-order index) of a value that is not
+    finite: only then a small exchange asks for it.
     """
     link, spent.dense = call.link, True
     short = source.dtype in ("float16", "bfloat16")
@@ -64,31 +103,23 @@ def dense_sum(call, source, target, owed, owing, spent):
     lent = call.workspace.take(source.size * dtype.itemsize)  # after an error it is not given back
     values = lent[: source.size * dtype.itemsize].view(dtype)
     _load(source, owed, values)
-    _sum(link, values, call.timeout, spent)
+    if link.size > 1:
+        yield Summing(link, call.call, values)
+        spent.bytes_sent += values.nbytes
+        spent.bytes_received += values.nbytes
     first = None if np.isfinite(values).all() else _first_flaw(source, owed, np.empty_like(values))
     exact = values.copy() if short and owing is not None else None
     if call.average:
         values *= dtype.type(1.0 / link.size)
-    flaw = _name(call, first, source, values) if target.store(0, source.size, values) else None
+    flaw = None
+    if target.store(0, source.size, values):
+        flaw = yield from _name(call, first, source, values)
     call.workspace.give(lent)
     if flaw is None and owing is not None:
         owing[:] = 0
         if short:
             _owe_rounding(link, target, exact, owing, call.average)
     return flaw
-
-
-def _sum(link, values, timeout: float, spent) -> None:
-    """MPI_Allreduce in place, cut below MPI's int limit."""
-    if link.size == 1:
-        return
-    most = max(1, message_most() // values.itemsize)
-    began = perf_counter()
-    for start in range(0, values.size, most):
-        link.sum(values[start : start + most], _TYPES[values.dtype.name], timeout)
-    spent.wait += perf_counter() - began
-    spent.bytes_sent += values.nbytes
-    spent.bytes_received += values.nbytes
 
 
 def _load(source, owed, values) -> None:
@@ -105,10 +136,12 @@ def _first_flaw(source, owed, values) -> int | None:
     return source.c_index(bad) if len(bad) else None
 
 
-def _name(call: Dense, first: int | None, source, values) -> tuple[int, int]:
+def _name(call: Dense, first: int | None, source, values):
     """The lowest rank whose own values were not finite; NO_RANK with the sum's index if it overflowed."""
     mine = np.array([_ALL_FINITE if first is None else first], np.int64)
-    everyone = call.link.gather(call.link.tag(NOT_FINITE, call.signature), mine, call.timeout)[:, 0]
+    asked = Gather(call.link.rank, call.link.size, NOT_FINITE, mine, call.signature)
+    yield asked
+    everyone = asked.found[:, 0]
     ranks = np.flatnonzero(everyone != _ALL_FINITE)
     if len(ranks):
         return int(ranks[0]), int(everyone[ranks[0]])

@@ -1,4 +1,4 @@
-"""How a call that cannot end well ends: what the other ranks are told, and which error this rank raises."""
+"""How calls that cannot end well end: what the other ranks are told, and which error each of them raises."""
 
 from __future__ import annotations
 
@@ -6,31 +6,88 @@ from mpi4py import MPI
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
-from gqallreduce.errors import Error, MismatchError, NonFiniteError, ReplicaError, TimeoutError
+from gqallreduce.errors import Error, MismatchError, TimeoutError
+from gqallreduce.transport.call import Call
 from gqallreduce.transport.link import Link
 
 _INVALID = "its own call was invalid, or it left a step by an error"
-# All ranks whose own calls are valid raise these together: the link stays usable.
-ALIKE = (NonFiniteError, MismatchError, ReplicaError)
 
 
-def give_up(link: Link, error: BaseException, timeout: float, call: str) -> BaseException:
-    """Break the link and tell the others, unless the error came from them; returns what this rank raises.
+def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> BaseException:
+    """End all calls under way, and tell the other ranks; returns what this rank raises in this call.
 
-    call
-        in words, what this rank was doing.
+    A call that has taken effect is not given up, so if all have, nothing is: the error is then this rank's alone. The
+    objects of those that are given up here, or elsewhere from the same one on, refuse further calls on all ranks.
     """
     if isinstance(error, ForeignFrame):
-        if error.header is not None:  # the rank that gave up has told all
-            link.broken = True
-        else:
-            link.abort(frame.REASON_ARGUMENTS if error.invalid else frame.REASON_MISMATCH, error.source)
-        return explain(error, link.rank, timeout, call)
+        error.due |= link.progress.silent()
+    calls = link.progress.clear()
+    if call not in calls:
+        calls.append(call)
+    lost = [each for each in calls if not each.took_effect()]
+    for each in calls:
+        if each not in lost:
+            each.end()
+    if not lost:
+        return named(error, call.name)
+    link.calls = max(link.calls, 1 + max(each.number for each in lost))  # one that has not begun yet counts
+    given_up, raised = _objects(link, error, lost), error
+    try:
+        raised = _tell(link, error, min(each.number for each in lost), call, timeout)
+    finally:
+        link.broken = True
+        link.requests.give_up(calls)
+        for owner in given_up:
+            owner.fail(raised)
+        for each in lost:
+            each.end(_of_one(raised, call, each))
+    return _of_one(raised, call, call)
+
+
+def _of_one(raised: BaseException, failed: Call, call: Call) -> BaseException:
+    """What a call raises that was under way when one failed, the same or another."""
+    if call.invalid is not None and isinstance(raised, Exception):
+        return call.invalid
+    if call is failed or isinstance(raised, Error):
+        return raised
+    made = Error(f"{call.name} was given up since {failed.name} failed: {type(raised).__name__} {raised}".rstrip())
+    made.__cause__ = raised
+    return made
+
+
+def _objects(link: Link, error: BaseException, lost: list[Call]) -> set:
+    """The objects that refuse further calls: those of calls which may have taken effect on another rank.
+
+    If a peer told of it, calls that it has not begun have taken effect nowhere.
+    """
+    first = min(each.number for each in lost)
+    header = error.header if isinstance(error, ForeignFrame) else None
+    if header is None:
+        found = link.owners_of(first, link.calls - first) | {each.owner for each in lost}
+    else:
+        more = frame.abort_of(header)[2]
+        found = link.owners_of(header.step, more)
+        begun = link.owners_of(first, (header.step - first + more) & frame.LARGEST_STEP)
+        found |= begun if frame.is_before(first, header.step) else set()
+    return found - {None}
+
+
+def _tell(link: Link, error: BaseException, first: int, call: Call, timeout: float) -> BaseException:
+    """Tell the others, unless the error came from them and this rank had nothing earlier under way."""
+    more = link.calls - 1 - first
+    if isinstance(error, ForeignFrame):
+        header = error.header
+        if header is None:
+            link.abort(frame.REASON_ARGUMENTS if error.invalid else frame.REASON_MISMATCH, first, more, error.source)
+        elif frame.is_before(first, header.step):
+            reason, concerned, beyond = frame.abort_of(header)
+            link.abort(reason, first, (header.step - first + beyond) & frame.LARGEST_STEP, concerned)
+        return explain(error, link.rank, timeout, call.name)
     if isinstance(error, TimeoutError):
-        link.abort(frame.REASON_TIMEOUT, min(error.ranks, default=link.rank))
+        link.abort(frame.REASON_TIMEOUT, first, more, min(error.ranks, default=link.rank))
         return error
-    link.abort(frame.REASON_FAILURE)
-    return named(error, call)
+    link.abort(frame.REASON_FAILURE, first, more)
+    return named(error, call.name)
 
 
 def named(error: BaseException, call: str) -> BaseException:
@@ -49,7 +106,7 @@ def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Erro
         if foreign.invalid:
             return MismatchError("arguments", [source], f"{_INVALID}; {here}")
         return MismatchError("frame", [source], f"rank {source} made another call, or an Allreduce object; {here}")
-    reason, concerned = header.word & 0xFF, header.word >> 8
+    reason, concerned, _ = frame.abort_of(header)
     if reason == frame.REASON_TIMEOUT:
         return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned}, told_by=source)
     if reason == frame.REASON_ARGUMENTS:
@@ -57,3 +114,10 @@ def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Erro
     if reason == frame.REASON_MISMATCH:
         return MismatchError("frame", [concerned], f"rank {concerned} made another call than rank {source}; {here}")
     return Error(f"rank {source} failed in the middle of a call; {here}")
+
+
+def raise_from(raised: BaseException, error: BaseException):
+    """Raise what `give_up` returned for an error."""
+    if raised is error:
+        raise
+    raise raised from raised.__cause__

@@ -6,17 +6,24 @@ freed then is put aside, and freed when the next object is made.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import sys
+import weakref
+
 from mpi4py import MPI
 
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import Error
 from gqallreduce.hashing import hash64
+from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control, Offer, duplicate
-from gqallreduce.transport.failure import explain, named
+from gqallreduce.transport.failure import explain, give_up, named, raise_from
 from gqallreduce.transport.link import Link
 from gqallreduce.transport.waiting import tidy
 
 _keyval = None
+_homes: weakref.WeakSet = weakref.WeakSet()
 _to_free: list[Control] = []
 
 
@@ -27,6 +34,8 @@ class Home:
         a hash of the communicator's ranks as ranks of COMM_WORLD: part of the random streams.
     cached
         (scheme, average) -> Allreduce.
+    unclaimed
+        calls with a request that nobody has waited for yet, until they are done or it is dropped.
     """
 
     def __init__(self, comm):
@@ -36,7 +45,10 @@ class Home:
         self.link: Link | None = None
         self.cached: dict[tuple, object] = {}
         self.freed = False
+        self.unclaimed: list[Call] = []
+        self._caller: dict[str, weakref.ref] = {}
         self.group = _group(comm)
+        _homes.add(self)
 
     def enter(self, owner, timeout: float) -> int:
         """Make the Link ready for one more object; collective. Returns the object's number, alike on all ranks.
@@ -44,8 +56,46 @@ class Home:
         It counts as a call, so that the number of calls on this duplicate tells the objects apart.
         """
         self.meet(timeout)
-        self.link.begin(owner)
+        self.link.requests.refresh()
+        self.link.begin(Call("the making of an object", owner))
         return hash64(self.link.generation, self.link.calls)
+
+    # --- calls ---
+
+    def run(self, call: Call, timeout: float) -> None:
+        """Until the call is done. What ends it and all others under way is raised, and theirs."""
+        try:
+            self.link.progress.run(call, timeout)
+        except BaseException as error:
+            raise_from(give_up(self.link, error, call, timeout), error)
+
+    def finish(self, timeout: float, owner=None) -> None:
+        """Until no call is under way, or none of an object. What goes wrong is raised where those are waited for."""
+        while self.link is not None:
+            call = next((each for each in self.link.progress.calls if owner in (None, each.owner)), None)
+            if call is None:
+                return
+            with contextlib.suppress(Exception):
+                self.run(call, timeout)
+
+    # --- one thread at a time ---
+
+    def claim(self) -> Claim:
+        """Error if a call is being made on this communicator. A claim ends with `release`, or when it is dropped."""
+        mine = Claim()
+        if self._caller.setdefault("caller", weakref.ref(mine))() is None:  # of a call that was interrupted
+            self._caller["caller"] = weakref.ref(mine)
+        if self._caller["caller"]() is not mine:
+            raise Error(
+                "another thread, or a function that this one has interrupted, makes a call on this communicator; "
+                "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
+            )
+        return mine
+
+    def release(self, claim: Claim) -> None:
+        found = self._caller.get("caller")
+        if found is not None and found() is claim:
+            del self._caller["caller"]
 
     def connect(self, timeout: float) -> Link:
         """The Link for a call, which is made anew, by all ranks, if it is broken."""
@@ -56,15 +106,17 @@ class Home:
         return self.link
 
     def notice(self, timeout: float) -> None:
-        """If another rank gave up the last call, which succeeded here, mark the object of that call as unusable."""
+        """If another rank gave up calls which succeeded here, mark their objects as unusable."""
         if self.freed or self.control is None:
             return
         self.control.read()
-        ended = None if self.link is None else self.link.ended_elsewhere()
-        if ended is not None and ended[0] is not None:
-            owner, abort = ended
+        ended = [] if self.link is None else self.link.ended_elsewhere()
+        if self.link is not None and self.link.broken and self.link.progress.calls:
+            abort = self.control.abort_of(self.link.generation)
+            give_up(self.link, ForeignFrame(abort.rank, abort), self.link.progress.calls[0], timeout)
+        for owner, abort in ended:
             foreign = ForeignFrame(abort.rank, abort)
-            owner.fail(explain(foreign, self.rank, timeout, "the call before, which succeeded on this rank"))
+            owner.fail(explain(foreign, self.rank, timeout, "a call before, which succeeded on this rank"))
 
     def meet(self, timeout: float) -> None:
         """Find that the Link is sound on all ranks, or make another; collective."""
@@ -110,6 +162,12 @@ class Home:
             _to_free.append(self.control)
 
 
+class Claim:
+    """Of one thread, for as long as it makes a call."""
+
+    __slots__ = ("__weakref__",)
+
+
 def home(comm, create: bool = True) -> Home | None:
     """The communicator's Home; local."""
     global _keyval
@@ -126,6 +184,17 @@ def collect() -> None:
     """Free the duplicates of communicators that the user has freed, and forget requests that are complete."""
     tidy()
     _to_free[:] = [control for control in _to_free if not control.release()]
+
+
+@atexit.register
+def _end_of_interpreter() -> None:
+    """Calls that nobody waited for cannot be finished: say so here, and tell the other ranks."""
+    for home in [] if MPI.Is_finalized() else list(_homes):
+        calls = [] if home.link is None else home.link.progress.calls
+        if calls:
+            names = ", ".join(call.name for call in calls)
+            print(f"gqallreduce, rank {home.rank}: given up at exit, wait for their requests: {names}", file=sys.stderr)
+            give_up(home.link, Error("the interpreter ends"), calls[0], 0)
 
 
 def _group(comm) -> int:

@@ -1,4 +1,4 @@
-"""A communicator of our own on which calls run: their count and tags, small exchanges, and how a call is given up.
+"""A communicator of our own on which calls run: their numbers and tags, and how calls are given up.
 
 A tag has the number of the call, the lane and, in the bits that are left, part of the call's signature.
 So a message of another call never matches a receive: MPIs have been seen to write past a room that is too small for
@@ -16,13 +16,18 @@ from mpi4py import MPI
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.errors import MismatchError, NonFiniteError, ReplicaError
 from gqallreduce.hashing import hash64
+from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control
-from gqallreduce.transport.waiting import carry_out
+from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, Gather
+from gqallreduce.transport.progress import Progress
+from gqallreduce.transport.requests import Requests
 
-REQUESTS = 64
-FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # lanes of exchanges; those of data are below
-FIRST_WORDS = 20
+# All ranks whose own calls are valid raise these together: the link stays usable.
+ALIKE = (NonFiniteError, MismatchError, ReplicaError)
+CALLS_MOST = 256  # under way at once
+LOOKS = 32
 _LANES = 16
 _CALLS = 1024
 
@@ -32,147 +37,141 @@ class Link:
 
     generation
         which duplicate it is, counted from 1.
+    calls
+        how many have begun on it.
     broken
         a call on it was given up half-way, here or elsewhere.
-    near
-        the ranks on this rank's host.
-    began, previous
-        when (by time.perf_counter) this call began, and the one before it: no rank can have waited for this call
-        before that.
+    requests, progress
+        MPI's of all calls under way; the engine that advances those.
     """
 
     def __init__(self, comm, generation: int, control: Control | None, timeout: float):
         self.rank, self.size = comm.rank, comm.size
         self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
-        self.previous = self.began
-        self.broken = False
-        self._owners = _none, _none  # of the last two calls
+        self.broken = self._told = False
+        self._owners: list = [_none] * _CALLS
         self._probed = 0
-        self.statuses = [MPI.Status() for _ in range(REQUESTS)]
+        self._status = MPI.Status()
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
-        self._slot = 0
-        self.near = frozenset([0]) if control is None else self._same_host(timeout)
+        self.requests = Requests(comm)
+        self.progress = Progress(self.requests, self)
+        if control is not None:
+            self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+            self.requests.set_near(self._same_host(timeout))
 
-    def _same_host(self, timeout: float) -> frozenset[int]:
+    def _same_host(self, timeout: float) -> list[int]:
         """The ranks on this rank's host."""
-        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         host = np.array([hash64(MPI.Get_processor_name())], np.uint64)
-        everyone = self.gather(self.tag(NAMES), host, timeout)[:, 0]
-        return frozenset(np.flatnonzero(everyone == host).tolist())
+        everyone = Gather(self.rank, self.size, NAMES, host)
+        call = Call("the making of an object")
+        call.number = 0
+        self.progress.start(call, iter_stages(everyone))
+        try:
+            self.progress.run(call, timeout)
+        except BaseException:
+            self.requests.give_up()
+            raise
+        return np.flatnonzero(everyone.found[:, 0] == host).tolist()
 
     @property
     def others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}
 
+    # --- what the progress engine asks ---
+
+    def alike(self, error: Exception) -> bool:
+        """Do all ranks raise it together?"""
+        return isinstance(error, ALIKE)
+
+    def tag(self, number: int, lane: int, signature: int = 0) -> int:
+        """The tag of a lane of a call: above the call's number, as much of the signature as fits."""
+        return (signature % self._signatures * _CALLS + number % _CALLS) * _LANES + lane
+
+    def stage_ends(self, call: Call) -> None:
+        """A late rank may have all its data although its peers gave up. MPI may deliver their aborts one at a time."""
+        if call.owner is not None and self.size > 1 and time.perf_counter() - call.previous > call.owner.timeout:
+            for _ in range(min(4 + 2 * self.size, LOOKS)):
+                self.listen([])
+
     # --- calls ---
 
-    def begin(self, owner) -> None:
-        """The next call begins, of the Allreduce `owner`."""
-        self._slot = self.calls % _CALLS * _LANES
-        self.calls, self.previous, self.began = self.calls + 1, self.began, time.perf_counter()
-        self._owners = self._owners[1], weakref.ref(owner)
+    def begin(self, call: Call) -> None:
+        """The next call begins. No rank can have waited for it before the one before it began (`call.previous`)."""
+        call.number, call.previous, call.began = self.calls, self.began, time.perf_counter()
+        self.began = call.began
+        self._owners[self.calls % _CALLS] = weakref.ref(call.owner)
+        self.calls += 1
 
-    def tag(self, lane: int, signature: int = 0) -> int:
-        """The tag of a lane of this call: above the call, as much of its signature as fits."""
-        return signature % self._signatures * _CALLS * _LANES + self._slot + lane
+    def ended_elsewhere(self) -> list[tuple]:
+        """[(object, abort)] of calls that have begun here and a peer gave up: then the link is broken."""
+        aborts = [abort for abort in self.control.aborts_of(self.generation) if self._has_begun(abort)]
+        self.broken |= bool(aborts)
+        found = [(owner, abort) for abort in aborts for owner in self.owners_of(abort.step, frame.abort_of(abort)[2])]
+        return [(owner, abort) for owner, abort in found if owner is not None]
 
-    def ended_elsewhere(self):
-        """(object, abort) if a peer gave up a call that has ended here: then the link is broken. None otherwise."""
-        abort = self.control.abort_of(self.generation)
-        if abort is None or not frame.is_before(abort.step, self.calls):
-            return None
-        self.broken = True
-        return self.owner_of(abort), abort
+    def _has_begun(self, abort: frame.Header) -> bool:
+        return frame.is_before(abort.step, self.calls)
 
-    def owner_of(self, abort: frame.Header):
-        """The Allreduce whose call a peer gave up: that of this rank's last call, or of the one before it."""
-        return self._owners[abort.step == (self.calls - 1) & frame.LARGEST_STEP]()
+    def owners_of(self, first: int, more: int) -> set:
+        """The objects of a call and of so many after it, as far as they have begun here."""
+        first = self.calls - ((self.calls - first) & frame.LARGEST_STEP)  # an abort has it modulo 2^32
+        numbers = range(max(first, self.calls - _CALLS, 0), min(first + more + 1, self.calls))
+        return {self._owners[number % _CALLS]() for number in numbers}
 
-    def abort(self, reason: int, concerned: int | None = None) -> None:
-        """Give this call up, and tell all other ranks why, and which rank caused it (by default this one)."""
-        if not self.broken:
-            try:
-                if self.control is not None:
-                    concerned = self.rank if concerned is None else concerned
-                    self.control.abort(self.generation, self.calls - 1, reason, concerned)
-            finally:
-                self.broken = True
+    def abort(self, reason: int, first: int, more: int, concerned: int | None = None) -> None:
+        """Give a call up, and so many after it; tell all other ranks why, and which rank caused it (else this one).
 
-    def listen(self, tag: int | None = None) -> None:
-        """ForeignFrame if a peer has given up this call or an earlier one, or makes another call instead.
-
-        tag
-            the tag of lane 0 of this call, once all that is to come for it has its signature.
+        Once: what this rank gives up later it has not shared with any other.
         """
+        if self._told:
+            return
+        self.broken = self._told = True
+        if self.control is not None:
+            concerned = self.rank if concerned is None else concerned
+            self.control.abort(self.generation, first, reason, concerned, more)
+
+    def listen(self, calls: list[Call]) -> None:
+        """ForeignFrame if a peer has given up a call that has begun here, or makes another one instead."""
+        if self.control is None:
+            return
         self.control.read()
-        call = self.calls - 1
+        newest = self.calls - 1
         abort = self.control.abort_of(self.generation)
-        if abort is not None and not frame.is_before(call, abort.step):
+        if abort is not None and not frame.is_before(newest, abort.step):
             raise ForeignFrame(abort.rank, abort)
         for source, header in list(self.control.present.items()):
-            if header.signature == self.generation and not frame.is_before(call, header.step):
+            if header.signature == self.generation and not frame.is_before(newest, header.step):
                 del self.control.present[source]  # it will get this rank's abort, and send `present` again
                 raise ForeignFrame(source)  # it waits to make an object, and has not made this call
-        if tag is not None:
-            self._look_for_other_calls(tag)
+        due = {call.number % _CALLS: call.data.signature for call in calls if call.data is not None}
+        if due:
+            self._look_for_other_calls(due)
 
-    def _look_for_other_calls(self, tag: int) -> None:
-        """ForeignFrame if a peer begins another call with an exchange, or sent what is not of this call's signature.
+    def _look_for_other_calls(self, due: dict[int, int]) -> None:
+        """ForeignFrame if a peer begins another call with an exchange, or sent what is not of a call's signature.
 
         One unexpected message of a peer is enough to decide: all that it sends in one call has one signature.
         """
-        status = self.statuses[0]
-        if self.comm.Iprobe(MPI.ANY_SOURCE, self._slot + FIRST, status):
-            words = np.zeros(FIRST_WORDS, np.uint64)
-            self.comm.Recv([words, MPI.BYTE], status.Get_source(), self._slot + FIRST)
-            raise ForeignFrame(status.Get_source(), invalid=bool(words[0]))
-        for _ in range(min(REQUESTS, self.size - 1)):
+        status = self._status
+        for number in due:
+            if self.comm.Iprobe(MPI.ANY_SOURCE, self.tag(number, FIRST), status):
+                words = np.zeros(FIRST_WORDS, np.uint64)
+                self.comm.Recv([words, MPI.BYTE], status.Get_source(), self.tag(number, FIRST))
+                raise ForeignFrame(status.Get_source(), invalid=bool(words[0]))
+        for _ in range(min(LOOKS, self.size - 1)):
             self._probed += 1
             source = (self.rank + 1 + self._probed % (self.size - 1)) % self.size
             if self.comm.Iprobe(source, MPI.ANY_TAG, status):  # an exchange that has come just now is told next time
-                lane = status.Get_tag() % _LANES
-                first = status.Get_tag() - lane
-                if lane != FIRST and first != tag and first % (_CALLS * _LANES) == self._slot:
+                rest, lane = divmod(status.Get_tag(), _LANES)
+                signature, number = divmod(rest, _CALLS)
+                if lane != FIRST and number in due and signature != due[number] % self._signatures:
                     raise ForeignFrame(source)
 
-    def sum(self, part: np.ndarray, datatype, timeout: float) -> None:
-        """Sum an array in place over all ranks by MPI_Iallreduce."""
-        operation = self.comm.Iallreduce, (MPI.IN_PLACE, [part, datatype])
-        carry_out([operation], timeout, self.others, self.listen, part)
 
-    # --- small exchanges ---
-
-    def largest(self, tag: int, values: np.ndarray, timeout: float, call_tag: int | None = None) -> np.ndarray:
-        """Element by element the largest value of all ranks, in ceil(log2 P) rounds."""
-        found, step = values.copy(), 1
-        while step < self.size:
-            came = np.empty_like(found)
-            self._swap(tag, step, found.copy(), came, timeout, call_tag)
-            np.maximum(found, came, out=found)
-            step *= 2
-        return found
-
-    def gather(self, tag: int, values: np.ndarray, timeout: float) -> np.ndarray:
-        """The values of all ranks, a row each, in ceil(log2 P) rounds."""
-        rows, known = np.zeros((self.size, len(values)), values.dtype), 1
-        rows[0] = values  # row i is that of rank (this rank - i)
-        while known < self.size:
-            count = min(known, self.size - known)
-            came = np.empty_like(rows[:count])
-            self._swap(tag, known, rows[:count].copy(), came, timeout, None)
-            rows[known : known + count] = came
-            known += count
-        return rows[(self.rank - np.arange(self.size)) % self.size]
-
-    def _swap(self, tag: int, step: int, sent, came, timeout: float, call_tag: int | None) -> None:
-        """Send to the rank `step` above and receive from the one `step` below."""
-        source, to = (self.rank - step) % self.size, (self.rank + step) % self.size
-        operations = [
-            (self.comm.Irecv, ([came, MPI.BYTE], source, tag)),
-            (self.comm.Isend, ([sent, MPI.BYTE], to, tag)),
-        ]
-        carry_out(operations, timeout, {source}, lambda: self.listen(call_tag), (sent, came), 1)
+def iter_stages(*stages):
+    """The stages of a call that has nothing to do between them."""
+    yield from stages
 
 
 def _none() -> None:

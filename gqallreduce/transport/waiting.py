@@ -10,9 +10,8 @@ from mpi4py import MPI
 
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import TimeoutError
+from gqallreduce.transport.progress import LISTEN, SPIN
 
-SPIN = 100e-6
-LISTEN = 2e-3
 abandoned: list[tuple] = []  # (requests, buffers): MPI may still look at them
 
 
@@ -49,22 +48,6 @@ def begin(requests: list, operation, *arguments) -> None:
     Nothing that a signal handler raises can come between the two: no Python code runs there.
     """
     requests.extend(itertools.starmap(operation, [arguments]))
-
-
-def carry_out(operations, timeout: float, due, listen, buffers, receives: int = 0) -> None:
-    """Start operations, given as (function, arguments), and wait for all.
-
-    receives
-        so many of the first operations are receives.
-    """
-    requests: list = []
-    try:
-        for operation, arguments in operations:
-            begin(requests, operation, *arguments)
-        wait(requests, Deadline(timeout), due, listen)
-    except BaseException:
-        abandon(requests, buffers, requests[:receives])
-        raise
 
 
 def wait(requests: list, deadline: Deadline, due, listen=None) -> None:

@@ -176,13 +176,13 @@ def test_what_is_not_finite_is_named_alike(text, schedule, flaw):
 
 @pytest.mark.parametrize("text", ["raw", "onebit", "qsgd", "adaptive", "threshold", "terngrad"])
 def test_bytes_that_no_codec_wrote_are_a_wire_error(text, monkeypatch):
-    def spoil(lane, parcel):
-        if len(parcel.data) > frame.SIZE:
-            parcel.data[frame.SIZE : frame.SIZE + 16] = 0xFF
-        send(lane, parcel)
+    def spoil(mailbox, data, peer, lane, owner):
+        if len(data) > frame.SIZE:
+            data[frame.SIZE : frame.SIZE + 16] = 0xFF
+        send(mailbox, data, peer, lane, owner)
 
-    send = local._Lane._send
-    monkeypatch.setattr(local._Lane, "_send", spoil)
+    send = local.Mailbox.send
+    monkeypatch.setattr(local.Mailbox, "send", spoil)
     ours = LocalAllreduce(f"direct/{text}", 2, processors=processors(2, False, False))
     with pytest.raises(WireError):
         ours(list(map(OnDevice, inputs(0, 2, 3000))))

@@ -10,7 +10,7 @@ from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
 from gqallreduce import function
-from gqallreduce.runtime import kinds
+from gqallreduce.runtime import plans
 from gqallreduce.transport import waiting
 
 pytestmark = pytest.mark.mpi
@@ -163,14 +163,14 @@ def test_a_communicator_that_one_rank_frees_late(comm):
 
 def test_shapes_without_a_key_do_not_pile_up(comm):
     allreduce = make(comm, "direct/raw")
-    sizes = range(10, 10 + 3 * kinds.SHAPES_MOST)
+    sizes = range(10, 10 + 3 * plans.SHAPES_MOST)
 
-    def workers():
-        return len(allreduce.making._workers)
+    def count():
+        return len(allreduce.plans._plans)
 
     for elements in sizes:
         allreduce(np.ones(elements, np.float32))
-    assert workers() == kinds.SHAPES_MOST
+    assert count() == plans.SHAPES_MOST
     gc.collect()
     before = sys.getallocatedblocks()
     for elements in sizes:

@@ -158,7 +158,7 @@ def test_a_dense_call_pays_what_is_owed(comm, dtype, average, monkeypatch):
     owed = np.float64(0)
     for step, choice in enumerate(["direct", "dense", "dense"]):
         monkeypatch.setattr(model, "choose", lambda *_, choice=choice: (choice, "forced"))
-        allreduce.making.clear()
+        allreduce.plans.clear()
         array = inputs(comm.size, SHAPE, dtype, step=step)[comm.rank]
         exact = comm.allreduce(array.astype(np.float64)) + owed
         allreduce(array, key="w")

@@ -7,7 +7,7 @@ from ranks import TIMEOUT, Oracle, bytes_of, inputs, pairs, schemes, seen
 import gqallreduce as gq
 from gqallreduce.coding import layout
 from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.transport import engine
+from gqallreduce.transport import progress, requests
 
 pytestmark = pytest.mark.mpi
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
@@ -55,7 +55,7 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     agree_with_oracle(comm, scheme, [shape])
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     allreduce(np.ones(shape, np.float32), key="w")
-    assert allreduce.making._workers.popitem()[1].lanes == layout.LANES_MOST
+    assert allreduce.plans._plans.popitem()[1].lanes == layout.LANES_MOST
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
@@ -122,28 +122,28 @@ def test_short_messages_change_no_bit(comm, scheme, monkeypatch):
 def test_messages_of_no_use_are_refused(comm, most, monkeypatch):
     monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", most)
     with pytest.raises(ValueError, match=most):
-        engine.message_most()
+        requests.message_most()
 
 
 @pytest.mark.parametrize("scheme", pairs(True))
 def test_a_narrow_window_of_requests_changes_no_bit(comm, scheme, short_lanes, monkeypatch):
     monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", "200")
-    for requests in (1, 4):
-        monkeypatch.setattr(engine, "REQUESTS", requests)
+    for most in (1, 4):
+        monkeypatch.setattr(progress, "REQUESTS", most)
         agree_with_oracle(comm, scheme, [(comm.size * 640,)], steps=1)
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_large_messages_through_a_narrow_window(comm, schedule, monkeypatch):
     """A message that is not taken at once blocks the place of the next ones, which must not become a deadlock."""
-    monkeypatch.setattr(engine, "REQUESTS", 4)
+    monkeypatch.setattr(progress, "REQUESTS", 4)
     agree_with_oracle(comm, f"{schedule}/raw", [(60_000 * comm.size,)], steps=1)
 
 
 @pytest.mark.parametrize("scheme", pairs(True))
 def test_one_lane_at_a_time_changes_no_bit(comm, scheme, short_lanes, monkeypatch):
-    from gqallreduce.runtime import worker
+    from gqallreduce.runtime import plan
 
-    monkeypatch.setattr(worker, "LIVE_LEAST", 1)
-    monkeypatch.setattr(worker, "LIVE_SHARE", 0)
+    monkeypatch.setattr(plan, "LIVE_LEAST", 1)
+    monkeypatch.setattr(plan, "LIVE_SHARE", 0)
     agree_with_oracle(comm, scheme, [(90 * comm.size, 48)], steps=1)

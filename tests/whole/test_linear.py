@@ -76,8 +76,8 @@ def test_sums_never_exceed_the_dense_form_of_their_integers(schedule, ranks):
     result = local([np.full(size, 5, np.float32) for _ in range(ranks)])[0]
     assert (result == ranks).all()
     width = int(np.ceil(np.log2(2 * ranks + 1)))
-    worker = local._worker(0, Buffer(np.zeros(size, np.float32)))
-    for piece in (piece for lane in worker.pieces for piece in lane):
+    plan = local.plan(0, Buffer(np.zeros(size, np.float32)))
+    for piece in (piece for lane in plan.pieces for piece in lane):
         tiles = sum(-(-found.size // 4096) for found in piece.regions)
         assert piece.bound <= 4 * len(piece.regions) + 4 * tiles + piece.size * width / 8
 

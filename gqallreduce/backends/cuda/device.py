@@ -114,10 +114,10 @@ class Device:
 
     # --- what is sent ---
 
-    def make_frame(self, bound: int, uses: int) -> Frame:
+    def make_frame(self, bound: int) -> Frame:
         buffer = self._messages.take(frame.SIZE + bound)
         payload = buffer[frame.SIZE : frame.SIZE + bound] if self.aware else self.lend(bound)
-        return Frame(buffer, payload, uses)
+        return Frame(buffer, payload, bound=frame.SIZE + bound)
 
     def ship(self, made: Frame, header: frame.Header, nbytes) -> Outcome:
         """`nbytes`: a number, or a Length that the device knows."""
@@ -170,9 +170,6 @@ class Device:
         pool, whole = self._lent.pop(id(wire), (None, None))
         if pool is not None:
             pool.give(whole)
-
-    def give_room(self, room) -> None:
-        self._messages.give(room)
 
     def lend(self, nbytes: int, pool: Workspace | None = None):
         """Exactly so many bytes of a pool, by default the workspace, until they are given to `give_wire`."""

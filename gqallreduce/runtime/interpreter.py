@@ -1,0 +1,436 @@
+"""Carries out a rank's instructions on arrays: one lane of an operation, an instruction on one extent at a time.
+
+The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here as
+at everyone else's, and the difference is owed: all of it by a single holder, a slice of it by each of several.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from gqallreduce.coding import frame
+from gqallreduce.coding.codec import NOT_FINITE
+from gqallreduce.coding.layout import Piece, of
+from gqallreduce.coding.message import ForeignFrame, Frame, Incoming, Outgoing, Receipt
+from gqallreduce.errors import WireError
+from gqallreduce.scheduling import instructions as code
+
+if TYPE_CHECKING:
+    from gqallreduce.runtime.operation import Operation
+
+
+class Lane:
+    """A program counter, and what the instruction under way remembers.
+
+    waiting
+        it goes on when one of these is ready; empty if it need not wait.
+    finished
+        nothing is left to do.
+    slots
+        number -> message, made here or due.
+    at, extent
+        the next instruction, and the next extent of its piece.
+    """
+
+    def __init__(self, operation: Operation, number: int):
+        self.operation, self.number = operation, number
+        self.plan, self.processor, self.spent = operation.plan, operation.processor, operation.spent
+        self.program, self.pieces = self.plan.program, self.plan.pieces[number]
+        self.slots: dict[int, Frame] = {}
+        self.waiting: list[Incoming | Receipt] = []
+        self.finished = self._ending = False
+        self.at = self.extent = self._offset = 0
+        self._chosen: set[int] = set()
+        self._made: Frame | None = None  # being encoded
+        self._selecting = self._selected = self._stream = self._head = self._payload = self._lost = self._opening = None
+        self._receipt, self._then = None, None  # of a device, and what is done with what it found
+
+    def can_advance(self) -> bool:
+        """Is there what it waits for?"""
+        waiting = self.waiting
+        if not waiting or isinstance(waiting[0], Incoming):
+            return not waiting or any(item.ready for item in waiting)
+        with self.operation.active():
+            return waiting[0].ready
+
+    def advance(self, messages) -> None:
+        """Go on until it must wait, is finished, or the progress engine wants to poll.
+
+        messages
+            with `send(Outgoing)` and `receive(Incoming)`.
+        """
+        operation, program = self.operation, self.program
+        self.waiting = []
+        with operation.active():
+            while True:
+                if self._receipt is not None and not self._settled():
+                    return
+                if self.at == len(program):
+                    self._end()
+                    return
+                instruction = program[self.at]
+                _CARRY_OUT[type(instruction)](self, instruction, messages)
+                if self.waiting or perf_counter() >= operation.poll_at:
+                    return
+
+    def _end(self) -> None:
+        """Finished, once all that was asked of a device is done."""
+        receipt = None if self._ending else self.processor.settle()
+        if receipt is None:
+            self.finished = True
+        else:
+            self._ending = True
+            self._when(receipt, lambda flawed: None)
+
+    def sent(self, made: Frame) -> None:
+        """One of its messages has left."""
+        with self.operation.active():
+            self._unused(made)
+
+    def _unused(self, made: Frame) -> None:
+        """One use less: by the program, or by a message that is sent."""
+        made.uses -= 1
+        if not made.uses:
+            self.processor.give_frame(made)
+
+    # --- waiting for a device ---
+
+    def _when(self, receipt: Receipt, then) -> None:
+        """Wait; then `then(flawed)` is called."""
+        self._receipt, self._then, self.waiting = receipt, then, [receipt]
+
+    def _settled(self) -> bool:
+        """Is the Receipt there? Then what was to be done is done."""
+        receipt, then = self._receipt, self._then
+        if not receipt.ready:
+            self.waiting = [receipt]
+            return False
+        self._receipt = self._then = None
+        then(receipt.flawed)
+        return True
+
+    def _found(self, flawed: bool | None, then) -> None:
+        """`then` is called if a value was not finite, as soon as that is known."""
+        if flawed is None:
+            self._when(self.processor.settle(), lambda flawed: then() if flawed else None)
+        elif flawed:
+            then()
+
+    # --- extent by extent ---
+
+    def _next(self) -> None:
+        self.at, self.extent = self.at + 1, 0
+
+    def _end_of_extent(self, piece: Piece) -> bool:
+        """Was that the last extent of the piece?"""
+        self.extent += 1
+        return self.extent >= len(piece.extents)
+
+    # --- messages ---
+
+    def _post(self, instruction, messages) -> None:
+        bound = self.plan.bound(self.number, instruction.wires)
+        item = Incoming(instruction.source, self.processor.make_room(bound), bound, instruction.wires)
+        self.slots[instruction.slot] = item
+        messages.receive(item)
+        self.at += 1
+
+    def _join(self, instruction, messages) -> None:
+        bound = self.plan.bound(self.number, instruction.wires)
+        parts = [self.slots[slot].message(number) for slot, number in instruction.parts]
+        buffer, nbytes, receipt = self.processor.join(parts, bound)
+        self.slots[instruction.slot] = Frame(buffer, None, nbytes, receipt, bound)
+        self.at += 1
+
+    def _transmit(self, instruction, messages) -> None:
+        made = self.slots[instruction.slot]
+        if made.receipt is not None and not made.receipt.ready:
+            self.waiting = [made.receipt]
+            return
+        made.uses += 1
+        messages.send(Outgoing(instruction.to, made.data, made.bound, made))
+        self.at += 1
+
+    def _wait(self, instruction, messages) -> None:
+        item = self.slots[instruction.slot]
+        if not item.ready:
+            self.waiting = [item]
+        elif self._opened(item):
+            self.at += 1
+
+    def _wait_any(self, instruction, messages) -> None:
+        left = [slot for slot in instruction.slots if slot not in self._chosen]
+        if not left:
+            self.at = instruction.end
+            return
+        slot = self._opening
+        if slot is None:
+            slot = self._opening = next((slot for slot in left if self.slots[slot].ready), None)
+        if slot is None:
+            self.waiting = [self.slots[slot] for slot in left]
+        elif self._opened(self.slots[slot]):
+            self._opening = None
+            self._chosen.add(slot)
+            self.at = instruction.targets[instruction.slots.index(slot)]
+
+    def _opened(self, item: Incoming) -> bool:
+        """Read and check the headers of a message that has arrived; False if a device has yet to give one."""
+        while len(item.heads) < len(item.wires):
+            at = 0
+            if item.heads:
+                at, header = item.heads[-1]
+                at += frame.SIZE + (header.word if header.kind == frame.DATA else 0)
+            if self._head is None:
+                self._head, receipt = self.processor.head(item.buffer, at, item.nbytes)
+                if receipt is not None and not receipt.ready:
+                    self.waiting = [receipt]
+                    return False
+            header = self._accept(self._head, item, at)
+            self.processor.give_wire(self._head)
+            self._head = None
+            item.heads.append((at, header))
+        return True
+
+    def _accept(self, head, item: Incoming, at: int) -> frame.Header:
+        """The header at `at`; ForeignFrame unless it belongs to the next wire, and to this call."""
+        operation, wire = self.operation, item.wires[len(item.heads)]
+        try:
+            header = frame.read(head)
+        except WireError:
+            raise ForeignFrame(item.source) from None
+        ours = (header.signature, header.step, header.lane) == (operation.signature, operation.step, self.number)
+        if header.kind == frame.DATA:
+            ours = ours and header.rank == wire.author and at + frame.SIZE + header.word <= item.nbytes
+        if not ours or header.kind > frame.NOT_FINITE:
+            raise ForeignFrame(item.source)
+        return header
+
+    def _jump(self, instruction, messages) -> None:
+        self.at = instruction.target
+
+    def _release(self, instruction, messages) -> None:
+        self._unused(self.slots.pop(instruction.slot))
+        self.at += 1
+
+    # --- encoding ---
+
+    def _encode(self, instruction, messages) -> None:
+        place, piece = (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        flaws = self.operation.flaws
+        if self._made is None:
+            self._made = self.processor.make_frame(piece.bound)
+            self._offset, own = 0, instruction.own and self.operation.codec.lifts
+            self._stream = None if own else self.operation.stream(instruction.hop, instruction.author)
+            if place in flaws:
+                self._seal(instruction, place, piece, False)
+                return
+        if self.operation.codec.selects and self._selected is None:
+            self._select(instruction, place, piece)
+            return
+        if piece.extents:
+            self._encode_extent(instruction, place, piece)
+            if not self._end_of_extent(piece):
+                return
+        receipt = None
+        if place not in flaws:
+            receipt = self.processor.ship(self._made, self._header(instruction), self._offset)
+        if receipt is None:
+            self._seal(instruction, place, piece, False)
+        else:
+            self._when(receipt, lambda flawed: self._seal(instruction, place, piece, flawed))
+
+    def _seal(self, instruction, place, piece: Piece, flawed: bool) -> None:
+        """The message is made; it says so if a value is not finite."""
+        operation, made = self.operation, self._made
+        if flawed:
+            operation.find_flaws(place, piece)
+        if place in operation.flaws:
+            rank, index = operation.flaws[place]
+            self.processor.mark(made, self._header(instruction)._replace(kind=frame.NOT_FINITE, word=index, rank=rank))
+        else:
+            self.spent.selected += operation.codec.entries(made.nbytes - frame.SIZE, piece.regions)
+        if self._stream is not None:
+            self.spent.saturated += self._stream.clipped
+        if self._selected is not None and not instruction.own:
+            self._selected.release()
+        self.slots[instruction.slot] = made
+        self._made = self._selecting = self._selected = None
+        self._next()
+
+    def _header(self, instruction) -> frame.Header:
+        operation = self.operation
+        return frame.Header(
+            frame.DATA, operation.step, operation.signature, 0, instruction.author, instruction.hop, self.number
+        )
+
+    def _select(self, instruction, place, piece: Piece) -> None:
+        """One step of choosing what is encoded."""
+        operation = self.operation
+        if instruction.own:
+            self._selected = operation.own_selection(piece)
+            return
+        if self._selecting is None:
+            owing = operation.owing if instruction.alone else None
+            self._selecting = operation.selecting(piece, operation.running[place], owing)
+        self._selected = operation.step_of(self._selecting)
+
+    def _encode_extent(self, instruction, place, piece: Piece) -> None:
+        """One that is not finite does not end it: the first flaw in C order may lie in a later one."""
+        operation, region, own = self.operation, piece.extents[self.extent], instruction.own
+        began = perf_counter()
+        codec = operation.codec if own else operation.codec.sums
+        if own:
+            x, owed = operation.own(region)
+        else:
+            x, owed = piece.part(operation.running[place], region), None
+        owing = of(operation.owing, region) if instruction.alone else None
+        kept = None if self._selected is None else self._selected[self.extent]
+        stream = operation.own_stream if self._stream is None else self._stream
+        nbytes = codec.encode(x, owed, owing, self._made.payload[self._offset :], region, stream, kept)
+        if nbytes == NOT_FINITE:
+            operation.find_flaw(place, region, x, owed, own=own)
+        else:  # a device, which has one extent, may be the only one to know it
+            self._offset = self._offset + nbytes if self._offset else nbytes
+        self.spent.encode += perf_counter() - began
+
+    # --- values ---
+
+    def _form(self, instruction, messages) -> None:
+        """Begin a running value, with this rank's own."""
+        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        running = operation.room(place, piece)
+        if piece.extents:
+            region, began = piece.extents[self.extent], perf_counter()
+            x, owed = operation.own(region)
+            y = piece.part(running, region)
+            flawed = operation.form(x, owed, y, region)
+            self.spent.encode += perf_counter() - began
+            self._found(flawed, lambda: operation.find_flaw(place, region, y, owed, own=True, formed=True))
+            if not self._end_of_extent(piece):
+                return
+        self._next()
+
+    def _decode(self, instruction, messages) -> None:
+        """Decode a wire into a running value or the result, or add it; note if it says that a value is not finite."""
+        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        if self._payload is None:
+            header = self.slots[instruction.part.slot].header_of(instruction.part.number)
+            if header.kind == frame.NOT_FINITE:
+                operation.flawed(place, (header.rank, header.word))
+            if place in operation.flaws:
+                self._next()
+                return
+            self._open_payload(instruction.part)
+        if instruction.result:
+            operation.drop(place)
+            ended = self._decode_result(place, piece)
+        else:
+            ended = self._decode_extent(piece, operation.room(place, piece), instruction.adds)
+        if ended:
+            self._close_payload(instruction.part)
+
+    def _open_payload(self, part) -> None:
+        """The bytes of a wire behind its header, where the arithmetic reads them."""
+        made, self._offset = self.slots[part.slot], 0
+        if isinstance(made, Incoming):
+            at, header = made.heads[part.number]
+            self._payload = self.processor.wire(made.buffer, at + frame.SIZE, at + frame.SIZE + header.word)
+        else:
+            self._payload = made.payload[: made.nbytes - frame.SIZE]
+
+    def _close_payload(self, part) -> None:
+        """All of it has been decoded; the next instruction."""
+        payload, self._payload = self._payload, None
+        if self._offset != len(payload):
+            raise WireError(
+                f"got {len(payload)} bytes after the header of a message, expected {self._offset} for its values"
+            )
+        if isinstance(self.slots[part.slot], Incoming):
+            self.processor.give_wire(payload)
+        self._next()
+
+    def _decode_extent(self, piece: Piece, value, adds: bool) -> bool:
+        """Decode an extent into a value, or add it; was it the last?"""
+        if not piece.extents:
+            return True
+        region, began, sums = piece.extents[self.extent], perf_counter(), self.operation.codec.sums
+        decode = sums.decode_add if adds else sums.decode
+        self._offset += decode(self._payload[self._offset :], piece.part(value, region), region)
+        self.spent.decode += perf_counter() - began
+        return self._end_of_extent(piece)
+
+    def _decode_result(self, place, piece: Piece) -> bool:
+        """Decode an extent of a finished chunk into the result, in its dtype and scale; was it the last?"""
+        if not piece.extents:
+            return True
+        operation, region, began = self.operation, piece.extents[self.extent], perf_counter()
+        codec, payload = operation.codec, self._payload[self._offset :]
+        if operation.direct:
+            y = of(operation.target.flat, region)
+            self._offset += codec.decode(payload, y, region, self.plan.scale, region.streams)
+        else:
+            y = operation.scratch(1, region.size)
+            self._offset += codec.decode(payload, y, region)
+            flawed = operation.store(place, piece, region, y)
+            self._found(flawed, lambda: operation.find_overflow(place, region, None))
+        self.spent.decode += perf_counter() - began
+        return self._end_of_extent(piece)
+
+    def _share(self, instruction, messages) -> None:
+        """What you send is what you keep, and a slice of the error that the ranks made which encoded the same value."""
+        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        if place in operation.flaws:
+            self._next()
+            return
+        running = operation.room(place, piece)
+        begin, stop = piece.share(instruction.index, instruction.of)
+        mine = running[begin - piece.start : stop - piece.start]
+        owes = operation.owing is not None and not operation.codec.lifts
+        if self._payload is None:
+            self._open_payload(instruction.part)
+            if owes:
+                self._lost = operation.lend(stop - begin, self)
+                operation.arithmetic.copy(self._lost, mine)
+        if not self._decode_extent(piece, running, adds=False):
+            return
+        if owes:
+            operation.arithmetic.subtract(self._lost, mine, self._lost)
+            operation.arithmetic.accumulate(self._lost, operation.owing[begin:stop])
+            operation.give_back(self)
+        self._close_payload(instruction.part)
+
+    def _drop(self, instruction, messages) -> None:
+        self.operation.drop((self.number, instruction.chunk))
+        self.at += 1
+
+    def _finish(self, instruction, messages) -> None:
+        """A running value that nothing will replace becomes the result."""
+        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        if piece.extents and (self.extent or place not in operation.flaws):
+            region, began = piece.extents[self.extent], perf_counter()
+            y = piece.part(operation.running[place], region)
+            flawed = operation.finish(place, piece, region, y)
+            self.spent.decode += perf_counter() - began
+            seen = y if operation.direct or operation.codec.lifts else None
+            self._found(flawed, lambda: operation.find_overflow(place, region, seen))
+            if not self._end_of_extent(piece):
+                return
+        self._next()
+
+
+_CARRY_OUT = {
+    code.Post: Lane._post,
+    code.Encode: Lane._encode,
+    code.Join: Lane._join,
+    code.Transmit: Lane._transmit,
+    code.Wait: Lane._wait,
+    code.WaitAny: Lane._wait_any,
+    code.Jump: Lane._jump,
+    code.Form: Lane._form,
+    code.Decode: Lane._decode,
+    code.Share: Lane._share,
+    code.Drop: Lane._drop,
+    code.Release: Lane._release,
+    code.Finish: Lane._finish,
+}

@@ -1,0 +1,159 @@
+"""What runs for a buffer, and why: which schedule and codec, or MPI's own allreduce. Plans are made once.
+
+Of the key None, which is bound to no shape, the last `SHAPES_MOST` shapes are remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gqallreduce.coding import frame
+from gqallreduce.hashing import hash64
+from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.plan import Plan
+from gqallreduce.scheduling import model
+from gqallreduce.scheme import AUTO, Scheme
+
+RAW = "/raw"
+EXACT = "ring/raw"
+SHAPES_MOST = 64
+
+
+@dataclass(slots=True)
+class Agreed:
+    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by.
+
+    form
+        (choice, shape, order, dtype), by which Plans are known.
+    hashes
+        of what ranks compare.
+    """
+
+    what: str
+    why: str
+    signature: int
+    stream: int
+    form: tuple
+    hashes: tuple[int, ...] = ()
+
+    @property
+    def choice(self) -> str:
+        return self.form[0]
+
+    @property
+    def dense(self) -> bool:
+        return self.choice == model.DENSE
+
+
+class Plans:
+    """Decides what runs, and makes Plans, for one scheme on P ranks.
+
+    A choice is a schedule, with or without /raw, or "dense".
+    """
+
+    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool, number: int):
+        self.scheme, self.rank, self.size, self.average = scheme, rank, size, average
+        self.number = number
+        self.profile = model.Profile()
+        self._known: dict[tuple, Agreed] = {}
+        self._plans: dict[tuple, Plan] = {}
+
+    # --- what is known ---
+
+    def find(self, place: tuple) -> Agreed | None:
+        """What ranks have agreed on of (key, shape, order, dtype), None if nothing."""
+        return self._known.get(place)
+
+    def remember(self, place: tuple, agreed: Agreed) -> None:
+        """A call has succeeded. The oldest shapes without a key are forgotten."""
+        key = place[0]
+        known = self._known.get(place)
+        if known is agreed and key is not None:
+            return
+        self._known.pop(place, None)
+        self._known[place] = agreed
+        if known is None:
+            same = [each for each in self._known if each[0] == key]
+            for each in same[: -SHAPES_MOST if key is None else -1]:
+                self._forget(each)
+
+    def _forget(self, place: tuple) -> None:
+        form = self._known.pop(place).form
+        if all(agreed.form != form for agreed in self._known.values()):
+            for name in [name for name in self._plans if name[: len(form)] == form]:
+                del self._plans[name]
+
+    def clear(self) -> None:
+        """Agree on everything anew."""
+        self._known.clear()
+
+    # --- deciding ---
+
+    @staticmethod
+    def choices() -> list[str]:
+        """All that can be chosen, in an order that is alike on every rank."""
+        return [model.DENSE, EXACT, *sorted(SCHEDULES)]
+
+    def choose(self, shape, dtype: str, on_device: bool = False) -> tuple[str, str]:
+        """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best.
+
+        For a buffer on a device that is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are safe point to
+        point only, and the others would need the buffer copied to the host.
+        """
+        elements, codec = math.prod(shape), self.scheme.codec.bind(dtype)
+        if self.scheme.schedule is None:
+            return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
+        if self.scheme.schedule != AUTO:
+            return self.scheme.schedule, "as written"
+        raw = CODECS["raw"]().bind(dtype)
+        choice, why = model.choose(codec, raw, self.size, elements, raw.itemsize, self.profile)
+        if choice == model.DENSE and on_device:
+            return EXACT, f"{why}; for a GPU buffer our own"
+        return choice, why
+
+    # --- making ---
+
+    def hashes(self, key, seed: int, shape=None, dtype=None, order=None) -> tuple[int, ...]:
+        """Of agreement.FIELDS."""
+        return tuple(
+            hash64(each)
+            for each in (key, self.scheme.resolved(), shape, dtype, order, self.average, seed, frame.VERSION)
+        )
+
+    def propose(self, place: tuple, seed: int, group: int, on_device: bool) -> Agreed:
+        """What this rank would take for (key, shape, order, dtype)."""
+        key, shape, order, dtype = place
+        choice, why = self.choose(shape, dtype, on_device)
+        hashes = self.hashes(key, seed, shape, dtype, order)
+        return self._make((choice, shape, order, dtype), why, hash64(seed, key, group), hashes)
+
+    def instead(self, agreed: Agreed, choice: str) -> Agreed:
+        """The same with rank 0's choice."""
+        return self._make((choice, *agreed.form[1:]), "rank 0's choice", agreed.stream, agreed.hashes)
+
+    def _make(self, form: tuple, why: str, stream: int, hashes: tuple[int, ...]) -> Agreed:
+        return Agreed(self._what(form[0]), why, hash64(*hashes, form[0], self.number), stream, form, hashes)
+
+    def _what(self, choice: str) -> str:
+        """A choice as text."""
+        schedule, raw, _ = choice.partition(RAW)
+        if choice == model.DENSE:
+            return choice
+        return choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
+
+    def exact(self, size: int, signature: int) -> Agreed:
+        """For `flush`: the exact sum of float32 vectors."""
+        choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
+        return Agreed(choice, "flush", signature, hash64(), (choice, (size,), "C", "float32"))
+
+    def plan(self, agreed: Agreed, processor) -> Plan:
+        """The Plan on a processor; made once."""
+        place = (*agreed.form, processor)
+        found = self._plans.get(place)
+        if found is None:
+            choice, *form = agreed.form
+            schedule, raw, _ = choice.partition(RAW)
+            codec = CODECS["raw"]() if raw else self.scheme.codec
+            found = self._plans[place] = Plan(schedule, codec, self.rank, self.size, *form, self.average, processor)
+        return found

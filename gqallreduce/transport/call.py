@@ -1,0 +1,113 @@
+"""One call under way: the stages that it goes through, and how it ended."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Protocol
+
+
+class Stage(Protocol):
+    """What a call does at one time: lanes that run side by side, and send and receive messages.
+
+    A lane has `advance(messages)`, where `messages` has `send(Outgoing)` and `receive(Incoming)`; `can_advance()`, is
+    there what it waits for; `finished`; and `sent(Frame)`, called when a message has left.
+
+    first_lane, signature
+        what its tags are made of.
+    lanes, lanes_at_once
+        how many there are, and how many may be under way.
+    spent
+        where bytes and messages are counted; None if they are not.
+    """
+
+    first_lane: int
+    signature: int
+    lanes: int
+    lanes_at_once: int
+    poll_at: float
+
+    def lane(self, number: int): ...
+
+    def most_under_way(self, longest: int) -> int: ...
+
+
+class Call:
+    """From its start until all ranks' part in it is done.
+
+    name
+        in words, for errors.
+    owner
+        the Allreduce whose call it is; None in a process of its own (local.py).
+    link, number
+        where it runs, and as which call; None and -1 before the ranks are connected.
+    stages
+        a generator that yields Stage after Stage and returns when the call has taken effect; an error that it raises is
+        known to all ranks, if it is one of link.ALIKE or `known_to_all` is set.
+    data
+        the Stage whose messages come now, once ranks have agreed on the call; then a message of another is an error.
+    result, error
+        how it ended, once it is `done`.
+    states, for_good
+        what its end replaces (memory.py); also where calls of a step are kept apart.
+    invalid
+        what is wrong with this rank's arguments, if anything: that is raised, whatever else goes wrong.
+    held
+        (key, source, target): what belongs to it until its request has been waited for.
+    request
+        a weak reference to the caller's Request, None if there is none.
+    wait
+        seconds that this rank waited for it.
+    """
+
+    __slots__ = (
+        "__weakref__", "began", "data", "done", "error", "for_good", "held", "invalid", "known_to_all", "lanes_left",
+        "link", "live", "name", "number", "owner", "previous", "request", "result", "stages", "states", "wait",
+    )  # fmt: skip
+
+    def __init__(self, name: str, owner=None):
+        self.name, self.owner = name, owner
+        self.number, self.link, self.stages = -1, None, None
+        self.data = self.held = self.request = None
+        self.began = self.previous = perf_counter()
+        self.done = self.known_to_all = self.for_good = False
+        self.result = self.error = self.invalid = None
+        self.states: dict = {}
+        self.lanes_left = self.live = 0
+        self.wait = 0.0
+
+    def took_effect(self) -> bool:
+        """Have its States replaced the old ones?"""
+        return self.done or (self.owner is not None and self.owner.memory.holds(self.states, self.for_good))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It is over. Its generator is closed, so that what it borrowed is given back."""
+        self.done, self.error, self.data = True, error, None
+        if error is not None and self.owner is not None:
+            self.owner.call_failed(self)
+        if self.stages is not None:
+            self.stages.close()
+            self.stages = None
+
+
+class Finished:
+    """A Stage that is over as soon as another call is done."""
+
+    first_lane = signature = 0
+    lanes = lanes_at_once = 1
+    spent = None
+    poll_at = 0.0
+
+    def __init__(self, call: Call):
+        self._call, self.finished = call, False
+
+    def lane(self, number: int) -> Finished:
+        return self
+
+    def most_under_way(self, longest: int) -> int:
+        return 1
+
+    def can_advance(self) -> bool:
+        return self._call.done
+
+    def advance(self, messages) -> None:
+        self.finished = True

@@ -1,0 +1,95 @@
+"""Small exchanges of a call: arrays of numbers that all ranks must know. Stages of one lane each (call.py)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gqallreduce.coding.message import Incoming, Outgoing
+
+FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # their lanes in tags; those of data are below
+FIRST_WORDS = 20
+
+
+class Exchange:
+    """ceil(log2 P) rounds; in each, something is sent to one rank and received from another.
+
+    first_lane, signature
+        what its tag is made of.
+    """
+
+    lanes = lanes_at_once = 1
+    spent = None
+    poll_at = math.inf
+
+    def __init__(self, rank: int, size: int, lane: int, signature: int = 0):
+        self.rank, self.size, self.first_lane, self.signature = rank, size, lane, signature
+        self.waiting: list[Incoming] = []
+        self.finished = False
+        self._step, self._came = 1, None
+
+    def lane(self, number: int) -> Exchange:
+        return self
+
+    def can_advance(self) -> bool:
+        return all(item.ready for item in self.waiting)
+
+    def most_under_way(self, longest: int) -> int:
+        return 1
+
+    def advance(self, messages) -> None:
+        """The next round, once what is due has come."""
+        if self._came is not None:
+            self._take(self._came)
+            self._step *= 2
+        self.finished = self._step >= self.size
+        if self.finished:
+            return
+        given = self._given()
+        self._came = np.empty_like(given)
+        source, to = (self.rank - self._step) % self.size, (self.rank + self._step) % self.size
+        item = Incoming(source, self._came.reshape(-1).view(np.uint8), given.nbytes)
+        self.waiting = [item]
+        messages.receive(item)
+        messages.send(Outgoing(to, given.reshape(-1).view(np.uint8), given.nbytes))
+
+    def _given(self) -> np.ndarray:
+        """What is sent in this round: a copy."""
+        raise NotImplementedError
+
+    def _take(self, came: np.ndarray) -> None:
+        raise NotImplementedError
+
+
+class Largest(Exchange):
+    """`found`: element by element the largest value of all ranks."""
+
+    def __init__(self, rank, size, lane, values: np.ndarray, signature: int = 0):
+        super().__init__(rank, size, lane, signature)
+        self.found = values.copy()
+
+    def _given(self) -> np.ndarray:
+        return self.found.copy()
+
+    def _take(self, came: np.ndarray) -> None:
+        np.maximum(self.found, came, out=self.found)
+
+
+class Gather(Exchange):
+    """`found`: the values of all ranks, a row each."""
+
+    def __init__(self, rank, size, lane, values: np.ndarray, signature: int = 0):
+        super().__init__(rank, size, lane, signature)
+        self._rows = np.zeros((size, len(values)), values.dtype)
+        self._rows[0] = values  # row i is that of rank (this rank - i)
+
+    def _given(self) -> np.ndarray:
+        return self._rows[: min(self._step, self.size - self._step)].copy()
+
+    def _take(self, came: np.ndarray) -> None:
+        self._rows[self._step : self._step + len(came)] = came
+
+    @property
+    def found(self) -> np.ndarray:
+        return self._rows[(self.rank - np.arange(self.size)) % self.size]

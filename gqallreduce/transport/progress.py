@@ -1,0 +1,328 @@
+"""The progress engine of a communicator: advances all calls under way, in the order in which they were started.
+
+Rules, with their reasons in docs/design.md: at most 64 requests outstanding (and those of the first call), shared out
+among the lanes, sends and receives apart, so that no lane can starve another; completions in batches; a poll after
+every 100 us of arithmetic, but not before as long as the last one took, since it may have lent the core to another
+process; a wait spins for 100 us, then yields. Abort frames are looked for where there is nothing else to do.
+
+It knows no MPI: `transport` sends and receives (requests.py), or is another one (runtime/local.py).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from time import perf_counter
+
+from gqallreduce.coding.message import ForeignFrame, Incoming, Outgoing
+from gqallreduce.errors import TimeoutError
+from gqallreduce.transport.call import Call, Stage
+
+POLL = 100e-6
+SPIN = 100e-6
+LISTEN = 2e-3
+REQUESTS = 64
+
+
+class Progress:
+    """Of one communicator.
+
+    transport
+        send(data, peer, tag, owner), receive(data, peer, tag, owner); poll() -> [(owner, bytes)] of what has completed;
+        `owners` of what is under way; longest(peer), the most bytes of a message, and `shortest`, the least of those.
+    link
+        tag(call, lane, signature); listen(calls), which raises ForeignFrame if another rank has given up; alike(error):
+        do all ranks raise it together? stage_ends(call), which may raise ForeignFrame.
+    poll_every
+        seconds of arithmetic between two polls; 0 for a poll after every instruction.
+    calls
+        those under way.
+    """
+
+    def __init__(self, transport, link, poll_every: float = POLL):
+        self.transport, self.link, self._poll_every = transport, link, poll_every
+        self.calls: list[Call] = []
+        self._coming: list[_Lane] = []  # in order of calls
+        self._running: list[_Lane] = []
+        self._free = max(1, REQUESTS // 2)
+        self._poll_at = perf_counter()
+        self._listened = self._poll_at
+        self._since = None  # when waiting began, or something arrived
+
+    # --- calls ---
+
+    def start(self, call: Call, stages) -> None:
+        """Begin a call, whose stages these are."""
+        call.stages = stages
+        if not self.calls:
+            self._since = perf_counter()
+            self._poll_at = self._since + self._poll_every
+        self.calls.append(call)
+        self._next_stage(call)
+
+    def _next_stage(self, call: Call) -> None:
+        try:
+            stage = next(call.stages, None)
+        except Exception as error:
+            if not (call.known_to_all or self.link.alike(error)):
+                raise
+            self._end(call, error)
+            return
+        if stage is None:
+            self._end(call)
+            return
+        lanes = [_Lane(self, call, stage, number) for number in range(stage.lanes)]
+        call.lanes_left, call.live = len(lanes), 0
+        before = sum(each.call.number <= call.number for each in self._coming)
+        self._coming[before:before] = lanes
+
+    def _end(self, call: Call, error: BaseException | None = None) -> None:
+        call.end(error)
+        self.calls.remove(call)
+
+    def clear(self) -> list[Call]:
+        """Forget all calls under way, after an error; returns them."""
+        calls, self.calls = self.calls, []
+        self._coming.clear()
+        self._running.clear()
+        self._free = max(1, REQUESTS // 2)
+        return calls
+
+    # --- advancing ---
+
+    def work(self) -> tuple[bool, bool]:
+        """Let lanes go on until a poll is due, and poll: (whether one did, whether something completed)."""
+        worked = False
+        while self._advance():
+            worked = True
+            if perf_counter() >= self._poll_at:
+                break
+        before = perf_counter()
+        completed, received = self._poll()
+        after = perf_counter()
+        self._poll_at = after + (self._poll_every and max(self._poll_every, after - before))
+        if received or not self.transport.owners:
+            self._since = after
+        return worked, completed
+
+    def turn(self, seconds: float = math.inf) -> None:
+        """Do what can be done without waiting, for about so many seconds at most."""
+        until = perf_counter() + seconds
+        while any(self.work()) and perf_counter() < until:
+            pass
+
+    def run(self, call: Call, timeout: float, waited: bool = False) -> None:
+        """Until a call is done. ForeignFrame if a peer has given it up or makes another one; TimeoutError.
+
+        waited
+            this rank has waited since it last received anything: it did nothing else.
+        """
+        idle = self._listened = perf_counter()
+        if not waited:
+            self._since = idle
+        while not call.done:
+            before = perf_counter()
+            worked, completed = self.work()
+            if worked or completed:
+                idle = perf_counter()
+            if worked:
+                continue
+            if not completed:
+                if before - idle > SPIN:
+                    os.sched_yield()
+                self.nothing_came(call, timeout)
+            call.wait += perf_counter() - before
+
+    def nothing_came(self, call: Call, timeout: float) -> None:
+        """A call is not done. ForeignFrame if a peer has given up; TimeoutError if nothing has come for so long."""
+        now = perf_counter()
+        if now - self._listened > LISTEN:
+            self._listened = now
+            try:
+                self.link.listen(self.calls)
+            except ForeignFrame:
+                self.turn()  # a call for which all has come by now succeeds
+                if not call.done:
+                    raise
+        if self._since is None or not self.transport.owners:
+            self._since = now
+        elif now - self._since > timeout:
+            raise TimeoutError(timeout, self.silent())
+
+    def silent(self) -> set[int]:
+        """Peers whose message is due here, or who do not take ours."""
+        owners = self.transport.owners
+        due = {peer for owner in owners if owner.receives for peer in owner.peers}
+        return due or {peer for owner in owners for peer in owner.peers}
+
+    def _ready(self) -> _Lane | None:
+        return next((lane for lane in self._running if lane.ready()), None)
+
+    def _advance(self) -> bool:
+        """Let the first lane that can go on do so, up to the next poll; False if there is none."""
+        self._admit()
+        lane = self._ready()
+        if lane is None:
+            return False
+        lane.stage.poll_at = self._poll_at
+        lane.lane.advance(lane)
+        if lane.lane.finished:
+            self._leave(lane)
+        return True
+
+    def _admit(self) -> None:
+        """Let lanes begin, in order. Those of the first call need not wait for others: so it goes on, on every rank."""
+        while self._coming:
+            lane = self._coming[0]
+            first = lane.call is self.calls[0]
+            if (lane.share > self._free and not first) or lane.call.live >= lane.stage.lanes_at_once:
+                return
+            self._free -= lane.share
+            lane.call.live += 1
+            self._running.append(lane)
+            del self._coming[0]
+
+    def _leave(self, lane: _Lane) -> None:
+        """If a lane is done, and all its messages are out: room for the next one, or the next stage."""
+        if not lane.done():
+            return
+        call = lane.call
+        self._running.remove(lane)
+        self._free += lane.share
+        call.live -= 1
+        call.lanes_left -= 1
+        if not call.lanes_left:
+            self.link.stage_ends(call)
+            self._next_stage(call)
+
+    def _poll(self) -> tuple[bool, bool]:
+        """Take note of what has completed: (anything, a receive)."""
+        received, leaving = False, None
+        completed = self.transport.poll()
+        for owner, nbytes in completed:
+            received |= owner.complete(nbytes)
+            if owner.lane.lane.finished:
+                leaving = [*(leaving or ()), owner.lane]
+        for lane in leaving or ():
+            if lane in self._running:
+                self._leave(lane)
+        return bool(completed), received
+
+
+class _Sending:
+    """One part of an outgoing message."""
+
+    receives = counts = False
+    __slots__ = ("lane", "message")
+
+    def __init__(self, lane: _Lane, message: Outgoing):
+        self.lane, self.message = lane, message
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return (self.message.to,)
+
+    def complete(self, nbytes: int) -> bool:
+        self.lane.sends_free += 1
+        self.message.parts_left -= 1
+        if not self.message.parts_left and self.message.frame is not None:
+            self.lane.lane.sent(self.message.frame)
+        self.lane.post_sends()
+        return False
+
+
+class _Receiving:
+    """One part of an incoming message."""
+
+    receives = counts = True
+    __slots__ = ("lane", "message")
+
+    def __init__(self, lane: _Lane, message: Incoming):
+        self.lane, self.message = lane, message
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return (self.message.source,)
+
+    def complete(self, nbytes: int) -> bool:
+        lane = self.lane
+        if lane.spent is not None:
+            lane.spent.bytes_received += nbytes
+        lane.receives_free += 1
+        self.message.part_received(nbytes)
+        lane.post_receives()
+        return True
+
+
+class _Collective:
+    """A collective operation of the MPI."""
+
+    receives, counts = True, False
+    __slots__ = ("item", "lane", "peers")
+
+    def __init__(self, lane: _Lane, item, peers):
+        self.lane, self.item, self.peers = lane, item, peers
+
+    def complete(self, nbytes: int) -> bool:
+        self.item.ready = True
+        return True
+
+
+class _Lane:
+    """A lane of a stage and its share of the requests: what the stage's lane sends and receives by."""
+
+    def __init__(self, progress: Progress, call: Call, stage: Stage, number: int):
+        self.progress, self.transport, self.call, self.stage = progress, progress.transport, call, stage
+        self.lane, self.spent = stage.lane(number), stage.spent
+        self.tag = progress.link.tag(call.number, stage.first_lane + number, stage.signature)
+        self.to_send: deque = deque()
+        self.to_receive: deque = deque()
+        most = max(1, REQUESTS // 2 // min(stage.lanes, stage.lanes_at_once))
+        self.share = min(most, 2 * stage.most_under_way(self.transport.shortest))  # of this round and the next
+        self.sends_free = self.receives_free = self.share
+
+    def ready(self) -> bool:
+        return not self.lane.finished and self.lane.can_advance()
+
+    def done(self) -> bool:
+        """Finished, and all its messages out."""
+        return self.lane.finished and self.sends_free == self.share and not self.to_send
+
+    def send(self, message: Outgoing) -> None:
+        if self.spent is not None:
+            self.spent.messages += 1
+            self.spent.bytes_sent += len(message.data)
+        owner = _Sending(self, message)
+        self.to_send.extend((part, owner) for part in self._parts(message, message.data, len(message.data), message.to))
+        self.post_sends()
+
+    def receive(self, message: Incoming) -> None:
+        owner = _Receiving(self, message)
+        parts = self._parts(message, message.buffer, message.bound, message.source)
+        self.to_receive.extend((part, owner) for part in parts)
+        self.post_receives()
+
+    def start(self, operation, arguments, item, peers) -> None:
+        """A collective operation with these peers; then `item` is ready."""
+        self.transport.post(_Collective(self, item, peers), operation, *arguments)
+
+    def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
+        """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""
+        longest = self.transport.longest(peer)
+        message.parts_left = max(1, -(-message.bound // longest))
+        if message.parts_left == 1:
+            return [data[:nbytes]]
+        return [data[part * longest : min((part + 1) * longest, nbytes)] for part in range(message.parts_left)]
+
+    def post_sends(self) -> None:
+        while self.sends_free and self.to_send:
+            data, owner = self.to_send.popleft()
+            self.sends_free -= 1
+            self.transport.send(data, owner.message.to, self.tag, owner)
+
+    def post_receives(self) -> None:
+        while self.receives_free and self.to_receive:
+            data, owner = self.to_receive.popleft()
+            self.receives_free -= 1
+            self.transport.receive(data, owner.message.source, self.tag, owner)

@@ -1,0 +1,116 @@
+"""MPI's requests of all calls on a communicator: sends and receives point to point. The only file that posts them."""
+
+from __future__ import annotations
+
+import os
+
+from mpi4py import MPI
+
+from gqallreduce.coding import frame
+from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.transport.waiting import abandon, begin
+
+MOST = 128
+MESSAGE_MOST = 1 << 30
+EAGER_MOST = 60 << 10
+
+
+def message_most() -> int:
+    """Bytes of the longest MPI message; longer ones are sent in parts. GQALLREDUCE_MAX_MESSAGE lowers it.
+
+    Between hosts it is EAGER_MOST: what MPIs send over TCP without asking first whether the receiver is ready, so that
+    no transfer stands still while a kernel runs.
+    """
+    most = int(os.environ.get("GQALLREDUCE_MAX_MESSAGE", MESSAGE_MOST))
+    if not frame.SIZE <= most < 2**31:
+        raise ValueError(f"GQALLREDUCE_MAX_MESSAGE={most}, expected {frame.SIZE} to 2^31 - 1")
+    return most
+
+
+class Requests:
+    """Those under way on a communicator, each with its owner, which is told when it is complete.
+
+    An owner has `receives`, does something come from its `peers`; and `counts`, is it a receive of point to point.
+
+    near
+        the ranks on this rank's host.
+    """
+
+    def __init__(self, comm):
+        self._comm, self._rank = comm, comm.rank
+        self._under_way: tuple[list, list] = [], []  # requests and their owners, replaced as one
+        self._statuses = [MPI.Status() for _ in range(MOST)]
+        self._most = message_most()
+        self.near = frozenset([comm.rank])
+        self._far = comm.size > 1
+
+    @property
+    def owners(self) -> list:
+        return self._under_way[1]
+
+    def set_near(self, ranks) -> None:
+        """The ranks on this rank's host."""
+        self.near = frozenset(ranks)
+        self._far = len(self.near) < self._comm.size
+
+    def refresh(self) -> None:
+        """Take note of GQALLREDUCE_MAX_MESSAGE, while nothing is under way."""
+        self._most = message_most()
+
+    def longest(self, peer: int) -> int:
+        """The most bytes of one MPI message to or from a peer."""
+        return self._most if peer in self.near else min(self._most, EAGER_MOST)
+
+    @property
+    def shortest(self) -> int:
+        """The least `longest` of any peer."""
+        return min(self._most, EAGER_MOST) if self._far else self._most
+
+    def send(self, data, peer: int, tag: int, owner) -> None:
+        self.post(owner, self._comm.Isend, [data, len(data), MPI.BYTE], peer, tag)
+
+    def receive(self, data, peer: int, tag: int, owner) -> None:
+        self.post(owner, self._comm.Irecv, [data, len(data), MPI.BYTE], peer, tag)
+
+    def post(self, owner, operation, *arguments) -> None:
+        """Start an operation. After an exception there may be an owner without its request, never the reverse."""
+        requests, owners = self._under_way
+        owners.append(owner)
+        begin(requests, operation, *arguments)
+
+    def poll(self) -> list[tuple]:
+        """(owner, bytes) of what has completed. ForeignFrame for a message that is longer than its room."""
+        requests, owners = self._under_way
+        if not requests:
+            return []
+        try:
+            done = MPI.Request.Testsome(requests, self._statuses)
+        except MPI.Exception:
+            raise ForeignFrame(self._truncated()) from None
+        if not done:
+            return []
+        completed = [(owners[index], self._nbytes(owners[index], at)) for at, index in enumerate(done)]
+        if len(done) == len(requests):
+            self._under_way = [], []
+        else:
+            keep = sorted(set(range(len(requests))).difference(done))
+            self._under_way = [requests[index] for index in keep], [owners[index] for index in keep]
+        return completed
+
+    def _nbytes(self, owner, at: int) -> int:
+        return self._statuses[at].Get_count(MPI.BYTE) if owner.counts else 0
+
+    def _truncated(self) -> int:
+        """The source of a message that was longer than its room."""
+        for status in self._statuses:
+            if status.Get_error() not in (MPI.SUCCESS, MPI.ERR_PENDING):
+                return status.Get_source()
+        return self._rank
+
+    def give_up(self, *kept) -> None:
+        """After an error: what is under way stays behind, with the memory that it uses; receives are cancelled."""
+        requests, owners = self._under_way
+        self._under_way = [], []
+        if requests:
+            pairs = zip(requests, owners, strict=False)
+            abandon(requests, (owners, kept), [each for each, owner in pairs if owner.counts])
