@@ -10,30 +10,25 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from time import perf_counter
 
 import numpy as np
 
 from gqallreduce.backends.processor import Processors
-from gqallreduce.coding import frame
 from gqallreduce.coding.order import to_array
-from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.errors import Error
 from gqallreduce.request import Request
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.checkpoint import load, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, State
-from gqallreduce.runtime.operation import Operation
-from gqallreduce.runtime.plans import Agreed, Plans
+from gqallreduce.runtime.plans import Plans
+from gqallreduce.runtime.reduction import reduce
 from gqallreduce.runtime.steps import step
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent, Statistics
-from gqallreduce.transport.agreement import agree, compare_replicas
-from gqallreduce.transport.call import Call, Finished
+from gqallreduce.transport.call import Call
 from gqallreduce.transport.communicator import require_intracommunicator
-from gqallreduce.transport.dense import Dense, dense_on
-from gqallreduce.transport.exchange import MEASURE, Largest
 from gqallreduce.transport.failure import give_up, named, raise_from
 from gqallreduce.transport.home import home
 from gqallreduce.transport.link import CALLS_MOST
@@ -80,9 +75,9 @@ class Allreduce:
         self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
         self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.memory, self._processors = Memory(), Processors(cuda_aware)
+        self.memory, self.processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
-        self._begun, self.failures_in_step = 0, 0
+        self.begun, self.failures_in_step = 0, 0
         self.unusable: str | None = None
         self.unheard: list[Call] = []  # ended by an error that nobody has waited for yet
         self.home = home(self.comm)
@@ -115,7 +110,7 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        call = self.begin(f"the call of key {key!r}", self._stages, buf, key, out)
+        call = self.begin(f"the call of key {key!r}", reduce, self, buf, key, out)
         return self.result(call) if call.done else self.complete(call, waited=True)
 
     def start(self, buf, *, key: str | None = None, out=None) -> Request:
@@ -126,7 +121,7 @@ class Allreduce:
         and waited for in any. They advance inside any call of this package on this communicator, `test` and `wait`
         included; no thread works behind the caller. A key or buffer that is under way is a ValueError.
         """
-        call = self.begin(f"the call of key {key!r}", self._stages, buf, key, out)
+        call = self.begin(f"the call of key {key!r}", reduce, self, buf, key, out)
         if call.invalid is not None:
             self.complete(call)
         return Request(self, call)
@@ -207,127 +202,9 @@ class Allreduce:
             raise_from(named(error, call.name), error)
         raise_from(give_up(call.link, error, call, self.timeout), error)
 
-    # --- the stages of a call ---
-
-    def _stages(self, call: Call, buf, key, out):
-        """Of an allreduce."""
-        began = perf_counter()
-        call.result = buf if out is None else out
-        self._begun += 1
-        verify = self.verify and self._begun % self.verify == 0
-        try:
-            key = arguments.plain_key(key, self.scheme)
-            known = self.memory.get(key)
-            source, target = arguments.buffers(buf, out, key, self._processors, known and known.form)
-            call.held = key, source, target
-            if self.home.unclaimed:
-                for other in self._require_free(key, source, target):
-                    yield Finished(other)
-            if self.unheard:
-                self._raise_unheard()
-        except Exception as error:
-            yield from self.join_invalid(call, error)
-        place, processor = (key, *source.form), self._processors.of(source)
-        agreed = yield from self._agreed(call, place, source.located is not None)
-        spent = Spent(agreed.what, agreed.why)
-        form = None if key is None else place[1:]
-        owed, after = None, self.memory.counted(key, form)
-        step = after.step - 1
-        if self.scheme.feedback:
-            with processor.active(source.located, key):
-                owed, after = self.memory.next(key, form, source.size, processor)
-        if agreed.dense:
-            dense = Dense(call.link, call, self._processors.host.workspace, agreed.signature, self.average)
-            flaw = yield from dense_on(processor, dense, source, target, owed, after.residual, spent)
-        else:
-            plan = self.plans.plan(agreed, processor)
-            vectors = source, target, owed, after.residual
-            flaw = yield from self.carried_out(call, plan, vectors, key, agreed, step, spent)
-        if flaw is not None:
-            raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
-        if verify:
-            yield from compare_replicas(call.link, agreed.signature, processor.on_host(target.array))
-        self.plans.remember(place, agreed)
-        spent.wait, spent.total = call.wait, perf_counter() - began
-        call.states = {key: after}
-        self.memory.commit(call.states)
-        self.account(spent, source.nbytes, after)
-
-    def carried_out(self, call: Call, plan, vectors, key, agreed: Agreed, step: int, spent: Spent):
-        """The stages of an Operation on (source, target, owed, owing); its first flaw, or None."""
-        operation = Operation(plan, *vectors, key, agreed.stream, step, agreed.signature, spent)
-        try:
-            call.data = operation
-            number = operation.measure()
-            if number is not None:
-                asked = Largest(self.rank, self.size, MEASURE, np.array([number]), agreed.signature)
-                yield asked
-                operation.agreed(float(asked.found[0]))
-            yield operation
-            return operation.flaw
-        finally:
-            operation.end()
-
     def account(self, spent: Spent, nbytes: int, state: State) -> None:
         spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
         self.stats.record(spent, state.norm)
-
-    def _agreed(self, call: Call, place: tuple, on_device: bool):
-        """What runs: known, or compared with the other ranks' calls and decided by rank 0.
-
-        A dense call is compared every time, since no message of it says whose it is.
-        """
-        known = self.plans.find(place)
-        if known is not None and self.check == "first" and not known.dense:
-            return known
-        agreed = known or self.plans.propose(place, self.seed, self.home.group, on_device)
-        if self.size == 1:
-            return agreed
-        names, state = self.plans.choices(), self.memory.get(place[0])
-        step = 0 if state is None else state.step
-        chosen = names[(yield from agree(call.link, agreed.hashes, (self.number, step), names.index(agreed.choice)))]
-        return agreed if chosen == agreed.choice else self.plans.instead(agreed, chosen)
-
-    def _require_free(self, key: str | None, source, target) -> list[Call]:
-        """ValueError if the key, or memory of the buffers, belongs to a call whose request is not waited for yet.
-
-        Returns calls to be finished first: those whose request was dropped.
-        """
-        dropped = []
-        for other in list(self.home.unclaimed):
-            mine, (used, read, written) = other.owner is self, other.held
-            overlaps = [
-                name
-                for name, each in (("buf", source), ("out", target))
-                if each.overlaps(written) or (each is target and each.overlaps(read))
-            ]
-            if other.request() is None:
-                if other.done:
-                    self.home.unclaimed.remove(other)
-                elif mine or overlaps:
-                    dropped.append(other)
-            elif mine and used == key:
-                what = "a call without a key" if key is None else f"key {key!r}"
-                raise ValueError(f"{what} is under way; wait for its request before the next call")
-            elif overlaps:
-                raise ValueError(f"{overlaps[0]} overlaps a buffer of {other.name}, which is under way; wait for it")
-        return dropped
-
-    def _raise_unheard(self) -> None:
-        """The error of a call whose request was dropped."""
-        dropped = [call for call in self.unheard if call.request is None or call.request() is None]
-        for call in dropped:
-            self.unheard.remove(call)
-            if call.request is not None:
-                raise call.error
-
-    def join_invalid(self, call: Call, error: Exception):
-        """This rank's own call is invalid: take part in the others' agreement, and tell them. Stages; raises error."""
-        call.invalid = error
-        if self.size > 1:
-            yield from agree(call.link, None, 0, 0)
-        call.known_to_all = True
-        raise error
 
     # --- the end of an object ---
 
@@ -428,11 +305,11 @@ class Allreduce:
         if self.memory.staging:
             raise ValueError("a step of this object is under way; load_state_dict() before or after it")
         self.finish()
-        load(self, state, self._processors.host)
+        load(self, state, self.processors.host)
 
     def restore(self, seed: int, states: dict[str | None, State]) -> None:
         """Replace all keys by the States of a checkpoint."""
         memory = Memory()
         memory.commit(states)
-        self.seed, self.memory, self._begun = seed, memory, 0
+        self.seed, self.memory, self.begun = seed, memory, 0
         self.plans.clear()

@@ -7,6 +7,7 @@ import contextlib
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.errors import Error
 from gqallreduce.runtime.arguments import truth
+from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.scheme import Scheme
 from gqallreduce.transport.communicator import require_intracommunicator
 from gqallreduce.transport.home import home
@@ -40,7 +41,7 @@ def _tell_others(comm, objects: dict, error: Exception) -> None:
     """This rank's arguments are invalid: the other ranks raise MismatchError in their call."""
     with contextlib.suppress(Exception):
         some = next(iter(objects.values()), None) or Allreduce("raw", comm=comm)
-        some.complete(some.begin("an invalid call", some.join_invalid, error))
+        some.complete(some.begin("an invalid call", join_invalid, some, error))
 
 
 def _make_room(objects: dict) -> None:

@@ -1,4 +1,7 @@
-"""A scheme as one line of text: `[schedule/]codec[(option=value, ...)][/ef]`, in code, results and papers alike."""
+"""A scheme as one line of text: `[schedule/]codec[(option=value, ...)][/ef]`, in code, results and papers alike.
+
+Besides there is `dense`, a scheme of its own: MPI's allreduce.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.rounding import usual_arithmetic
 
-AUTO = "auto"
+AUTO, DENSE = "auto", "dense"
 _FORM = re.compile(
     r"\s*(?:(?P<schedule>\w+)\s*/)?\s*(?P<codec>\w+)\s*(?P<options>\(.*\))?\s*(?:/\s*(?P<feedback>\w+))?\s*", re.DOTALL
 )
@@ -30,6 +33,7 @@ _FORM = re.compile(
 class Scheme:
     """What to run: a schedule (None: chosen by rule; "auto": chosen by model), a codec, and error feedback or not.
 
+    Of the scheme `dense` the schedule is "dense" and the codec `raw`.
     str() gives the text with the options as written; == and hash compare the values, defaults filled in.
     """
 
@@ -48,6 +52,8 @@ class Scheme:
 
     def resolved(self, schedule: str | None = None) -> str:
         """The text with every option, and with the schedule that runs."""
+        if self.schedule == DENSE:
+            return DENSE + "/ef" * self.feedback
         options = {name: getattr(self.codec, name) for name in self.codec.options()}
         written = ", ".join(f"{name}={value}" for name, value in options.items())
         parts = [schedule or self.schedule, self.codec.name + (f"({written})" if written else "")]
@@ -130,6 +136,12 @@ def _parse(text: str) -> Scheme:
         schedule, name, feedback = None, schedule, "ef"
     if feedback not in (None, "ef"):
         raise ValueError(f"scheme {text!r}: {feedback!r} after the codec, expected 'ef' or nothing")
+    if DENSE in (schedule, name):
+        if schedule or written is not None:
+            raise ValueError(
+                f"scheme {text!r}: dense has no schedule, codec or options, expected 'dense' or 'dense/ef'"
+            )
+        return Scheme(DENSE, CODECS.find("raw")(), feedback == "ef", "/".join([DENSE, *filter(None, [feedback])]))
     if schedule not in (None, AUTO):
         SCHEDULES.find(schedule)
     options, shown = _options(text, written)

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
 from gqallreduce import allreduce as module, stats
-from gqallreduce.runtime import memory, operation, plans
+from gqallreduce.runtime import memory, operation, plans, reduction
 from gqallreduce.scheduling import model
 from gqallreduce.transport import control, dense, home, link, progress, requests
 
@@ -73,7 +73,7 @@ def ranks(tmp_path):
 
 PLACES = """
 PLACES = dict(
-    agreement=(module, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
+    agreement=(reduction, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
     memory=(memory.Memory, "next"), begun=(operation.Operation, "measure"), carried=(progress.Progress, "work"),
     sent=(progress._Lane, "post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
     recorded=(stats.Statistics, "record"), posted=(requests, "begin"),

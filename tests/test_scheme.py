@@ -10,6 +10,7 @@ from schemes import SCHEDULE_NAMES, TEXTS
 
 from gqallreduce import NonFiniteError, Scheme, WireError
 from gqallreduce.registry import CODECS
+from gqallreduce.runtime.local import LocalAllreduce
 
 PREFIXES = ["", "auto/", *(f"{name}/" for name in SCHEDULE_NAMES)]
 every_text = pytest.mark.parametrize("text", TEXTS)
@@ -219,3 +220,23 @@ def test_a_message_that_is_refused_says_what_was_got_and_what_was_expected():
     for data, size in ((other, 2), (message + b"\0", 2), (message, 1)):
         with pytest.raises(WireError, match=r"got .* expected"):
             Scheme.parse("raw").decode(data, size)
+
+
+@pytest.mark.parametrize("text", ["dense", " dense ", "dense/ef"])
+def test_dense_is_a_scheme_of_its_own(text):
+    scheme = Scheme.parse(text)
+    assert (scheme.schedule, scheme.codec.name, scheme.feedback) == ("dense", "raw", text.endswith("/ef"))
+    assert str(scheme) == scheme.resolved() == text.strip()
+    assert scheme != Scheme.parse("raw")
+    assert Scheme.parse(str(scheme)) == scheme
+
+
+@pytest.mark.parametrize("text", ["ring/dense", "dense/raw", "dense(bits=4)", "auto/dense", "dense/raw/ef"])
+def test_dense_takes_no_schedule_codec_or_option(text):
+    with pytest.raises(ValueError, match="expected 'dense' or 'dense/ef'"):
+        Scheme.parse(text)
+
+
+def test_dense_needs_mpi():
+    with pytest.raises(ValueError, match="under MPI"):
+        LocalAllreduce("dense", 2)

@@ -9,6 +9,7 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.arguments import plain_key
+from gqallreduce.runtime.reduction import carry_out, join_invalid
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree
 
@@ -20,7 +21,7 @@ def flush(call, allreduce, key: str | None):
         keys = list(memory) if key is None else [plain_key(key, allreduce.scheme)]
         forms = [allreduce.form_of(each) for each in keys]
     except Exception as error:
-        yield from allreduce.join_invalid(call, error)
+        yield from join_invalid(call, allreduce, error)
     if allreduce.size > 1:
         steps = tuple(memory.get(each).step for each in keys)
         hashes = allreduce.plans.hashes(("flush", *zip(keys, forms, strict=True)), allreduce.seed)
@@ -47,7 +48,7 @@ def _sum(call, allreduce, key: str, signature: int):
     agreed = allreduce.plans.exact(total.size, signature)
     spent = Spent(agreed.what, agreed.why)
     buffer, plan = Buffer.of_vector(total, processor), allreduce.plans.plan(agreed, processor)
-    flaw = yield from allreduce.carried_out(call, plan, (buffer, buffer, None, None), key, agreed, state.step, spent)
+    flaw = yield from carry_out(call, plan, (buffer, buffer, None, None), key, agreed, state.step, spent)
     if flaw is not None:
         raise NonFiniteError(None, key, flaw[1])
     spent.wait, spent.total = call.wait - waited, perf_counter() - began

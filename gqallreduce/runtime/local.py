@@ -17,7 +17,7 @@ from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operation import Operation
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling.model import fixed_schedule
-from gqallreduce.scheme import Scheme
+from gqallreduce.scheme import DENSE, Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.exchange import MEASURE, Largest
@@ -35,6 +35,8 @@ class LocalAllreduce:
 
     def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0, processors=None):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
+        if self.scheme.schedule == DENSE:
+            raise ValueError("dense is MPI's own allreduce: it runs under MPI only; ring/raw is an exact sum here")
         self.group = hash64(*range(size))  # like COMM_WORLD's
         self.processors = processors or [Host() for _ in range(size)]
         self.memory = [Memory() for _ in range(size)]

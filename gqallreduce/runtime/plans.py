@@ -98,8 +98,8 @@ class Plans:
     def choose(self, shape, dtype: str, on_device: bool = False) -> tuple[str, str]:
         """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best.
 
-        For a buffer on a device that is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are safe point to
-        point only, and the others would need the buffer copied to the host.
+        For a buffer on a device the model's choice is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are
+        safe point to point only, and the others need the buffer copied to the host, as it is where `dense` is written.
         """
         elements, codec = math.prod(shape), self.scheme.codec.bind(dtype)
         if self.scheme.schedule is None:
@@ -138,9 +138,9 @@ class Plans:
     def _what(self, choice: str) -> str:
         """A choice as text."""
         schedule, raw, _ = choice.partition(RAW)
-        if choice == model.DENSE:
-            return choice
-        return choice + "/ef" * self.scheme.feedback if raw else self.scheme.resolved(schedule)
+        if raw or choice == model.DENSE:
+            return choice + "/ef" * self.scheme.feedback
+        return self.scheme.resolved(schedule)
 
     def exact(self, size: int, signature: int) -> Agreed:
         """For `flush`: the exact sum of float32 vectors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from gqallreduce.errors import Error
+from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.transport.agreement import agree
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.failure import give_up
@@ -38,7 +39,7 @@ def _end(call, allreduce):
     """Stages: take effect, if no rank has left the block by an error."""
     if allreduce.failures_in_step:
         failed = Error("a call of this step failed: nothing of the step is kept")
-        yield from allreduce.join_invalid(call, failed)
+        yield from join_invalid(call, allreduce, failed)
     memory = allreduce.memory
     if allreduce.size > 1:
         hashes = allreduce.plans.hashes(("end of step", *memory.staged_steps), allreduce.seed)
@@ -54,7 +55,7 @@ def _tell_others(allreduce, error: BaseException) -> None:
     """
     with contextlib.suppress(Exception):
         if isinstance(error, Exception):
-            allreduce.complete(allreduce.begin(_NAME, allreduce.join_invalid, error))
+            allreduce.complete(allreduce.begin(_NAME, join_invalid, allreduce, error))
             return
         home = allreduce.home
         home.notice(allreduce.timeout)

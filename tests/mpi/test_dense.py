@@ -154,3 +154,42 @@ def test_what_mpi_raises_is_an_error_of_ours(comm, choose, monkeypatch):
     found = errors(comm, allreduce, np.ones(60, np.float32), key="a")
     assert {each and each[0] for each in found} == {gq.Error}, found
     works(comm, gq.Allreduce("auto/onebit/ef", comm=comm, timeout=TIMEOUT))
+
+
+# --- as a scheme that is written ---
+
+
+@pytest.mark.parametrize("feedback", ["", "/ef"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_dense_as_a_scheme(comm, dtype, feedback):
+    """The sum of MPI, in the buffer's order; with /ef only what rounding to 16 bits loses is owed."""
+    allreduce = gq.Allreduce("dense" + feedback, comm=comm, timeout=TIMEOUT, average=True)
+    for step in range(2):
+        value = (np.arange(35) * (comm.rank + 1 + step)).reshape(5, 7)
+        array = np.asfortranarray(value.astype(dtype))
+        assert allreduce(array, key="w") is array
+        exact = np.arange(35).reshape(5, 7) * (np.arange(comm.size) + 1.0 + step).mean()
+        np.testing.assert_allclose(array, exact, rtol=1e-3 if dtype == "float16" else 1e-6)
+    last = allreduce.stats.last
+    assert (last.scheme, last.reason, last.ratio, last.messages) == ("dense" + feedback, "as written", 1.0, 0)
+    assert last.bytes_sent == 35 * (8 if dtype == "float64" else 4)
+    if feedback:
+        assert (allreduce.residual("w") == 0).all() or dtype == "float16"
+
+
+def test_a_dense_scheme_names_what_is_not_finite(comm):
+    allreduce = gq.Allreduce("dense", comm=comm, timeout=TIMEOUT)
+    array = np.ones(20, np.float32)
+    if comm.rank == comm.size - 1:
+        array[11] = np.nan
+    kind, said = everywhere(comm, allreduce, array, key="w")
+    assert (kind, said["rank"], said["key"], said["index"]) == (gq.NonFiniteError, comm.size - 1, "w", 11)
+    works(comm, allreduce)
+
+
+def test_a_dense_scheme_is_agreed_on(comm):
+    everyone = comm.rank == 0
+    found = errors(
+        comm, gq.Allreduce("dense" if everyone else "raw", comm=comm, timeout=TIMEOUT), np.ones(9, np.float32)
+    )
+    all_mismatch(found, "scheme")
