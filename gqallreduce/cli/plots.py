@@ -87,6 +87,24 @@ def _errors(axes, rows, style):
         _widen(axes, [32 / row["ratio"] for row in lossy], [row["error"] for row in lossy])
 
 
+def draw_latencies(machine, rows, name):
+    """Draws the time of a call against its size, alone and with others under way, into name.png and name.svg."""
+    drawing, axes = figure(2)
+    style = styles(rows)
+    ways = list(dict.fromkeys(row["how"] for row in rows if not row["dense"]))
+    for panel, how in zip(axes, ways, strict=True):
+        for scheme, look in style.items():
+            shown = [row for row in rows if row["scheme"] == scheme and (row["dense"] or row["how"] == how)]
+            times = [float(np.median(row["seconds"])) * 1e6 for row in shown]
+            panel.plot([row["bytes"] for row in shown], times, label=scheme, **look)
+        panel.set(title=f"A call, {how}", ylabel="microseconds (median)", yscale="log")
+        ticks(panel.yaxis)
+        _size_axis(panel, sorted({row["bytes"] for row in rows}))
+    handles, labels = axes[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return save(drawing, f"Time of a call over {place(machine)}", machine, name)
+
+
 def draw_codecs(machine, rows, name):
     """Draws times over memcpy's against size into name.png and name.svg; returns their paths."""
     drawing, axes = figure(2)

@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.layout import Piece, of
 from gqallreduce.coding.message import ForeignFrame, Frame, Incoming, Outgoing, Receipt
 from gqallreduce.errors import WireError
+from gqallreduce.runtime.encoding import Encoding
 from gqallreduce.scheduling import instructions as code
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Lane:
         self.finished = self._ending = False
         self.at = self.extent = self._offset = 0
         self._chosen: set[int] = set()
-        self._made: Frame | None = None  # being encoded
-        self._selecting = self._selected = self._stream = self._head = self._payload = self._lost = self._opening = None
+        self._encoding: Encoding | None = None
+        self._head = self._payload = self._lost = self._opening = None
         self._receipt, self._then = None, None  # of a device, and what is done with what it found
 
     def can_advance(self) -> bool:
@@ -213,88 +213,18 @@ class Lane:
         self._unused(self.slots.pop(instruction.slot))
         self.at += 1
 
-    # --- encoding ---
+    # --- values ---
 
     def _encode(self, instruction, messages) -> None:
-        place, piece = (self.number, instruction.chunk), self.pieces[instruction.chunk]
-        flaws = self.operation.flaws
-        if self._made is None:
-            self._made = self.processor.make_frame(piece.bound)
-            self._offset, own = 0, instruction.own and self.operation.codec.lifts
-            self._stream = None if own else self.operation.stream(instruction.hop, instruction.author)
-            if place in flaws:
-                self._seal(instruction, place, piece, False)
-                return
-        if self.operation.codec.selects and self._selected is None:
-            self._select(instruction, place, piece)
-            return
-        if piece.extents:
-            self._encode_extent(instruction, place, piece)
-            if not self._end_of_extent(piece):
-                return
-        receipt = None
-        if place not in flaws:
-            receipt = self.processor.ship(self._made, self._header(instruction), self._offset)
-        if receipt is None:
-            self._seal(instruction, place, piece, False)
-        else:
-            self._when(receipt, lambda flawed: self._seal(instruction, place, piece, flawed))
-
-    def _seal(self, instruction, place, piece: Piece, flawed: bool) -> None:
-        """The message is made; it says so if a value is not finite."""
-        operation, made = self.operation, self._made
-        if flawed:
-            operation.find_flaws(place, piece)
-        if place in operation.flaws:
-            rank, index = operation.flaws[place]
-            self.processor.mark(made, self._header(instruction)._replace(kind=frame.NOT_FINITE, word=index, rank=rank))
-        else:
-            self.spent.selected += operation.codec.entries(made.nbytes - frame.SIZE, piece.regions)
-        if self._stream is not None:
-            self.spent.saturated += self._stream.clipped
-        if self._selected is not None and not instruction.own:
-            self._selected.release()
-        self.slots[instruction.slot] = made
-        self._made = self._selecting = self._selected = None
-        self._next()
-
-    def _header(self, instruction) -> frame.Header:
-        operation = self.operation
-        return frame.Header(
-            frame.DATA, operation.step, operation.signature, 0, instruction.author, instruction.hop, self.number
-        )
-
-    def _select(self, instruction, place, piece: Piece) -> None:
-        """One step of choosing what is encoded."""
-        operation = self.operation
-        if instruction.own:
-            self._selected = operation.own_selection(piece)
-            return
-        if self._selecting is None:
-            owing = operation.owing if instruction.alone else None
-            self._selecting = operation.selecting(piece, operation.running[place], owing)
-        self._selected = operation.step_of(self._selecting)
-
-    def _encode_extent(self, instruction, place, piece: Piece) -> None:
-        """One that is not finite does not end it: the first flaw in C order may lie in a later one."""
-        operation, region, own = self.operation, piece.extents[self.extent], instruction.own
-        began = perf_counter()
-        codec = operation.codec if own else operation.codec.sums
-        if own:
-            x, owed = operation.own(region)
-        else:
-            x, owed = piece.part(operation.running[place], region), None
-        owing = of(operation.owing, region) if instruction.alone else None
-        kept = None if self._selected is None else self._selected[self.extent]
-        stream = operation.own_stream if self._stream is None else self._stream
-        nbytes = codec.encode(x, owed, owing, self._made.payload[self._offset :], region, stream, kept)
-        if nbytes == NOT_FINITE:
-            operation.find_flaw(place, region, x, owed, own=own)
-        else:  # a device, which has one extent, may be the only one to know it
-            self._offset = self._offset + nbytes if self._offset else nbytes
-        self.spent.encode += perf_counter() - began
-
-    # --- values ---
+        if self._encoding is None:
+            piece = self.pieces[instruction.chunk]
+            self._encoding = Encoding(self.operation, instruction, self.number, piece)
+        receipt = self._encoding.advance()
+        if receipt is not None:
+            self._when(receipt, self._encoding.seal)
+        if self._encoding.sealed or receipt is not None:
+            self.slots[instruction.slot], self._encoding = self._encoding.made, None
+            self.at += 1
 
     def _form(self, instruction, messages) -> None:
         """Begin a running value, with this rank's own."""

@@ -1,0 +1,138 @@
+"""What a call takes, by size: one alone, and one of ten under way at once, beside MPI_Allreduce.
+
+All are measured in turn, round after round, so that they meet the same noise. A time is that of rank 0 from a barrier
+on; with ten under way, a tenth of it. A file of the results can be compared with one of another commit that ran in turn
+with it.
+"""
+
+import sys
+from time import perf_counter
+
+import numpy as np
+
+import gqallreduce as gq
+from gqallreduce.cli import machine
+from gqallreduce.cli.dense import DEFAULT, Dense
+from gqallreduce.cli.quantities import seconds_text
+from gqallreduce.cli.report import Report, Silent, size_text
+from gqallreduce.cli.tables import print_plain
+from gqallreduce.cli.world import on_world
+
+SCHEMES = ("direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
+UNDER_WAY = 10
+WARM_UPS = 3
+LEAST, MOST = 4, 4 << 20
+
+
+def add_arguments(parser):
+    """The options of the benchmark."""
+    parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="SCHEME", help="schemes to measure")
+    parser.add_argument("--max", type=int, default=MOST, metavar="BYTES", help="largest buffer (4 MiB)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for one size (3)")
+    parser.add_argument("--repetitions", type=int, default=500, help="most rounds of one size (500)")
+    parser.add_argument("--link", help="what to call the link in the results")
+    name = "writes NAME.jsonl, NAME.png and NAME.svg (bench/results/latency)"
+    parser.add_argument("--output", default="bench/results/latency", metavar="NAME", help=name)
+
+
+def run(arguments):
+    """Runs the benchmark on COMM_WORLD; its exit status."""
+    return on_world("latency", run_on, arguments)
+
+
+def run_on(comm, arguments):
+    """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
+    try:
+        for text in arguments.schemes:
+            gq.Scheme.parse(text)
+    except ValueError as problem:
+        if comm.rank == 0:
+            print(f"latency: {problem}", file=sys.stderr)
+        return 2
+    nodes = machine.nodes(comm)
+    report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
+    about = machine.describe(
+        ranks=comm.size, nodes=nodes, link=arguments.link or machine.link(nodes), **machine.describe_mpi()
+    )
+    report.write("machine", about)
+    found, todo = [], sizes(arguments.max)
+    with report.progress(len(todo)) as progress:
+        for nbytes in todo:
+            progress.show(size_text(nbytes))
+            found += _size(comm, nbytes, arguments)
+            progress.step()
+    for row in found:
+        report.write("latency", row)
+    if comm.rank == 0:
+        _show(about, found, arguments.output)
+    return 0
+
+
+def sizes(most):
+    """4 bytes, and sixteen times as much each time; at last `most`."""
+    found = [LEAST]
+    while found[-1] * 16 < most:
+        found.append(found[-1] * 16)
+    return [*found, most] if most > LEAST else found
+
+
+class _Alone:
+    """One call at a time; of MPI or of a scheme."""
+
+    def __init__(self, name, call, nbytes):
+        self.scheme, self.how, self._call = name, "alone", call
+        self._buffer = np.zeros(nbytes // 4, np.float32)
+
+    def __call__(self):
+        began = perf_counter()
+        self._call(self._buffer)
+        return perf_counter() - began
+
+
+class _UnderWay:
+    """Ten calls of a scheme, started and then waited for."""
+
+    def __init__(self, name, allreduce, nbytes):
+        self.scheme, self.how, self._allreduce = name, f"{UNDER_WAY} under way", allreduce
+        self._buffers = {str(place): np.zeros(nbytes // 4, np.float32) for place in range(UNDER_WAY)}
+
+    def __call__(self):
+        began = perf_counter()
+        gq.wait_all([self._allreduce.start(buffer, key=key) for key, buffer in self._buffers.items()])
+        return (perf_counter() - began) / UNDER_WAY
+
+
+def _size(comm, nbytes, arguments):
+    """The rows of one size."""
+    contenders = [_Alone(DEFAULT, Dense(DEFAULT, comm), nbytes)]
+    for text in arguments.schemes:
+        allreduce = gq.Allreduce(text, comm=comm)
+        contenders.append(_Alone(text, lambda buffer, allreduce=allreduce: allreduce(buffer, key="alone"), nbytes))
+        contenders.append(_UnderWay(text, allreduce, nbytes))
+    taken, began = [[] for _ in contenders], perf_counter()
+    for number in range(-WARM_UPS, arguments.repetitions):
+        for contender, seconds in zip(contenders, taken, strict=True):
+            comm.Barrier()
+            passed = contender()
+            if number >= 0:
+                seconds.append(passed)
+        if comm.bcast(perf_counter() - began > arguments.seconds) and number >= 0:
+            break
+    return [
+        {"scheme": each.scheme, "how": each.how, "bytes": nbytes, "dense": each.scheme == DEFAULT, "seconds": seconds}
+        for each, seconds in zip(contenders, taken, strict=True)
+    ]
+
+
+def _show(about, rows, output):
+    """The table of medians, and the plots."""
+    from gqallreduce.cli import plots
+
+    names = list(dict.fromkeys((row["scheme"], row["how"]) for row in rows))
+    columns = list(dict.fromkeys(row["bytes"] for row in rows))
+    medians = {(row["scheme"], row["how"], row["bytes"]): float(np.median(row["seconds"])) for row in rows}
+    cells = [[*name, *(seconds_text(medians[(*name, nbytes)]) for nbytes in columns)] for name in names]
+    heads = [size_text(nbytes) for nbytes in columns]
+    print_plain(("scheme", "calls", *heads), cells, right=heads)
+    written = plots.draw_latencies(about, rows, output)
+    print("written: " + ", ".join([f"{output}.jsonl", *written]))
