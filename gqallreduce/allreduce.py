@@ -87,7 +87,7 @@ class Allreduce:
             self.number = self.home.enter(self, self.timeout)
         finally:
             self.home.release(claim)
-        self.plans = Plans(self.scheme, self.rank, self.size, self.average, self.number)
+        self.plans = Plans(self.scheme, self.rank, self.home.link.topology, self.average, self.number)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"

@@ -19,6 +19,7 @@ from gqallreduce.scheduling.model import (
     work,
 )
 from gqallreduce.scheduling.simulate import simulate
+from gqallreduce.scheduling.topology import apart
 
 RAW = Scheme.parse("raw").codec
 SIZES = (0, 1, 100, 10**4, 10**6, 10**8)
@@ -49,7 +50,7 @@ def test_the_fixed_rule_is_the_one_written_down():
 @every_schedule
 @pytest.mark.parametrize("ranks", RANKS)
 def test_work_is_what_rank_0_does_in_the_simulation(schedule, ranks):
-    counted, outcome = work(schedule, ranks), simulate(SCHEDULES[schedule], ranks)
+    counted, outcome = work(schedule, ranks), simulate(SCHEDULES[schedule], apart(ranks))
     assert counted.rounds == outcome.rounds[0]
     assert counted.messages == outcome.messages[0]
     assert counted.sent == pytest.approx(outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(ranks))

@@ -6,6 +6,7 @@ from schemes import RANKS, SCHEDULE_NAMES
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.program import DROPPED, RESULT, VALUE, Encoding, program
 from gqallreduce.scheduling.schedule import Encode, Recv, Send
+from gqallreduce.scheduling.topology import apart
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 every_size = pytest.mark.parametrize("size", RANKS)
@@ -15,8 +16,8 @@ every_size = pytest.mark.parametrize("size", RANKS)
 @every_size
 def test_the_steps_are_the_rounds(schedule, size):
     for rank in range(size):
-        rounds = SCHEDULES[schedule].rounds(rank, size)
-        steps = program(SCHEDULES[schedule], rank, size)
+        rounds = SCHEDULES[schedule].rounds(rank, apart(size))
+        steps = program(SCHEDULES[schedule], rank, apart(size))
         assert len(steps) == len(rounds)
         for step, moves in zip(steps, rounds, strict=True):
             outgoing = [move.move if isinstance(move, Encoding) else move for move in step.outgoing]
@@ -36,7 +37,7 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
     """Else a buffer would be given back too early, or never."""
     for rank in range(size):
         left, wires_sent = {}, 0
-        for step in program(SCHEDULES[schedule], rank, size):
+        for step in program(SCHEDULES[schedule], rank, apart(size)):
             for move in step.outgoing:
                 if isinstance(move, Encoding):
                     left[move.move.chunk, move.move.holders[0]] = move.sends
@@ -51,7 +52,7 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
                     elif arrival.sends:
                         left[tuple(arrival.wire)] = arrival.sends
         assert not any(left.values())
-        moves = [move for moves in SCHEDULES[schedule].rounds(rank, size) for move in moves]
+        moves = [move for moves in SCHEDULES[schedule].rounds(rank, apart(size)) for move in moves]
         assert wires_sent == sum(len(move.wires) for move in moves if isinstance(move, Send))
 
 
@@ -61,7 +62,7 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
     """What is encoded or added to later is a running value; what is replaced is dropped; the rest is the result."""
     for rank in range(size):
         later = {}
-        for step in reversed(program(SCHEDULES[schedule], rank, size)):
+        for step in reversed(program(SCHEDULES[schedule], rank, apart(size))):
             applied = [(each, arrival) for each in step.terms + step.replaces for arrival in each.arrivals]
             for number, (each, arrival) in reversed(list(enumerate(applied))):
                 chunk = arrival.wire.chunk
@@ -79,4 +80,4 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
 
 def test_a_program_is_worked_out_once():
     ring = SCHEDULES["ring"]
-    assert program(ring, 1, 4) is program(ring, 1, 4)
+    assert program(ring, 1, apart(4)) is program(ring, 1, apart(4))

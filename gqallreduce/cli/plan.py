@@ -14,6 +14,7 @@ from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.instructions import Part, instructions
 from gqallreduce.scheduling.schedule import Wire
+from gqallreduce.scheduling.topology import apart
 
 COLUMNS = ("scheme", "time", "speed-up", "sent per rank", "rounds", "messages")
 ITEMSIZE = 4
@@ -77,7 +78,7 @@ def _print_program(text, rank, ranks):
         raise ValueError(f"--program: got {text!r}, expected a schedule before it, as in direct/{scheme.codec.name}")
     if not 0 <= rank < ranks:
         raise ValueError(f"--rank: got {rank}, expected 0 to {ranks - 1}")
-    program = instructions(SCHEDULES[scheme.schedule], rank, ranks)
+    program = instructions(SCHEDULES[scheme.schedule], rank, apart(ranks))
     for number, each in enumerate(program):
         fields = "  ".join(f"{name}={_value(value)}" for name, value in each._asdict().items())
         print(f"{number:>{len(str(len(program)))}}  {type(each).__name__:<9}{fields}")

@@ -17,6 +17,7 @@ from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operation import Operation
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling.model import fixed_schedule
+from gqallreduce.scheduling.topology import apart
 from gqallreduce.scheme import DENSE, Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
@@ -81,7 +82,7 @@ class LocalAllreduce:
         """A rank's Plan for a buffer."""
         schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, source.size)
         return Plan(
-            schedule, self.scheme.codec, rank, self.size, source.shape, source.order, source.dtype, self.average,
+            schedule, self.scheme.codec, rank, apart(self.size), source.shape, source.order, source.dtype, self.average,
             self.processors[rank],
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A Plan: all that follows from (schedule, codec, P, rank, shape, order, dtype) before a call. Never changed."""
+"""A Plan: all that follows from (schedule, codec, topology, rank, shape, order, dtype) before a call. Never changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import columns, pieces
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.instructions import Join, Post, Transmit, instructions, rounds
+from gqallreduce.scheduling.topology import Topology
 
 LIVE_LEAST = 1 << 18
 LIVE_SHARE = 0.75
@@ -30,10 +31,11 @@ class Plan:
         elements of the largest extent.
     """
 
-    def __init__(self, schedule, codec, rank, size, shape, order, dtype, average, processor):
+    def __init__(self, schedule, codec, rank, topology: Topology, shape, order, dtype, average, processor):
+        size = topology.size
         self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype, size).on(processor.arithmetic)
         self.rank, self.size, self.processor = rank, size, processor
-        self.program = instructions(self.schedule, rank, size)
+        self.program = instructions(self.schedule, rank, topology)
         grid = self.codec.grid(columns(shape, order))
         self.pieces = pieces(math.prod(shape), self.schedule.chunks(size), grid, self.codec.nbytes_bound)
         everything = [piece for lane in self.pieces for piece in lane]

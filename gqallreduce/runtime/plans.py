@@ -13,6 +13,7 @@ from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling import model
+from gqallreduce.scheduling.topology import Topology
 from gqallreduce.scheme import AUTO, Scheme
 
 RAW = "/raw"
@@ -52,8 +53,9 @@ class Plans:
     A choice is a schedule, with or without /raw, or "dense".
     """
 
-    def __init__(self, scheme: Scheme, rank: int, size: int, average: bool, number: int):
-        self.scheme, self.rank, self.size, self.average = scheme, rank, size, average
+    def __init__(self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int):
+        self.scheme, self.rank, self.size, self.average = scheme, rank, topology.size, average
+        self.topology = topology
         self.number = number
         self.profile = model.Profile()
         self._known: dict[tuple, Agreed] = {}
@@ -133,7 +135,9 @@ class Plans:
         return self._make((choice, *agreed.form[1:]), "rank 0's choice", agreed.stream, agreed.hashes)
 
     def _make(self, form: tuple, why: str, stream: int, hashes: tuple[int, ...]) -> Agreed:
-        return Agreed(self._what(form[0]), why, hash64(*hashes, form[0], self.number), stream, form, hashes)
+        return Agreed(
+            self._what(form[0]), why, hash64(*hashes, form[0], self.number, self.topology.hosts), stream, form, hashes
+        )
 
     def _what(self, choice: str) -> str:
         """A choice as text."""
@@ -155,5 +159,5 @@ class Plans:
             choice, *form = agreed.form
             schedule, raw, _ = choice.partition(RAW)
             codec = CODECS["raw"]() if raw else self.scheme.codec
-            found = self._plans[place] = Plan(schedule, codec, self.rank, self.size, *form, self.average, processor)
+            found = self._plans[place] = Plan(schedule, codec, self.rank, self.topology, *form, self.average, processor)
         return found

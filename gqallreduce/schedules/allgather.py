@@ -8,6 +8,7 @@ Cost: (P-1) alpha + n (P-1) beta + n P gamma.  Encodings per contribution: 1.
 """
 
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
+from gqallreduce.scheduling.topology import Topology
 
 
 @register(
@@ -18,8 +19,9 @@ from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, reg
     source="Alistarh et al., QSGD, NeurIPS 2017 (algorithm 1: broadcast and decode all); differs: one fixed order of "
     "additions",
 )
-def allgather(rank: int, size: int):
+def allgather(rank: int, topology: Topology):
     """One exchange of all encoded vectors."""
+    size = topology.size
     moves = [Encode(0, 0, alone(rank))]
     for shift in range(1, size):
         moves.append(Send((rank + shift) % size, (Wire(0, rank),)))

@@ -8,6 +8,7 @@ Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n gamma.  Encodings per contribution: 2.
 """
 
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
+from gqallreduce.scheduling.topology import Topology
 
 
 @register(
@@ -18,8 +19,9 @@ from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, reg
     source="Dryden et al., MLHPC 2016 (pairwise exchange); Seide et al., Interspeech 2014; differs: the owner adds in "
     "rank order and keeps the decoded sum",
 )
-def direct(rank: int, size: int):
+def direct(rank: int, topology: Topology):
     """Reduce-scatter by pairwise exchange, then allgather of the owners' bytes."""
+    size = topology.size
     shifts = range(1, size)
     scatter, gather = [], [Encode(rank, 1, alone(rank))]
     for shift in shifts:

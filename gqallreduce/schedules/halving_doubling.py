@@ -10,6 +10,7 @@ and one more if folded.
 """
 
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
+from gqallreduce.scheduling.topology import Topology
 
 
 @register(
@@ -20,8 +21,9 @@ from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, pow
     source="Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: partial sums are "
     "encoded when sent, finished chunks once",
 )
-def halving_doubling(rank: int, size: int):
+def halving_doubling(rank: int, topology: Topology):
     """Fold to a power of two, halve, double, unfold."""
+    size = topology.size
     p2 = power_of_two(size)
     if rank >= p2:
         mate, fold = rank - p2, [Encode(chunk, 0, alone(rank)) for chunk in range(p2)]

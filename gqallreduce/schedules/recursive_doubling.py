@@ -9,6 +9,7 @@ and one more if folded.
 """
 
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
+from gqallreduce.scheduling.topology import Topology
 
 
 @register(
@@ -18,8 +19,9 @@ from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, pow
     cost="(log2 P + 2) alpha + n(log2 P + 2) beta + n(log2 P + 1) gamma",
     source="Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: equal partial sums are one encoder's",
 )
-def recursive_doubling(rank: int, size: int):
+def recursive_doubling(rank: int, topology: Topology):
     """Fold to a power of two, double, unfold."""
+    size = topology.size
     p2 = power_of_two(size)
     rest = size - p2
     if rank >= p2:

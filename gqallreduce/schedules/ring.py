@@ -8,6 +8,7 @@ A rank encodes another chunk at every hop, so that from hop 65535 on the number 
 """
 
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
+from gqallreduce.scheduling.topology import Topology
 
 _LAST_HOP = 2**16 - 1
 
@@ -19,8 +20,9 @@ _LAST_HOP = 2**16 - 1
     cost="2(P-1) alpha + 2n(P-1)/P beta + n(P-1)/P gamma",
     source="Patarasuk and Yuan, JPDC 69(2), 2009; differs: partial sums are encoded on every hop",
 )
-def ring(rank: int, size: int):
+def ring(rank: int, topology: Topology):
     """Ring reduce-scatter (each hop re-encodes), then a ring allgather of unchanged bytes."""
+    size = topology.size
     right, left = (rank + 1) % size, (rank - 1) % size
     rounds = []
     for hop in range(size - 1):

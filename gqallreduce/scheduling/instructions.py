@@ -1,6 +1,6 @@
 """One rank's part of an allreduce as a flat list of instructions: what an interpreter does, one after the other.
 
-Worked out once from (schedule, rank, size), with all that a schedule's moves leave open: who decodes its own bytes,
+Worked out once from (schedule, rank, topology), with all that a schedule's moves leave open: who decodes its own bytes,
 when and into what; in which order wires are added; which rank writes which part of an encoding's error into its
 residual; when a buffer is free. A *slot* is a buffer for one message, made here or received; a Part is one of the wires
 in it. A chunk has a running value or not; instructions that need the rank's own values say so.
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gqallreduce.scheduling.program import DROPPED, RESULT, Encoding, program
 from gqallreduce.scheduling.schedule import Schedule, Wire
+from gqallreduce.scheduling.topology import Topology
 
 
 class Part(NamedTuple):
@@ -257,10 +258,10 @@ class _Writer:
 
 
 @lru_cache(maxsize=256)
-def instructions(schedule: Schedule, rank: int, size: int) -> tuple[Instruction, ...]:
+def instructions(schedule: Schedule, rank: int, topology: Topology) -> tuple[Instruction, ...]:
     """The instructions of a rank for every lane of a call."""
     writer = _Writer(rank)
-    for step in program(schedule, rank, size):
+    for step in program(schedule, rank, topology):
         writer.step(step)
     writer.add(*(Finish(chunk) for chunk in sorted(writer.running)))
     return tuple(writer.instructions)

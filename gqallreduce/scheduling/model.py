@@ -18,6 +18,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Grid, Region, lane_count
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.schedule import Encode, Recv, Send
+from gqallreduce.scheduling.topology import apart
 
 SMALL_PER_RANK = 8 << 10
 SMALL_MOST = 256 << 10
@@ -89,7 +90,7 @@ def work(schedule: str, size: int) -> Work:
     """Counted from rank 0's rounds."""
     found = SCHEDULES[schedule]
     chunks = found.chunks(size)
-    rounds = found.rounds(0, size)
+    rounds = found.rounds(0, apart(size))
     moves = [move for each in rounds for move in each]
     sends = [move for move in moves if isinstance(move, Send)]
     decoded = sum(len(move.wires) for move in moves if isinstance(move, Recv))

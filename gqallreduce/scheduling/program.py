@@ -1,6 +1,6 @@
 """A schedule as one rank carries it out: rounds with what each move must remember.
 
-Worked out once per schedule, rank and size: which encodings are decoded again by their sender (and whether into the
+Worked out once per schedule, rank and topology: which encodings are decoded again by their sender (and whether into the
 running value or the result), in which order wires are added, how often a wire will be sent, and so when its buffer is
 free.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gqallreduce.scheduling.schedule import Encode, Recv, Schedule, Send, Wire
+from gqallreduce.scheduling.topology import Topology
 
 DROPPED, VALUE, RESULT = "dropped", "value", "result"
 
@@ -54,11 +55,11 @@ class Step:
 
 
 @lru_cache(maxsize=256)
-def program(schedule: Schedule, rank: int, size: int) -> tuple[Step, ...]:
+def program(schedule: Schedule, rank: int, topology: Topology) -> tuple[Step, ...]:
     """The steps of a rank."""
     fate: dict[int, str] = {}
     sends: dict[Wire, int] = {}
-    rounds = reversed(schedule.rounds(rank, size))  # what a value is for is known from what comes after it
+    rounds = reversed(schedule.rounds(rank, topology))  # what a value is for is known from what comes after it
     return tuple(_step(moves, rank, fate, sends) for moves in rounds)[::-1]
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.scheduling.topology import Topology
 
 
 class Wire(NamedTuple):
@@ -66,7 +67,7 @@ class Schedule:
     """One algorithm: its rounds for a rank, its number of chunks, and who owes the last rounding of a chunk."""
 
     name: str
-    rounds: Callable[[int, int], tuple[Round, ...]]
+    rounds: Callable[[int, Topology], tuple[Round, ...]]
     chunks: Callable[[int], int]
     debtors: Callable[[int, int], range]
     cost: str
@@ -78,7 +79,7 @@ class Schedule:
 
 
 def register(name: str, *, chunks, debtors, cost: str, source: str):
-    """Decorate `rounds(rank, size)`; `chunks(size)`, `debtors(chunk, size)`."""
+    """Decorate `rounds(rank, topology)`; `chunks(size)`, `debtors(chunk, size)`."""
 
     def add(rounds):
         SCHEDULES.add(name, Schedule(name, rounds, chunks, debtors, cost, source))

@@ -29,6 +29,7 @@ from gqallreduce.scheduling.instructions import (
     instructions,
 )
 from gqallreduce.scheduling.schedule import Schedule
+from gqallreduce.scheduling.topology import Topology, apart
 
 
 class Symbols:
@@ -123,13 +124,13 @@ class _Rank:
         the symbols of the wires in each; for one that is posted, the Post.
     """
 
-    def __init__(self, schedule: Schedule, rank: int, size: int, outcome: Outcome, mail):
+    def __init__(self, schedule: Schedule, rank: int, topology: Topology, outcome: Outcome, mail):
         self.schedule, self.rank, self.outcome, self.mail = schedule, rank, outcome, mail
-        self.program = instructions(schedule, rank, size)
+        self.program = instructions(schedule, rank, topology)
         self.running: dict[int, int] = {}
         self.result: dict[int, int] = {}
         self.slots: dict[int, list[int] | Post] = {}
-        outcome.rounds[rank] = len(schedule.rounds(rank, size))
+        outcome.rounds[rank] = len(schedule.rounds(rank, topology))
         outcome.symbols.own(rank)  # numbered in order of rank, as sums are printed
 
     def run(self):
@@ -216,11 +217,12 @@ class _Rank:
         return True
 
 
-def simulate(schedule: Schedule, size: int) -> Outcome:
-    """Run all `size` ranks on symbols. AssertionError if a message is unmatched or the ranks wait for each other."""
+def simulate(schedule: Schedule, topology: Topology) -> Outcome:
+    """Run all ranks on symbols. AssertionError if a message is unmatched or the ranks wait for each other."""
+    size = topology.size
     outcome = Outcome(Symbols(), [[]] * size, {}, [0] * size, [0] * size, [0] * size)
     mail: dict = {}
-    running = [_Rank(schedule, rank, size, outcome, mail).run() for rank in range(size)]
+    running = [_Rank(schedule, rank, topology, outcome, mail).run() for rank in range(size)]
     seen = None
     while running:
         running = [rank for rank in running if next(rank, "done") != "done"]
@@ -233,9 +235,9 @@ def simulate(schedule: Schedule, size: int) -> Outcome:
     return outcome
 
 
-def check(schedule: Schedule, size: int) -> Outcome:
+def check(schedule: Schedule, topology: Topology) -> Outcome:
     """Simulate and assert the promises: every contribution once, ranks equal, every error owed exactly once."""
-    outcome = simulate(schedule, size)
+    outcome, size = simulate(schedule, topology), topology.size
     symbols = outcome.symbols
     for chunk in range(schedule.chunks(size)):
         finals = {values[chunk] for values in outcome.values}
@@ -256,7 +258,7 @@ def table(size: int = 16) -> str:
     columns = "rounds", "messages per rank", "vector lengths sent per rank", "encodings per contribution", "cost"
     lines = [f"| schedule (P = {size}) | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, schedule in sorted(SCHEDULES.items()):
-        outcome = check(schedule, size)
+        outcome = check(schedule, apart(size))
         lengths = max(outcome.chunks_sent) / schedule.chunks(size)
         row = max(outcome.rounds), max(outcome.messages), f"{lengths:.3g}", outcome.encodings(), schedule.cost
         lines.append(f"| `{name}` | " + " | ".join(map(str, row)) + " |")

@@ -18,6 +18,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import MismatchError, NonFiniteError, ReplicaError
 from gqallreduce.hashing import hash64
+from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control
 from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, Gather
@@ -41,6 +42,8 @@ class Link:
         how many have begun on it.
     broken
         a call on it was given up half-way, here or elsewhere.
+    topology
+        where the ranks are.
     requests, progress
         MPI's of all calls under way; the engine that advances those.
     """
@@ -56,12 +59,14 @@ class Link:
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
         self.requests = Requests(comm)
         self.progress = Progress(self.requests, self)
+        self.topology = apart(1)
         if control is not None:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-            self.requests.set_near(self._same_host(timeout))
+            self.topology = self._find_topology(timeout)
+            self.requests.set_topology(self.topology)
 
-    def _same_host(self, timeout: float) -> list[int]:
-        """The ranks on this rank's host."""
+    def _find_topology(self, timeout: float) -> Topology:
+        """Which ranks share a host, by the names of their hosts: the same on all ranks."""
         host = np.array([hash64(MPI.Get_processor_name())], np.uint64)
         everyone = Gather(self.rank, self.size, NAMES, host)
         call = Call("the making of an object")
@@ -72,7 +77,8 @@ class Link:
         except BaseException:
             self.requests.give_up()
             raise
-        return np.flatnonzero(everyone.found[:, 0] == host).tolist()
+        names = everyone.found[:, 0].tolist()
+        return Topology(tuple(map(names.index, names)))
 
     @property
     def others(self) -> set[int]:

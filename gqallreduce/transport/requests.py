@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.scheduling.topology import Topology
 from gqallreduce.transport.waiting import abandon, begin
 
 MOST = 128
@@ -48,9 +49,10 @@ class Requests:
     def owners(self) -> list:
         return self._under_way[1]
 
-    def set_near(self, ranks) -> None:
-        """The ranks on this rank's host."""
-        self.near = frozenset(ranks)
+    def set_topology(self, topology: Topology) -> None:
+        """Where the ranks are."""
+        hosts = topology.hosts
+        self.near = frozenset(rank for rank in range(topology.size) if hosts[rank] == hosts[self._rank])
         self._far = len(self.near) < self._comm.size
 
     def refresh(self) -> None:

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT
+from mpi4py import MPI
+from ranks import TIMEOUT, works
 
 import gqallreduce as gq
+from gqallreduce.runtime import plans
+from gqallreduce.scheduling.topology import apart
+from gqallreduce.transport import link
 from gqallreduce.transport.communicator import require_intracommunicator
 
 pytestmark = pytest.mark.mpi
@@ -36,7 +40,6 @@ def test_an_intercommunicator_is_refused_in_both_groups(inter, use):
 
 @pytest.mark.mpi(min_size=2)
 def test_an_intercommunicator_by_another_name_is_refused(inter):
-    from mpi4py import MPI
 
     with pytest.raises(TypeError, match="intercommunicator"):
         require_intracommunicator(MPI.Comm(inter))
@@ -60,7 +63,6 @@ def test_what_is_no_communicator_is_refused_by_its_type(comm, use, wrong):
 
 @every_use
 def test_a_communicator_that_is_null_or_freed_is_refused(comm, use):
-    from mpi4py import MPI
 
     freed = comm.Dup()
     freed.Free()
@@ -70,10 +72,25 @@ def test_a_communicator_that_is_null_or_freed_is_refused(comm, use):
 
 
 def test_none_is_the_world_and_intracommunicators_of_every_kind_are_taken(comm):
-    from mpi4py import MPI
 
     assert require_intracommunicator(None) is MPI.COMM_WORLD
     topology = comm.Create_cart([comm.size])
     for each in (comm, MPI.COMM_SELF, topology):
         assert require_intracommunicator(each) is each
     topology.Free()
+
+
+def test_the_topology_is_alike_on_all_ranks(comm, monkeypatch):
+    """Ranks whose hosts have one name share it; it is part of the signature of calls."""
+    monkeypatch.setattr(link.MPI, "Get_processor_name", lambda: f"host {comm.rank // 2}")
+    own = comm.Dup()
+    try:
+        allreduce = gq.Allreduce("direct/raw", comm=own, timeout=TIMEOUT)
+        works(own, allreduce)
+        assert allreduce.home.link.topology.hosts == tuple(rank // 2 * 2 for rank in range(comm.size))
+        agreed = allreduce.plans.find(("after", (39,), "C", "float32"))
+        elsewhere = plans.Plans(allreduce.scheme, comm.rank, apart(comm.size), False, allreduce.number)
+        other = elsewhere.propose(("after", (39,), "C", "float32"), 0, allreduce.home.group, False)
+        assert (agreed.signature != other.signature) == (comm.size > 1)
+    finally:
+        own.Free()

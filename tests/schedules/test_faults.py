@@ -7,13 +7,14 @@ import pytest
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.schedule import Encode, Recv, Schedule, Send, Wire, alone
 from gqallreduce.scheduling.simulate import check
+from gqallreduce.scheduling.topology import apart
 
 
 def planted(name: str, change) -> Schedule:
     """A schedule whose rounds went through change(rank, size, rounds)."""
     good = SCHEDULES[name]
     return dataclasses.replace(
-        good, name=f"bad {name}", rounds=lambda rank, size: change(rank, size, good.rounds(rank, size))
+        good, name=f"bad {name}", rounds=lambda rank, topology: change(rank, topology.size, good.rounds(rank, topology))
     )
 
 
@@ -130,7 +131,7 @@ FAULTS = {
 @pytest.mark.parametrize("size", [4, 5, 8])
 def test_a_planted_fault_is_found(fault, size):
     with pytest.raises((AssertionError, KeyError, ValueError)):
-        check(planted(*FAULTS[fault]), size)
+        check(planted(*FAULTS[fault]), apart(size))
 
 
 @pytest.mark.parametrize(("fault", "message"), [
@@ -143,13 +144,13 @@ def test_a_planted_fault_is_found(fault, size):
 ])  # fmt: skip
 def test_a_fault_is_called_by_its_name(fault, message):
     with pytest.raises(AssertionError, match=message):
-        check(planted(*FAULTS[fault]), 4)
+        check(planted(*FAULTS[fault]), apart(4))
 
 
 def pair(first: range, second: range) -> Schedule:
     """Two ranks that exchange their values, then encode the sum they share as these holders."""
 
-    def rounds(rank, size):
+    def rounds(rank, topology):
         mate = 1 - rank
         meet = Encode(0, 0, alone(rank)), Send(mate, (Wire(0, rank),)), Recv(mate, (Wire(0, mate),), reduce=True)
         return meet, (Encode(0, 1, (first, second)[rank]),)
@@ -158,11 +159,11 @@ def pair(first: range, second: range) -> Schedule:
 
 
 def test_an_error_is_owed_once():
-    check(pair(range(2), range(2)), 2)
+    check(pair(range(2), range(2)), apart(2))
     with pytest.raises(AssertionError, match="disagree on their number"):
-        check(pair(range(2), range(3)), 2)
+        check(pair(range(2), range(3)), apart(2))
     with pytest.raises(AssertionError, match="owed twice, or never"):
-        check(pair(range(3), range(3)), 2)
+        check(pair(range(3), range(3)), apart(2))
 
 
 def test_a_residual_is_written_once():
@@ -175,4 +176,4 @@ def test_a_residual_is_written_once():
         "",
     )
     with pytest.raises(AssertionError, match="written twice"):
-        check(twice, 1)
+        check(twice, apart(1))

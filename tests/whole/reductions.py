@@ -13,6 +13,7 @@ from gqallreduce.coding.order import to_array, to_vector
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling.simulate import simulate
+from gqallreduce.scheduling.topology import apart
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LAYOUTS = ("C", "F", "C with gaps", "F with gaps")
@@ -84,7 +85,7 @@ def nothing_lost(local: LocalAllreduce, gradients, before, results, key="w") -> 
 
 def in_printed_order(schedule: str, values: list[np.ndarray]) -> np.ndarray:
     """The exact sum as `simulate` prints its order, chunk by chunk; `values` are vectors of one dtype."""
-    outcome = simulate(SCHEDULES[schedule], len(values))
+    outcome = simulate(SCHEDULES[schedule], apart(len(values)))
     chunks = SCHEDULES[schedule].chunks(len(values))
     total = np.empty_like(values[0])
     itemsize = total.itemsize

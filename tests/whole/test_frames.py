@@ -13,6 +13,7 @@ from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime import local as local_module
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling.schedule import Send
+from gqallreduce.scheduling.topology import apart
 from gqallreduce.transport.exchange import FIRST
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
@@ -54,7 +55,9 @@ def test_bytes_and_messages_are_those_that_travel(text, schedule, ranks, sent):
         mine = [data for sender, _, _, data in sent if sender == rank]
         assert spent.bytes_sent == sum(map(len, mine))
         assert spent.bytes_received == sum(len(data) for _, receiver, _, data in sent if receiver == rank)
-        moves = [move for moves in SCHEDULES[schedule].rounds(rank, ranks) for move in moves if isinstance(move, Send)]
+        moves = [
+            move for moves in SCHEDULES[schedule].rounds(rank, apart(ranks)) for move in moves if isinstance(move, Send)
+        ]
         assert spent.messages == len(mine) == len(moves)
         bounds = [sum(frame.SIZE + plan.pieces[0][wire.chunk].bound for wire in move.wires) for move in moves]
         lengths = list(map(len, mine))
@@ -70,7 +73,10 @@ def test_one_bit_costs_one_bit(schedule):
     lanes = local.plan(0, Buffer(np.zeros(size, np.float32))).lanes
     local(arrays(1, ranks, (size,)))
     wires = sum(
-        len(move.wires) for moves in SCHEDULES[schedule].rounds(0, ranks) for move in moves if isinstance(move, Send)
+        len(move.wires)
+        for moves in SCHEDULES[schedule].rounds(0, apart(ranks))
+        for move in moves
+        if isinstance(move, Send)
     )
     chunks = SCHEDULES[schedule].chunks(ranks)
     assert local.spent[0].bytes_sent == wires * (size // 8 + 64 * 8) // chunks + 32 * wires * lanes
