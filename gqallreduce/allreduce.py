@@ -33,8 +33,6 @@ from gqallreduce.transport.failure import give_up, named, raise_from
 from gqallreduce.transport.home import home
 from gqallreduce.transport.link import CALLS_MOST
 
-TEST_SECONDS = 1e-3
-
 
 class Allreduce:
     """Quantized allreduce over a communicator: `allreduce(buf, key="fc1.weight")` sums in place over all ranks.
@@ -77,7 +75,7 @@ class Allreduce:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.memory, self.processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
-        self.begun, self.failures_in_step = 0, 0
+        self.begun, self.failures_in_step, self.raised_in_step = 0, 0, False
         self.unusable: str | None = None
         self.unheard: list[Call] = []  # ended by an error that nobody has waited for yet
         self.home = home(self.comm)
@@ -169,14 +167,14 @@ class Allreduce:
     @usual_arithmetic()
     def advance(self, call: Call) -> bool:
         """Do what can be done without waiting; is the call done?"""
-        if not call.done:
-            claim = self.home.claim()
+        if call.link.progress.calls:
+            done, claim = call.done, self.home.claim()
             try:
-                call.link.progress.turn(TEST_SECONDS)
-                if not call.done:
-                    call.link.progress.nothing_came(call, self.timeout)
+                call.link.progress.test(call, self.timeout)
             except BaseException as error:
-                self._failed(call, error)
+                if not done or not isinstance(error, Exception):
+                    self._failed(call, error)
+                give_up(call.link, error, call, self.timeout)  # raised where those calls are waited for
             finally:
                 self.home.release(claim)
         return call.done
@@ -189,6 +187,7 @@ class Allreduce:
             return call.result
         if call in self.unheard:
             self.unheard.remove(call)
+        self.raised_in_step = True
         raise call.error
 
     def call_failed(self, call: Call) -> None:
@@ -198,6 +197,7 @@ class Allreduce:
 
     def _failed(self, call: Call, error: BaseException):
         """Something that ends this call, and all others under way."""
+        self.raised_in_step = call.link is not None
         if call.link is None:
             raise_from(named(error, call.name), error)
         raise_from(give_up(call.link, error, call, self.timeout), error)
@@ -250,9 +250,14 @@ class Allreduce:
         """
         return step(self)
 
+    def under_way(self) -> bool:
+        """Is a call of this object under way?"""
+        link = self.home.link
+        return link is not None and any(call.owner is self for call in link.progress.calls)
+
     def finish(self) -> None:
         """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""
-        if self.home.link is not None and self.home.link.progress.calls:
+        if self.under_way():
             claim = self.home.claim()
             try:
                 self.home.finish(self.timeout, self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class Request:
     """A call under way: `wait` for it, or `test` whether it is done.
@@ -17,6 +19,18 @@ class Request:
     def __repr__(self) -> str:
         state = "under way" if not self._call.done else "done" if self._call.error is None else "failed"
         return f"<Request of {self._call.name}: {state}>"
+
+    @property
+    def communicator(self) -> int:
+        """Which one: equal for requests that advance together."""
+        return id(self._allreduce.home)
+
+    def advance(self) -> bool:
+        """Advance all calls on the communicator by what can be done without waiting; is this one done?"""
+        try:
+            return self._allreduce.advance(self._call)
+        except Exception:  # `wait` raises it
+            return self._call.done
 
     def test(self) -> bool:
         """Is it done? Advances all calls on the communicator by what can be done without waiting.
@@ -38,8 +52,12 @@ def wait_all(requests) -> list:
 
     Raises the first error among them, in that order, when all are done.
     """
+    requests = list(requests)
+    if len({request.communicator for request in requests}) > 1:  # other ranks may wait for those of another one first
+        while sum(request.advance() for request in requests) < len(requests):
+            os.sched_yield()
     results, errors = [], []
-    for request in list(requests):
+    for request in requests:
         try:
             results.append(request.wait())
         except Exception as error:

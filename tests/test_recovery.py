@@ -435,7 +435,7 @@ def test_an_exception_while_an_object_is_made(ranks):
     """Whether a rank is late, leaves, or gets no message: the next object works."""
     script = """
 PLACES = [
-    (control.Control, "meet"), (control.Control, "_agree"), (control.Control, "_reach"), (link.Link, "_find_topology"),
+    (control.Control, "meet"), (control.Control, "_agree"), (control.Control, "_reach"), (link.Link, "_meet"),
     (progress.Progress, "run"),
 ]
 for fresh in (False, True):

@@ -178,8 +178,8 @@ class Memory:
 
     @property
     def staged_steps(self) -> list[tuple]:
-        """(key, step) of what was committed since `stage`, in order."""
-        return [(key, state.step) for key, state in self._staged.items()]
+        """(key, step) of what was committed since `stage`, by key: ranks may have committed in another order."""
+        return sorted((repr(key), state.step) for key, state in self._staged.items())
 
 
 def _references(states) -> list[weakref.ref]:

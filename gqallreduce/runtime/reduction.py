@@ -107,6 +107,9 @@ def _require_free(allreduce, key: str | None, source, target) -> list[Call]:
     """
     dropped = []
     for other in list(allreduce.home.unclaimed):
+        if other.held is None or (other.done and other.owner.unusable):  # given up, or over with its object
+            allreduce.home.unclaimed.remove(other)
+            continue
         mine, (used, read, written) = other.owner is allreduce, other.held
         overlaps = [
             name

@@ -20,14 +20,18 @@ def step(allreduce):
         raise ValueError("a step of this object is under way; steps cannot be nested")
     allreduce.require_usable()
     allreduce.finish()
-    allreduce.failures_in_step = 0
+    allreduce.failures_in_step, allreduce.raised_in_step = 0, False
     try:
         allreduce.memory.stage()
         yield allreduce
         allreduce.finish()
         allreduce.complete(allreduce.begin(_NAME, _end, allreduce))
     except BaseException as error:
-        if allreduce.memory.staging and not allreduce.failures_in_step and allreduce.unusable is None:
+        alike = allreduce.raised_in_step  # the other ranks leave the block by the same error
+        if isinstance(error, Exception):
+            with contextlib.suppress(Exception):
+                allreduce.finish()  # what is under way is part of the step
+        if allreduce.memory.staging and (not alike or allreduce.under_way()) and allreduce.unusable is None:
             _tell_others(allreduce, error)
         raise
     finally:

@@ -22,7 +22,7 @@ def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> Bas
     if isinstance(error, ForeignFrame):
         error.due |= link.progress.silent()
     calls = link.progress.clear()
-    if call not in calls:
+    if call not in calls and not call.done:
         calls.append(call)
     lost = [each for each in calls if not each.took_effect()]
     for each in calls:
@@ -40,6 +40,7 @@ def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> Bas
         for owner in given_up:
             owner.fail(raised)
         for each in lost:
+            each.held = None
             each.end(_of_one(raised, call, each))
     return _of_one(raised, call, call)
 

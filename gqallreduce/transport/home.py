@@ -9,13 +9,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import sys
+import threading
 import weakref
 
 from mpi4py import MPI
 
 from gqallreduce.coding.message import ForeignFrame
-from gqallreduce.errors import Error
+from gqallreduce.errors import Error, MismatchError
 from gqallreduce.hashing import hash64
+from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control, Offer, duplicate
 from gqallreduce.transport.failure import explain, give_up, named, raise_from
@@ -69,6 +71,7 @@ class Home:
         except BaseException as error:
             raise_from(give_up(self.link, error, call, timeout), error)
 
+    @usual_arithmetic()
     def finish(self, timeout: float, owner=None) -> None:
         """Until no call is under way, or none of an object. What goes wrong is raised where those are waited for."""
         while self.link is not None:
@@ -81,15 +84,20 @@ class Home:
     # --- one thread at a time ---
 
     def claim(self) -> Claim:
-        """Error if a call is being made on this communicator. A claim ends with `release`, or when it is dropped."""
-        mine = Claim()
-        if self._caller.setdefault("caller", weakref.ref(mine))() is None:  # of a call that was interrupted
+        """Error if a call is being made on this communicator. The claim ends with `release`.
+
+        The caller keeps it in a variable `claim`. One that an exception kept from being released is over when its
+        function is: it may still be referenced by the exception.
+        """
+        mine = Claim(threading.get_ident())
+        other = self._caller.setdefault("caller", weakref.ref(mine))()
+        if other is not mine:
+            if other is not None and (other.thread != mine.thread or _is_executing(other)):
+                raise Error(
+                    "another thread, or a function that this one has interrupted, makes a call on this communicator; "
+                    "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
+                )
             self._caller["caller"] = weakref.ref(mine)
-        if self._caller["caller"]() is not mine:
-            raise Error(
-                "another thread, or a function that this one has interrupted, makes a call on this communicator; "
-                "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
-            )
         return mine
 
     def release(self, claim: Claim) -> None:
@@ -102,28 +110,36 @@ class Home:
         if self.freed:
             raise Error("the communicator was freed; make a new object on another one")
         if self.link is None or self.link.broken:
-            self.meet(timeout)
+            self.meet(timeout, making=False)
         return self.link
 
     def notice(self, timeout: float) -> None:
-        """If another rank gave up calls which succeeded here, mark their objects as unusable."""
+        """If another rank gave up calls which succeeded here, mark their objects as unusable.
+
+        If calls are under way here, they are given up too: their error is raised.
+        """
         if self.freed or self.control is None:
             return
         self.control.read()
-        ended = [] if self.link is None else self.link.ended_elsewhere()
+        ended, lost = [] if self.link is None else self.link.ended_elsewhere(), None
         if self.link is not None and self.link.broken and self.link.progress.calls:
             abort = self.control.abort_of(self.link.generation)
-            give_up(self.link, ForeignFrame(abort.rank, abort), self.link.progress.calls[0], timeout)
+            lost = give_up(self.link, ForeignFrame(abort.rank, abort), self.link.progress.calls[0], timeout)
         for owner, abort in ended:
             foreign = ForeignFrame(abort.rank, abort)
             owner.fail(explain(foreign, self.rank, timeout, "a call before, which succeeded on this rank"))
+        if lost is not None:
+            raise lost
 
-    def meet(self, timeout: float) -> None:
-        """Find that the Link is sound on all ranks, or make another; collective."""
+    def meet(self, timeout: float, making: bool = True) -> None:
+        """Find that the Link is sound on all ranks, or make another; collective.
+
+        MismatchError on all ranks if some make an object and others a call.
+        """
         collect()
         try:
             if self.size > 1:
-                self._meet_others(timeout)
+                self._meet_others(timeout, making)
             elif self.link is None:
                 self.link = Link(self._comm, 1, None, timeout)
         except ForeignFrame as foreign:
@@ -133,7 +149,7 @@ class Home:
         except MPI.Exception as error:
             raise named(error, "the making of an object") from error
 
-    def _meet_others(self, timeout: float) -> None:
+    def _meet_others(self, timeout: float, making: bool) -> None:
         if self.control is None:
             if not self._duplicates:
                 duplicate(self._comm, self._duplicates)
@@ -149,10 +165,13 @@ class Home:
         if known is not None:
             known.broken = True
         try:
-            self.link = Link(comm, generation, self.control, timeout)
+            self.link = Link(comm, generation, self.control, timeout, making)
         except BaseException:
             self.control.give_up(generation)
             raise
+        if len(self.link.making) > 1:
+            others = {self.rank} if making else self.link.others
+            raise MismatchError("frame", others, "some ranks make an object, others a call: recover on all alike")
 
     def disown(self) -> None:
         """The user frees the communicator."""
@@ -165,7 +184,20 @@ class Home:
 class Claim:
     """Of one thread, for as long as it makes a call."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "thread")
+
+    def __init__(self, thread: int):
+        self.thread = thread
+
+
+def _is_executing(claim: Claim) -> bool:
+    """Is the function that made this claim, in this thread, not over yet?"""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_locals.get("claim") is claim and frame.f_code is not _is_executing.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def home(comm, create: bool = True) -> Home | None:

@@ -42,13 +42,13 @@ class Link:
         how many have begun on it.
     broken
         a call on it was given up half-way, here or elsewhere.
-    topology
-        where the ranks are.
+    topology, making
+        where the ranks are; do they make an object, or a call, {True, False} if some do this and others that.
     requests, progress
         MPI's of all calls under way; the engine that advances those.
     """
 
-    def __init__(self, comm, generation: int, control: Control | None, timeout: float):
+    def __init__(self, comm, generation: int, control: Control | None, timeout: float, making: bool = True):
         self.rank, self.size = comm.rank, comm.size
         self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
@@ -59,16 +59,16 @@ class Link:
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
         self.requests = Requests(comm)
         self.progress = Progress(self.requests, self)
-        self.topology = apart(1)
+        self.topology, self.making = apart(1), frozenset([making])
         if control is not None:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-            self.topology = self._find_topology(timeout)
+            self.topology, self.making = self._meet(making, timeout)
             self.requests.set_topology(self.topology)
 
-    def _find_topology(self, timeout: float) -> Topology:
-        """Which ranks share a host, by the names of their hosts: the same on all ranks."""
-        host = np.array([hash64(MPI.Get_processor_name())], np.uint64)
-        everyone = Gather(self.rank, self.size, NAMES, host)
+    def _meet(self, making: bool, timeout: float) -> tuple[Topology, frozenset[bool]]:
+        """Which ranks share a host, by the names of their hosts, and what they came for: the same on all ranks."""
+        words = np.array([hash64(MPI.Get_processor_name()), making], np.uint64)
+        everyone = Gather(self.rank, self.size, NAMES, words)
         call = Call("the making of an object")
         call.number = 0
         self.progress.start(call, iter_stages(everyone))
@@ -77,8 +77,8 @@ class Link:
         except BaseException:
             self.requests.give_up()
             raise
-        names = everyone.found[:, 0].tolist()
-        return Topology(tuple(map(names.index, names)))
+        names, came_for = everyone.found.T.tolist()
+        return Topology(tuple(map(names.index, names))), frozenset(map(bool, came_for))
 
     @property
     def others(self) -> set[int]:

@@ -7,6 +7,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, works
 
 import gqallreduce as gq
+from gqallreduce import _kernels
 from gqallreduce.scheduling import model
 from gqallreduce.transport import link
 
@@ -315,3 +316,87 @@ def test_checks_of_the_replicas_hold_for_the_same_calls_on_all_ranks(comm):
         arrays = gradients(comm, step)
         requests = [allreduce.start(array, key=key) for key, array in zip(KEYS, arrays, strict=True)]
         gq.wait_all(requests[::-1] if comm.rank % 2 else requests)
+
+
+def test_steps_of_many_calls_end_alike_whatever_ends_first(comm):
+    """The calls of a step are compared by key, not in the order in which they were done."""
+    allreduce = make(comm, "direct/onebit/ef")
+    for step in range(30):
+        with allreduce.step():
+            requests = [
+                allreduce.start(np.full(size, step + comm.rank, np.float32), key=str(size))
+                for size in (9000, 50, 4000, 6)
+            ]
+            gq.wait_all(requests if comm.rank % 2 else requests[::-1])
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_step_that_is_left_by_an_error_keeps_nothing_of_what_was_under_way(comm, second):
+    """Whichever request a rank waits for first."""
+    allreduce = make(comm)
+    for key in "ab":
+        allreduce(np.ones(700, np.float32), key=key)
+    before = state(allreduce)
+
+    def step():
+        with allreduce.step():
+            bad = allreduce.start(np.full(700, np.nan, np.float32), key="a")
+            good = allreduce.start(np.ones(700, np.float32), key="b")
+            if second and comm.rank == 1:
+                good.wait()
+            bad.wait()
+
+    assert everywhere(comm, step)[0] is gq.NonFiniteError
+    assert state(allreduce) == before
+    works(comm, allreduce, "b2")
+
+
+def test_requests_of_two_communicators_in_any_order(comm):
+    other = comm.Dup()
+    try:
+        one, two = make(comm, "direct/raw"), gq.Allreduce("direct/raw", comm=other, timeout=TIMEOUT)
+        for _ in range(3):
+            first, second = np.ones(3000, np.float32), np.ones(3000, np.float32)
+            requests = [one.start(first, key="a"), two.start(second, key="b")]
+            gq.wait_all(requests if comm.rank else requests[::-1])
+            assert (first == comm.size).all()
+            assert (second == comm.size).all()
+    finally:
+        other.Free()
+
+
+def test_test_of_a_request_that_is_done_advances_the_others(comm):
+    allreduce = make(comm, "direct/raw")
+    done = allreduce.start(np.ones(5, np.float32), key="a")
+    done.wait()
+    array = np.ones(3000, np.float32)
+    request = allreduce.start(array, key="b")
+    everyone = comm.Ibarrier() if comm.rank else None
+    if comm.rank == 0:
+        end = time.perf_counter() + TIMEOUT / 2
+        while "under way" in repr(request) and time.perf_counter() < end:
+            assert done.test()
+        everyone = comm.Ibarrier()
+        assert "done" in repr(request)
+    request.wait()
+    everyone.wait()
+
+
+def test_the_bits_are_alike_when_something_else_finishes_a_call(comm):
+    """In the usual rounding mode, whatever the caller has set."""
+    upward = 0x4000 | _kernels.float_control()
+    found = []
+    for finish in (False, True):
+        allreduce = make(comm, "dense")
+        array = np.random.default_rng(comm.rank).standard_normal(3000).astype(np.float32)
+        usual = _kernels.float_control()
+        try:
+            _kernels.set_float_control(upward)
+            request = allreduce.start(array, key="w")
+            if finish:
+                allreduce.state_dict()
+            request.wait()
+        finally:
+            _kernels.set_float_control(usual)
+        found.append(bytes_of(array))
+    assert found[0] == found[1]
