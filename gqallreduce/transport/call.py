@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import Protocol
 
@@ -24,6 +25,7 @@ class Stage(Protocol):
     signature: int
     lanes: int
     lanes_at_once: int
+    spent: object
     poll_at: float
 
     def lane(self, number: int): ...
@@ -89,22 +91,26 @@ class Call:
             self.stages = None
 
 
-class Finished:
-    """A Stage that is over as soon as another call is done."""
+class OneLane:
+    """A Stage of one lane, which is itself that lane; what it sends is not counted."""
 
     first_lane = signature = 0
     lanes = lanes_at_once = 1
     spent = None
-    poll_at = 0.0
+    poll_at = math.inf
 
-    def __init__(self, call: Call):
-        self._call, self.finished = call, False
-
-    def lane(self, number: int) -> Finished:
+    def lane(self, number: int) -> OneLane:
         return self
 
     def most_under_way(self, longest: int) -> int:
         return 1
+
+
+class Finished(OneLane):
+    """A Stage that is over as soon as another call is done."""
+
+    def __init__(self, call: Call):
+        self._call, self.finished = call, False
 
     def can_advance(self) -> bool:
         return self._call.done

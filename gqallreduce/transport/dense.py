@@ -6,7 +6,6 @@ another rank's is larger.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from mpi4py import MPI
 
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import frame
-from gqallreduce.transport.call import Call
+from gqallreduce.transport.call import Call, OneLane
 from gqallreduce.transport.exchange import NOT_FINITE, Gather
 from gqallreduce.transport.link import Link
 
@@ -37,32 +36,21 @@ class Dense(NamedTuple):
     average: bool
 
 
-class Summing:
+class Summing(OneLane):
     """A stage: sums a vector in place over all ranks by MPI_Iallreduce, cut below MPI's int limit.
 
     MPI wants collective operations in the same order on all ranks. So it waits until each call before is done, or has
     begun something else: calls agree in any order, but are summed in that of their start.
     """
 
-    lanes = lanes_at_once = 1
-    first_lane = signature = 0
-    spent = None
-    poll_at = math.inf
-
     def __init__(self, link: Link, call: Call, values: np.ndarray):
         self._link, self._call, self._values = link, call, values
         self._most = max(1, link.requests.longest(link.rank) // values.itemsize)
         self._at, self.ready, self.finished = 0, True, False
 
-    def lane(self, number: int) -> Summing:
-        return self
-
     def can_advance(self) -> bool:
         before = (each for each in self._link.progress.calls if each.number < self._call.number)
         return self.ready and all(each.data is not None for each in before)
-
-    def most_under_way(self, longest: int) -> int:
-        return 1
 
     def advance(self, messages) -> None:
         """The next part, once the one before is summed."""

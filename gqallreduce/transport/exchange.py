@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 
 import numpy as np
 
 from gqallreduce.coding.message import Incoming, Outgoing
+from gqallreduce.transport.call import OneLane
 
 FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # their lanes in tags; those of data are below
 FIRST_WORDS = 20
 
 
-class Exchange:
+class Exchange(OneLane, ABC):
     """ceil(log2 P) rounds; in each, something is sent to one rank and received from another.
 
     first_lane, signature
         what its tag is made of.
     """
-
-    lanes = lanes_at_once = 1
-    spent = None
-    poll_at = math.inf
 
     def __init__(self, rank: int, size: int, lane: int, signature: int = 0):
         self.rank, self.size, self.first_lane, self.signature = rank, size, lane, signature
@@ -29,14 +26,8 @@ class Exchange:
         self.finished = False
         self._step, self._came = 1, None
 
-    def lane(self, number: int) -> Exchange:
-        return self
-
     def can_advance(self) -> bool:
         return all(item.ready for item in self.waiting)
-
-    def most_under_way(self, longest: int) -> int:
-        return 1
 
     def advance(self, messages) -> None:
         """The next round, once what is due has come."""
@@ -54,12 +45,13 @@ class Exchange:
         messages.receive(item)
         messages.send(Outgoing(to, given.reshape(-1).view(np.uint8), given.nbytes))
 
+    @abstractmethod
     def _given(self) -> np.ndarray:
         """What is sent in this round: a copy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take(self, came: np.ndarray) -> None:
-        raise NotImplementedError
+        """What has come in this round."""
 
 
 class Largest(Exchange):
