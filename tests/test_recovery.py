@@ -227,30 +227,9 @@ report.append(bool((buf == 300).all()))
 @pytest.mark.parametrize("scheme", ["direct/onebit/ef", "auto/raw", "making"])
 def test_an_interrupt_at_any_line(ranks, scheme):
     """Of a call, known or first, or of the making of an object; a few lines later each time, on both ranks in turn."""
-    script = f"""
-FOLDER = os.path.dirname(gq.__file__)
-
-class Stop(BaseException):
-    pass
-
-class Interrupted:
-    "Stop is raised on rank `odd` at the n-th line of this package that it comes to."
-    def __init__(self, odd, n):
-        self.left, self.here = n, comm.rank == odd
-    def trace(self, frame, event, _):
-        if not frame.f_code.co_filename.startswith(FOLDER):
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                raise Stop()
-        return self.trace
-    def __enter__(self):
-        if self.here:
-            sys.settrace(self.trace)
-    def __exit__(self, *_):
-        sys.settrace(None)
-
+    script = (
+        scripts.INTERRUPTED
+        + f"""
 def make_and_call():
     with interrupted:
         made = recovered()
@@ -281,6 +260,7 @@ while n < 10000 and left <= 0:
     n += 3
 report.append(n)
 """
+    )
     assert all(n > 60 for (n,) in ranks(script, 2))
 
 

@@ -139,30 +139,9 @@ works(make(seconds=20))
 
 def test_an_interrupt_at_any_line_with_calls_under_way(ranks):
     """Of start, test and wait: all ranks agree on what counts, or all objects end; new objects work."""
-    script = """
-FOLDER = os.path.dirname(gq.__file__)
-
-class Stop(BaseException):
-    pass
-
-class Interrupted:
-    "Stop is raised on rank `odd` at the n-th line of this package that it comes to."
-    def __init__(self, odd, n):
-        self.left, self.here = n, comm.rank == odd
-    def trace(self, frame, event, _):
-        if not frame.f_code.co_filename.startswith(FOLDER):
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                raise Stop()
-        return self.trace
-    def __enter__(self):
-        if self.here:
-            sys.settrace(self.trace)
-    def __exit__(self, *_):
-        sys.settrace(None)
-
+    script = (
+        scripts.INTERRUPTED
+        + """
 def work(allreduce):
     requests = start(allreduce, "abc", 50)
     while not requests[1].test():
@@ -193,6 +172,7 @@ while n < 20000 and left <= 0:
     n += 37
 report.append(n)
 """
+    )
     assert all(n > 500 for (n,) in ranks(script, 2))
 
 
