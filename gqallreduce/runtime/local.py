@@ -135,7 +135,7 @@ class Mailbox:
 
     def send(self, data, peer: int, tag: int, owner) -> None:
         assert len(data) <= owner.message.bound
-        self.mail.setdefault((self.rank, peer, tag), deque()).append(np.array(data))
+        self.mail.setdefault((self.rank, peer, tag), deque()).append(data.copy())
         self._sent.append((owner, len(data)))
 
     def receive(self, data, peer: int, tag: int, owner) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import uuid
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def _text(program, size_of, get) -> bytes:
 def compiled(name: str, source: str, options) -> tuple[bytes, str, str]:
     """(machine code, PTX, the compiler's log); AssertionError with the log if it does not compile."""
     nvrtc, program = _library(), ctypes.c_void_p()
+    source += f"\n// {uuid.uuid4()}\n"  # what it compiled before it takes from a cache, without the log
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None) == 0
     given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     failed = nvrtc.nvrtcCompileProgram(program, len(options), given)

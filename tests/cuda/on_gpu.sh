@@ -72,7 +72,7 @@ sanitized() {
 
 # Arbitrary bytes and whole calls under memcheck alone.
 sanitize() {
-  sanitized memcheck 240 tests/cuda -k "races or few_values or any_ or faults or small_sizes or leading_dimension"
+  sanitized memcheck 400 tests/cuda -k "races or few_values or any_bytes or faults or small_sizes or leading_dimension"
   sanitized racecheck 150 tests/cuda -m races
   sanitized synccheck 60 tests/cuda -m races
   sanitized initcheck 90 tests/cuda/test_device.py -k "small_sizes or other_dtypes"

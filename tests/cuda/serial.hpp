@@ -233,6 +233,7 @@ GQ_UNSEEN static inline void run_grid(unsigned blocks, unsigned threads, bool de
   grid_now.argument = argument;
   for (unsigned apart = 0; apart < races::kApart; ++apart) races::run_apart(run_blocks, apart);
   races::hear(grid_now.end);
+  grid_now.argument = nullptr;
 }
 
 }  // namespace device

@@ -189,9 +189,10 @@ def test_bytes_that_no_codec_wrote_are_a_wire_error(text, monkeypatch):
 
 
 def test_a_fault_of_the_device_is_an_error_with_its_kernel_and_key():
+    runtime.use(SerialRuntime)
     device = Device(SerialRuntime(), False)
     device.runtime.fail_at = 2
-    located = Buffer(OnDevice(np.zeros(3, np.float32))).located
+    located = Buffer(OnSerialDevice(np.zeros(3, np.float32))).located
 
     def work():
         with device.active(located, "w"):
@@ -236,6 +237,7 @@ def test_a_call_that_failed_leaves_nothing_for_the_next():
 
 @pytest.mark.parametrize("aware", [False, True])
 def test_page_locked_memory_is_used_again(aware, monkeypatch):
+    runtime.use(SerialRuntime)
     devices = [Device(SerialRuntime(rank), aware) for rank in range(3)]
     allreduce = LocalAllreduce("direct/onebit/ef", 3, processors=devices)
     asked = []

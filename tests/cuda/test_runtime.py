@@ -1,5 +1,6 @@
 """The runtime hands CuPy what CuPy takes, says by name what is missing and, on a GPU, gives the CPU's bytes."""
 
+import gc
 import sys
 import time
 from types import SimpleNamespace
@@ -163,13 +164,13 @@ def test_streams_are_cupys_where_cupy_has_them_and_others_stay_their_owners(idle
 def test_an_event_tells_of_failed_work_and_is_used_again(idle):
     kept, statuses = [], iter([600, 0, 700])
     calls = SimpleNamespace(eventQuery=lambda pointer: next(statuses), check_status=idle._calls.check_status)
-    event = runtime.Event(SimpleNamespace(ptr=5), calls, kept)
+    event = runtime.Event(5, calls, kept)
     assert [event.ready(), event.ready()] == [False, True]
     with pytest.raises(idle.errors, match="IllegalAddress"):
         event.ready()
     assert kept == []
     del event
-    assert [handle.ptr for handle in kept] == [5]
+    assert kept == [5]
 
 
 # --- on a GPU ---
@@ -206,6 +207,17 @@ def test_a_gpu_says_what_it_is(gpu):
     assert gpu.place.count(":") == 2
     assert set(gpu.versions) == {"cupy", "driver", "nvrtc"}
     assert runtime.count() >= 1
+
+
+@needs_gpu
+def test_events_that_the_garbage_collector_finds_are_used_again(gpu):
+    for _ in range(20):
+        cycle = [gpu.event()]
+        cycle.append(cycle)
+    del cycle
+    gc.collect()
+    for event in [gpu.event() for _ in range(20)]:
+        wait(event)
 
 
 @needs_gpu

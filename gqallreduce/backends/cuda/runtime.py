@@ -28,7 +28,7 @@ class CupyRuntime:
         self.device = device
         self._modules: dict[str, object] = {}
         self._kernels: dict[tuple[str, str], object] = {}
-        self._idle: list = []  # events that are not in use
+        self._idle: list[int] = []  # events that are not in use; none is ever destroyed
 
     @staticmethod
     def device_of(pointer: int) -> int:
@@ -136,13 +136,14 @@ class CupyRuntime:
 
     def event(self) -> Event:
         """Recorded now: ready when all that the stream has so far is done."""
-        handle = self._idle.pop() if self._idle else self._cuda.Event(disable_timing=True)
-        handle.record()
-        return Event(handle, self._calls, self._idle)
+        calls = self._calls
+        handle = self._idle.pop() if self._idle else calls.eventCreateWithFlags(calls.eventDisableTiming)
+        calls.eventRecord(handle, self.stream)
+        return Event(handle, calls, self._idle)
 
     def follow(self, event: Event) -> None:
         """What comes on this stream waits for the event, which may be another stream's."""
-        self._calls.streamWaitEvent(self.stream, event.handle.ptr)
+        self._calls.streamWaitEvent(self.stream, event.handle)
 
     def seconds_of(self, work) -> float:
         """Seconds between the first and the last of what `work()` puts on the stream, by the device; waits for it."""
@@ -199,16 +200,21 @@ class CupyRuntime:
 
 
 class Event:
-    """A point in a stream."""
+    """A point in a stream.
+
+    handle
+        CUDA's event. Not CuPy's object for it: the garbage collector may finalize that together with this one, and
+        then it is destroyed although it is back in `idle`.
+    """
 
     __slots__ = ("_calls", "_idle", "handle")
 
-    def __init__(self, handle, calls, idle: list):
+    def __init__(self, handle: int, calls, idle: list[int]):
         self.handle, self._calls, self._idle = handle, calls, idle
 
     def ready(self) -> bool:
         """Is all before it done? Raises what the device's work ended with: CuPy's `done` is False for ever then."""
-        status = self._calls.eventQuery(self.handle.ptr)
+        status = self._calls.eventQuery(self.handle)
         if status not in (0, _NOT_READY):
             self._calls.check_status(status)
         return status == 0
