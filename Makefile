@@ -27,7 +27,8 @@ EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
 # Compiled when they are first used, by NVRTC, and by the tests.
 CUDA := $(wildcard gqallreduce/backends/cuda/*.cu gqallreduce/backends/cuda/*.hpp)
-SOURCES := $(CPP) gqallreduce/_kernels.pyx setup.py
+CYTHON := gqallreduce/_kernels.pyx gqallreduce/_kernels.pxd $(wildcard gqallreduce/kernels/*.pxi)
+SOURCES := $(CPP) $(CYTHON) setup.py
 
 # Open MPI refuses root and more ranks than cores unless told; yielding keeps waiting ranks off the cores of busy ones.
 export OMPI_ALLOW_RUN_AS_ROOT := 1

@@ -60,49 +60,24 @@ std::int64_t encode_region(std::uint8_t* wire, std::size_t n, float unit, std::u
   return static_cast<std::int64_t>(tiles_offset(n) + end);
 }
 
-}  // namespace
+std::size_t bound_of(std::size_t n, std::uint32_t terms) { return n ? tiles_offset(n) + tiles_bound(n, terms) : 0; }
 
-void measure(const float* x, const float* e, std::size_t n, bool squares, std::uint32_t* largest, double* sum) {
-  const FloatGuard guard;
-  kernels().measure(x, e, n, squares, largest, sum);
-}
-
-std::size_t integers_bound(std::size_t n, std::uint32_t terms) {
-  return n ? tiles_offset(n) + tiles_bound(n, terms) : 0;
-}
-
-int integers_lift(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
-                  std::uint64_t first, const Stream& stream, std::uint64_t* clipped) {
-  Counter counter(clipped);
-  return by_elements(n, [&](std::size_t begin, std::size_t size) {
-    return counter.around([&](std::size_t* count) {
-      return kernels().integers_lift(x + begin, shifted(e, begin), shifted(r, begin), m + begin, size, lift,
-                                     first + begin, stream, count);
-    });
+// Message after message: encode(region, place, unit, wire) returns the bytes of one, or what is wrong. After a value
+// that is not finite the other regions are encoded all the same, for what they clip.
+template <class Encode>
+std::int64_t encode_regions(std::uint8_t* wire, const float* units, const Regions& regions, Encode encode) {
+  std::uint8_t* at = wire;
+  const int fault = by_regions(regions, [&](const Region& region, std::size_t place) {
+    const std::int64_t nbytes = encode(region, place, *units++, at);
+    at += nbytes < 0 ? 0 : nbytes;
+    return nbytes == -1 ? kNotFinite : nbytes == -2 ? kTooMany : 0;
   });
+  if (fault) return fault & kTooMany ? -2 : -1;
+  return at - wire;
 }
 
-std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                                 const Lift& lift, std::uint64_t first, const Stream& stream, std::uint64_t* clipped) {
-  Counter counter(clipped);
-  const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
-    return counter.around([&](std::size_t* count) {
-      return kernels().integers_encode_own(x + begin, shifted(e, begin), shifted(r, begin), sizes, to, size, lift,
-                                           first + begin, stream, count);
-    });
-  };
-  return encode_region(wire, n, lift.unit, 1, encode);
-}
-
-std::int64_t integers_encode(const float* m, std::uint8_t* wire, std::size_t n, float unit, std::uint32_t terms) {
-  const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
-    return kernels().integers_encode(m + begin, sizes, to, size, unit, terms);
-  };
-  return encode_region(wire, n, unit, terms, encode);
-}
-
-std::int64_t integers_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, float unit,
-                             bool whole, float scale, bool add, std::uint32_t terms) {
+std::int64_t decode_region(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, float unit,
+                           bool whole, float scale, bool add, std::uint32_t terms) {
   if (n == 0) return 0;
   if (nbytes < tiles_offset(n)) return -1;
   const float found = load<float>(wire);
@@ -123,6 +98,78 @@ std::int64_t integers_decode(const std::uint8_t* wire, std::size_t nbytes, float
                                      y + piece.begin, piece.size(), whole ? 1.0f : found, scale, add, terms);
   });
   return bad ? -1 : static_cast<std::int64_t>(at);
+}
+
+}  // namespace
+
+void measure(const float* x, const float* e, const Regions& regions, bool squares, std::uint32_t* largest,
+             double* totals) {
+  const FloatGuard guard;
+  by_regions(regions, [&](const Region& region, std::size_t place) {
+    kernels().measure(x + place, shifted(e, place), region.size, squares, largest++, totals++);
+    return 0;
+  });
+}
+
+std::size_t integers_bound(const Regions& regions, std::uint32_t terms) {
+  return sum_over(regions, [&](const Region& region) { return bound_of(region.size, terms); });
+}
+
+int integers_lift(const float* x, const float* e, float* r, float* m, const float* units, bool ternary,
+                  const Regions& regions, const Stream* streams, std::uint64_t* clipped) {
+  Counter counter(clipped);
+  return by_regions(regions, [&](const Region& region, std::size_t place) {
+    const Lift lift = {*units++, ternary};
+    return by_elements(region.size, [&](std::size_t begin, std::size_t size) {
+      const std::size_t at = place + begin;
+      return counter.around([&](std::size_t* count) {
+        return kernels().integers_lift(x + at, shifted(e, at), shifted(r, at), m + at, size, lift,
+                                       region.grid.start + begin, streams[region.segment], count);
+      });
+    });
+  });
+}
+
+std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, const float* units,
+                                 bool ternary, const Regions& regions, const Stream* streams, std::uint64_t* clipped) {
+  Counter counter(clipped);
+  return encode_regions(
+      wire, units, regions,
+      [&](const Region& region, std::size_t place, float unit, std::uint8_t* target) -> std::int64_t {
+        if (!is_finite(unit)) return -1;
+        const Lift lift = {unit, ternary};
+        const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
+          const std::size_t at = place + begin;
+          return counter.around([&](std::size_t* count) {
+            return kernels().integers_encode_own(x + at, shifted(e, at), shifted(r, at), sizes, to, size, lift,
+                                                 region.grid.start + begin, streams[region.segment], count);
+          });
+        };
+        return encode_region(target, region.size, unit, 1, encode);
+      });
+}
+
+std::int64_t integers_encode(const float* m, std::uint8_t* wire, const float* units, std::uint32_t terms,
+                             const Regions& regions) {
+  return encode_regions(
+      wire, units, regions, [&](const Region& region, std::size_t place, float unit, std::uint8_t* target) {
+        const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
+          return kernels().integers_encode(m + place + begin, sizes, to, size, unit, terms);
+        };
+        return encode_region(target, region.size, unit, terms, encode);
+      });
+}
+
+std::int64_t integers_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const float* units, bool whole,
+                             float scale, bool add, std::uint32_t terms, const Regions& regions) {
+  std::size_t at = 0;
+  for (const Region& region : regions) {
+    const std::int64_t used = decode_region(wire + at, nbytes - at, y, region.size, *units++, whole, scale, add, terms);
+    if (used < 0) return -1;
+    at += static_cast<std::size_t>(used);
+    y += region.size;
+  }
+  return static_cast<std::int64_t>(at);
 }
 
 }  // namespace gq

@@ -8,12 +8,34 @@ namespace gq {
 
 namespace {
 
-int decode_by_units(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                    float scale, bool add) {
+std::size_t nbytes_of(std::size_t n, int bits, const Grid& grid) {
+  return levels_offset(grid, n, unit_count(grid, n), bits);
+}
+
+int encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels, bool l2,
+           const Grid& grid, const Stream& stream) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
-    return kernels().levels_decode(wire + levels_nbytes(piece.begin, levels.bits, grid),
-                                   levels_nbytes(piece.size(), levels.bits, piece.grid), y + piece.begin, piece.size(),
+    return kernels().levels_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
+                                   wire + nbytes_of(piece.begin, levels.bits, grid), piece.size(), levels, l2,
+                                   piece.grid, stream);
+  });
+}
+
+int decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid, float scale,
+           bool add) {
+  return by_units(grid, n, [&](const UnitPiece& piece) {
+    return kernels().levels_decode(wire + nbytes_of(piece.begin, levels.bits, grid),
+                                   nbytes_of(piece.size(), levels.bits, piece.grid), y + piece.begin, piece.size(),
                                    levels, piece.grid, scale, add);
+  });
+}
+
+int decode_regions(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale,
+                   bool add) {
+  return by_regions(regions, [&](const Region& region, std::size_t place) {
+    const std::uint8_t* const source = wire;
+    wire += nbytes_of(region.size, levels.bits, region.grid);
+    return decode(source, y + place, region.size, levels, region.grid, scale, add);
   });
 }
 
@@ -67,26 +89,26 @@ bool table_levels(int bits, const float* value, std::size_t count, Levels& level
   return true;
 }
 
-std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid) {
-  return levels_offset(grid, n, unit_count(grid, n), bits);
+std::size_t levels_nbytes(const Regions& regions, int bits) {
+  return sum_over(regions, [&](const Region& region) { return nbytes_of(region.size, bits, region.grid); });
 }
 
-int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,
-                  bool l2, const Grid& grid, const Stream& stream) {
-  return by_units(grid, n, [&](const UnitPiece& piece) {
-    return kernels().levels_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
-                                   wire + levels_nbytes(piece.begin, levels.bits, grid), piece.size(), levels, l2,
-                                   piece.grid, stream);
+int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,
+                  const Regions& regions, const Stream* streams) {
+  return by_regions(regions, [&](const Region& region, std::size_t place) {
+    std::uint8_t* const target = wire;
+    wire += nbytes_of(region.size, levels.bits, region.grid);
+    return encode(x + place, shifted(e, place), shifted(r, place), target, region.size, levels, l2, region.grid,
+                  streams[region.segment]);
   });
 }
 
-int levels_decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                  float scale) {
-  return decode_by_units(wire, y, n, levels, grid, scale, false);
+int levels_decode(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale) {
+  return decode_regions(wire, y, levels, regions, scale, false);
 }
 
-int levels_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid) {
-  return decode_by_units(wire, y, n, levels, grid, 1.0f, true);
+int levels_decode_add(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions) {
+  return decode_regions(wire, y, levels, regions, 1.0f, true);
 }
 
 }  // namespace gq

@@ -96,7 +96,7 @@ def test_the_source_archive_holds_the_sources_and_the_license_but_nothing_genera
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     sources = [*ROOT.glob("csrc/*.cpp"), *ROOT.glob("csrc/**/*.hpp"), *ROOT.glob("gqallreduce/**/*.py")]
-    sources += kernel_sources()
+    sources += [*kernel_sources(), *ROOT.glob("gqallreduce/**/*.px[di]")]
     assert {str(path.relative_to(ROOT)) for path in sources} | {"gqallreduce/_kernels.pyx", "LICENSE"} <= names
     assert not [name for name in names if name.endswith(".so") or name == "gqallreduce/_kernels.cpp"]
 

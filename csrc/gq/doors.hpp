@@ -1,5 +1,5 @@
 // What the Cython doors call: the kernels of the level in use, inside one floating-point environment, spread over
-// threads(). The bytes are the same for any number of threads.
+// threads(). The bytes are the same for any number of threads. Here: casts and sums, selection.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +15,6 @@ int scale(float* y, float factor, std::size_t n);
 void add(const std::uint8_t* wire, float* y, std::size_t n);
 int all_finite(const float* x, std::size_t n);
 
-std::size_t onebit_nbytes(const Grid& grid, std::size_t n);
-int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
-int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
-int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
-
 // Returns how many there are; more than `capacity` if they were not all stored.
 std::size_t collect(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,
                     std::uint32_t* index, float* value, std::size_t capacity, bool streaming);
@@ -28,17 +23,5 @@ std::uint32_t kth(const float* value, std::size_t n, std::size_t k, int sign, st
 std::size_t keep(std::uint32_t* index, float* value, std::size_t n, std::uint32_t positive_bits,
                  std::uint32_t negative_bits, std::int64_t* ties, bool joint);
 void count_signs(const float* v, std::size_t n, std::size_t* positives, std::size_t* negatives);
-
-std::size_t select_bound(const Grid& grid, std::size_t n, std::size_t pi);
-std::int64_t select_columns(const float* x, const float* e, float* r, std::size_t n, const Grid& grid, std::size_t pi,
-                            bool separate, std::uint32_t* index, float* value);
-
-std::int64_t adaptive_encode(const std::uint32_t* index, const float* value, std::size_t count, float* r,
-                             std::uint8_t* wire, std::size_t n, const Grid& grid);
-// Return the bytes of the message at the beginning of `wire`, or -1 if it is malformed.
-std::int64_t adaptive_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Grid& grid,
-                             float scale, bool streaming);
-std::int64_t adaptive_decode_add(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n,
-                                 const Grid& grid);
 
 }  // namespace gq

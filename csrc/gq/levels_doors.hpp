@@ -1,9 +1,10 @@
-// The doors to random bits, packed codes and level codecs: threads and the floating-point environment around them.
+// The doors to random bits, packed codes and level codecs: regions, threads and the floating-point environment around
+// them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
-#include "gq/kernels.hpp"
+#include "gq/regions.hpp"
 
 namespace gq {
 
@@ -18,14 +19,13 @@ void unpack(const std::uint8_t* wire, std::size_t n, int bits, std::uint8_t* cod
 bool uniform_levels(int bits, bool zero_level, Levels& levels);
 bool table_levels(int bits, const float* value, std::size_t count, Levels& levels);
 
-// Bytes of the region of n elements. The units of the grid, here and below, are buckets: grid.parts is 1.
-std::size_t levels_nbytes(std::size_t n, int bits, const Grid& grid);
+// Bytes of all messages. The units of the regions' grids, here and below, are buckets: grid.parts is 1.
+std::size_t levels_nbytes(const Regions& regions, int bits);
 
-// Return 1 if a value or a norm is not finite, else 0. e and r may be null.
-int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels,
-                  bool l2, const Grid& grid, const Stream& stream);
-int levels_decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid,
-                  float scale);
-int levels_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid);
+// Return 1 if a value or a norm is not finite, else 0. e and r may be null. `streams` has one for each segment.
+int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,
+                  const Regions& regions, const Stream* streams);
+int levels_decode(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale);
+int levels_decode_add(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions);
 
 }  // namespace gq

@@ -32,7 +32,7 @@ class OneBit(FixedSizeCodec):
         return columns
 
     def nbytes(self, region: Region) -> int:
-        return _kernels.onebit_nbytes(region.start, region.size, region.grid.run, region.grid.parts)
+        return _kernels.onebit_nbytes(region.table)
 
     def write(self, x, owed, owing, payload, region, stream):
         return self.arithmetic.onebit_encode(x, owed, owing, payload, region)

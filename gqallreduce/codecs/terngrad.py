@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from gqallreduce.coding import layout
 from gqallreduce.coding.arithmetic import scale_of
 from gqallreduce.coding.codec import choice, register
@@ -67,7 +69,8 @@ class TernGrad(IntegerCodec):
         return layout.Grid(1 if self.shared else layout.BLOCK)
 
     def unit_of(self, x, owed, region):
-        return self.unit if self.unit != ANY_UNIT else self.arithmetic.own_unit(x, owed, region, self.clip)
+        known = isinstance(self.unit, np.ndarray) or self.unit != ANY_UNIT
+        return super().unit_of(x, owed, region) if known else self.arithmetic.own_unit(x, owed, region, self.clip)
 
     def measure(self, parts) -> float:
         """The scale of a rank's own values, 0 if one is not finite: that comes out when it is encoded."""

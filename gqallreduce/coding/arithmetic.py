@@ -1,7 +1,8 @@
 """The operations on arrays in host memory that codecs and values ask for; cuda/arithmetic.py has the same for a device.
 
 x (values), e (what is owed, or None), r (what will be owed, or None), y (what is decoded) and m (multiples of a unit)
-are float32 vectors where nothing else is said, wire is uint8, and a region says where in the vector they lie.
+are float32 vectors where nothing else is said, wire is uint8, and a region (or a Span of several, whose elements and
+messages follow each other) says where in the vector they lie.
 What may meet a value that is not finite returns whether it did, or as a number of bytes NOT_FINITE; a device returns
 None, or a number of bytes that only it knows yet: see processor.py.
 """
@@ -118,51 +119,55 @@ def wide_decode(wire, y, scale: float, add: bool) -> None:
 
 
 def onebit_encode(x, e, r, wire, region) -> bool:
-    return bool(_kernels.onebit_encode(x, e, r, wire, *region.geometry))
+    return bool(_kernels.onebit_encode(x, e, r, wire, region.table))
 
 
 def onebit_decode(wire, y, region, scale: float, add: bool) -> None:
     if add:
-        _kernels.onebit_decode_add(wire, y, *region.geometry)
+        _kernels.onebit_decode_add(wire, y, region.table)
     else:
-        _kernels.onebit_decode(wire, y, *region.geometry, scale)
+        _kernels.onebit_decode(wire, y, region.table, scale)
 
 
 def levels_encode(x, e, r, wire, levels, l2: bool, region, stream) -> bool:
-    return bool(_kernels.levels_encode(x, e, r, wire, levels, l2, region.start, region.grid.run, stream))
+    return bool(_kernels.levels_encode(x, e, r, wire, levels, l2, region.table, stream))
 
 
 def levels_decode(wire, y, levels, region, scale: float, add: bool) -> None:
     if add:
-        _kernels.levels_decode_add(wire, y, levels, region.start, region.grid.run)
+        _kernels.levels_decode_add(wire, y, levels, region.table)
     else:
-        _kernels.levels_decode(wire, y, levels, region.start, region.grid.run, scale)
+        _kernels.levels_decode(wire, y, levels, region.table, scale)
 
 
 def select_columns(x, e, r, region, pi: int, separate: bool) -> Kept:
     """The largest of each column, one value in pi; v = x + e is left in r."""
-    capacity = min(region.size, region.units * max(1, region.grid.tallest() // pi))
+    table = region.table
+    capacity = _kernels.adaptive_select_bound(table, pi)
     index, value = np.empty(capacity, np.uint32), np.empty(capacity, np.float32)
-    count = _kernels.adaptive_select_columns(x, e, r, index, value, *region.geometry, pi, separate)
-    return Kept(index[: max(count, 0)], value[: max(count, 0)], finite=count >= 0)
+    counts = np.empty(len(table), np.int64)
+    count = _kernels.adaptive_select_columns(x, e, r, index, value, counts, table, pi, separate)
+    return Kept(index[: max(count, 0)], value[: max(count, 0)], counts, finite=count >= 0)
 
 
 def adaptive_encode(kept: Kept, x, r, wire, region) -> int:
     if not kept.finite:
         return NOT_FINITE
-    return _kernels.adaptive_encode(kept.index, kept.value, r, wire, region.size, *region.geometry)
+    return _kernels.adaptive_encode(kept.index, kept.value, kept.counts, r, wire, region.table)
 
 
 def adaptive_decode(wire, y, region, scale: float, add: bool, streaming: bool = False) -> int:
     if add:
-        return _kernels.adaptive_decode_add(wire, y, *region.geometry)
-    return _kernels.adaptive_decode(wire, y, *region.geometry, scale, streaming)
+        return _kernels.adaptive_decode_add(wire, y, region.table)
+    return _kernels.adaptive_decode(wire, y, region.table, scale, streaming)
 
 
 def measure(parts, squares: bool):
     """For each region of the parts: (max |v|, sum of v * v by the sum rule or 0.0, how many); v = x + e."""
-    for _, x, e, _ in parts:
-        yield (*_kernels.measure(x, e, squares), x.size)
+    for region, x, e, _ in parts:
+        table = region.table
+        largest, totals = _kernels.measure(x, e, squares, table)
+        yield from zip(largest.tolist(), totals.tolist(), table.sizes.tolist(), strict=True)
 
 
 def scale_of(measured, clip: float | None) -> float:
@@ -179,24 +184,34 @@ def scale_of(measured, clip: float | None) -> float:
         return min(largest, float(np.float32(clip * math.sqrt(squares / count))))
 
 
-def own_unit(x, e, region, clip: float | None) -> float:
-    """`scale_of` one region."""
-    return scale_of(measure([(region, x, e, None)], bool(clip)), clip)
+def own_unit(x, e, region, clip: float | None) -> np.ndarray:
+    """`scale_of` each region by itself."""
+    measured = measure([(region, x, e, None)], bool(clip))
+    return np.array([scale_of([one], clip) for one in measured], np.float32)
+
+
+# What follows takes as `unit` one float, or an array with one float32 for each region.
 
 
 def integers_encode_own(x, e, r, wire, unit, ternary: bool, region, stream) -> int:
-    if not unit < math.inf:
-        return NOT_FINITE
-    return _kernels.integers_encode_own(x, e, r, wire, unit, ternary, region.start, stream)
+    table = region.table
+    return _kernels.integers_encode_own(x, e, r, wire, _units(unit, table), ternary, table, stream)
 
 
-def integers_lift(x, e, r, m, unit: float, ternary: bool, region, stream) -> bool:
-    return bool(_kernels.integers_lift(x, e, r, m, unit, ternary, region.start, stream))
+def integers_lift(x, e, r, m, unit, ternary: bool, region, stream) -> bool:
+    table = region.table
+    return bool(_kernels.integers_lift(x, e, r, m, _units(unit, table), ternary, table, stream))
 
 
-def integers_encode(m, wire, unit: float, terms: int, region) -> int:
-    return _kernels.integers_encode(m, wire, unit, terms)
+def integers_encode(m, wire, unit, terms: int, region) -> int:
+    table = region.table
+    return _kernels.integers_encode(m, wire, _units(unit, table), terms, table)
 
 
-def integers_decode(wire, y, unit: float, terms: int, whole: bool, region, scale=1.0, add=False) -> int:
-    return _kernels.integers_decode(wire, y, unit, terms, whole, scale, add)
+def integers_decode(wire, y, unit, terms: int, whole: bool, region, scale=1.0, add=False) -> int:
+    table = region.table
+    return _kernels.integers_decode(wire, y, _units(unit, table), terms, whole, table, scale, add)
+
+
+def _units(unit, table) -> np.ndarray:
+    return unit if isinstance(unit, np.ndarray) else np.full(len(table), unit, np.float32)

@@ -12,6 +12,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from gqallreduce import _kernels
 from gqallreduce.coding.codec import Codec, Region
 from gqallreduce.coding.layout import Grid
@@ -24,11 +26,11 @@ class IntegerCodec(Codec):
     """Sums of up to `terms` multiples of `unit`: what `bind` and `agreed` add to the options.
 
     unit
-        float32 that all ranks share; ANY_UNIT where each message has its own.
+        float32 that all ranks share, or an array of one per segment; ANY_UNIT where each message has its own.
     """
 
     terms: int = field(default=1, init=False, repr=False, compare=False)
-    unit: float = field(default=ANY_UNIT, init=False, repr=False, compare=False)
+    unit: float | np.ndarray = field(default=ANY_UNIT, init=False, repr=False, compare=False)
 
     ternary: ClassVar[bool]
 
@@ -46,28 +48,31 @@ class IntegerCodec(Codec):
         return Grid(1)
 
     def nbytes_bound(self, regions: list[Region]) -> int:
-        return sum(_kernels.integers_bound(region.size, self.terms) for region in regions)
+        return sum(_kernels.integers_bound(region.table, self.terms) for region in regions)
 
     def unit_of(self, x, owed, region: Region):
-        """The unit of a message of these own values; not finite if a value is not."""
-        return self.unit
+        """The unit of a message of these own values, or one per region; not finite if a value is not."""
+        return by_region(self.unit, region)
 
     def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
         unit = self.unit_of(x, owed, region)
         return self.arithmetic.integers_encode_own(x, owed, owing, wire, unit, self.ternary, region, stream)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
-        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, False, region, scale)
+        unit = by_region(self.unit, region)
+        return self.arithmetic.integers_decode(wire, y, unit, self.terms, False, region, scale)
 
     def decode_add(self, wire, y, region: Region) -> int:
-        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, False, region, add=True)
+        unit = by_region(self.unit, region)
+        return self.arithmetic.integers_decode(wire, y, unit, self.terms, False, region, add=True)
 
     @property
     def sums(self):
         return Sums(self.unit, self.terms, self.arithmetic) if self.lifts else self
 
     def lift(self, x, owed, owing, y, region: Region, stream) -> bool:
-        return self.arithmetic.integers_lift(x, owed, owing, y, self.unit, self.ternary, region, stream)
+        unit = by_region(self.unit, region)
+        return self.arithmetic.integers_lift(x, owed, owing, y, unit, self.ternary, region, stream)
 
     def lower(self, y) -> bool:
         return self.arithmetic.scale(y, self.unit)
@@ -77,16 +82,22 @@ class IntegerCodec(Codec):
 class Sums:
     """The codec of partial sums: integers in float32, to bytes and back without loss, so that nothing is owed."""
 
-    unit: float
+    unit: float | np.ndarray
     terms: int
     arithmetic: object
 
     def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
         """NOT_FINITE if a sum times the unit leaves float32."""
-        return self.arithmetic.integers_encode(x, wire, self.unit, self.terms, region)
+        return self.arithmetic.integers_encode(x, wire, by_region(self.unit, region), self.terms, region)
 
     def decode(self, wire, y, region: Region) -> int:
-        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, True, region)
+        return self.arithmetic.integers_decode(wire, y, by_region(self.unit, region), self.terms, True, region)
 
     def decode_add(self, wire, y, region: Region) -> int:
-        return self.arithmetic.integers_decode(wire, y, self.unit, self.terms, True, region, add=True)
+        unit = by_region(self.unit, region)
+        return self.arithmetic.integers_decode(wire, y, unit, self.terms, True, region, add=True)
+
+
+def by_region(unit, region: Region):
+    """The one unit of all, or of an array by segment the unit of each region."""
+    return unit[region.table.segments] if isinstance(unit, np.ndarray) else unit

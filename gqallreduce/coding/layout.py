@@ -11,6 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gqallreduce._kernels import Regions
 from gqallreduce.coding.order import axes
 
 COLUMN_LEAST = 32
@@ -47,12 +48,17 @@ class Grid:
 
 
 class Region(NamedTuple):
-    """`size` elements of a flattened vector of `total` elements, from element `start` on."""
+    """`size` elements of a flattened vector of `total` elements, from element `start` on.
+
+    segment
+        number of the vector in a call on several.
+    """
 
     start: int
     size: int
     grid: Grid
     total: int
+    segment: int = 0
 
     STREAM_LEAST = 1 << 21  # no part of the format
 
@@ -70,8 +76,18 @@ class Region(NamedTuple):
 
     @property
     def geometry(self) -> tuple[int, int, int]:
-        """(start, run, parts), as the kernels take it."""
+        """(start, run, parts), as a device's kernels take it."""
         return self.start, self.grid.run, self.grid.parts
+
+    @property
+    def row(self) -> tuple[int, int, int, int, int]:
+        """Of a table of regions."""
+        return self.size, *self.geometry, self.segment
+
+    @property
+    def table(self) -> Regions:
+        """As the host's kernels take it."""
+        return Regions([self.row])
 
 
 class Span:
@@ -84,7 +100,7 @@ class Span:
         what a device keeps of the span, by name.
     """
 
-    __slots__ = ("grid", "regions", "size", "start", "tables", "total", "units")
+    __slots__ = ("_table", "grid", "regions", "size", "start", "tables", "total", "units")
 
     def __init__(self, regions: list[Region]):
         first, last = regions[0], regions[-1]
@@ -92,6 +108,14 @@ class Span:
         self.start, self.size = first.start, last.start + last.size - first.start
         self.grid, self.total = first.grid, first.total
         self.units = sum(region.units for region in regions)
+        self._table = None
+
+    @property
+    def table(self) -> Regions:
+        """Of all regions, as the host's kernels take it."""
+        if self._table is None:
+            self._table = Regions([region.row for region in self.regions])
+        return self._table
 
     streams = Region.streams
     STREAM_LEAST = Region.STREAM_LEAST

@@ -23,7 +23,7 @@ class LevelCodec(FixedSizeCodec):
         return Grid(self.bucket)
 
     def nbytes(self, region: Region) -> int:
-        return _kernels.levels_nbytes(region.start, region.size, self.bucket, self.bits)
+        return _kernels.levels_nbytes(region.table, self.bits)
 
     def write(self, x, owed, owing, payload, region, stream):
         return self.arithmetic.levels_encode(x, owed, owing, payload, self.levels, self.norm == "l2", region, stream)

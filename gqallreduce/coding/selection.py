@@ -8,6 +8,7 @@ that is taken, never the result.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -21,15 +22,24 @@ _SPARE = 4096
 
 @dataclass
 class Kept:
-    """Values of one region that will be sent: `index` (uint32, ascending, in the region), `value` (float32)."""
+    """Values of a part that will be sent, those of one region after the other.
+
+    index
+        uint32, ascending, each in its region.
+    value
+        float32.
+    counts
+        int64, how many are of each region.
+    """
 
     index: np.ndarray
     value: np.ndarray
+    counts: np.ndarray
     finite: bool = True
 
 
 class Parts:
-    """The regions of a range, each loaded when asked for: parts[i] is (region, x, owed, owing)."""
+    """The regions (or Spans) of a range, each loaded when asked for: parts[i] is (region, x, owed, owing)."""
 
     def __init__(self, regions, load):
         self.regions, self._load = regions, load
@@ -77,7 +87,14 @@ class Survivors:
         return fits
 
     def kept(self) -> list[Kept]:
-        return [Kept(self.index[at : at + count], self.value[at : at + count]) for at, count in self.spans]
+        """By part; after that, indices are those in regions."""
+        found = []
+        for region, (at, count) in zip(self.parts.regions, self.spans, strict=True):
+            table, index = region.table, self.index[at : at + count]
+            counts = np.empty(len(table), np.int64)
+            _kernels.split(index, counts, table)
+            found.append(Kept(index, self.value[at : at + count], counts))
+        return found
 
     def release(self) -> None:
         for buffer in self._buffers:
@@ -90,10 +107,15 @@ class Selection(list):
     def __init__(self, survivors: Survivors):
         super().__init__(survivors.kept())
         self.release = survivors.release
+        firsts = itertools.accumulate((len(kept.counts) for kept in self), initial=0)
+        self._part_from = {first: part for part, first in enumerate(firsts)}
 
     def of(self, piece) -> list[Kept]:
-        """Of the selection from a whole vector: one Kept per extent of a piece."""
-        return self[piece.first : piece.first + len(piece.regions)]
+        """Of the selection from a whole vector, whose parts are extents of pieces: one Kept per extent of a piece."""
+        if not piece.extents:
+            return []
+        part = self._part_from[piece.first]
+        return self[part : part + len(piece.extents)]
 
 
 def drained(steps):
@@ -163,7 +185,7 @@ def _flawed(survivors: Survivors) -> Selection:
     found = Selection(survivors)
     for kept in found:
         kept.finite = bool(_kernels.all_finite(kept.value))
-        kept.index, kept.value = kept.index[:0], kept.value[:0]
+        kept.index, kept.value, kept.counts = kept.index[:0], kept.value[:0], np.zeros_like(kept.counts)
     return found
 
 

@@ -15,7 +15,7 @@ from gqallreduce import _kernels
 from gqallreduce.backends.cuda import adaptive as launches
 from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE, region_table
 from gqallreduce.backends.workspace import Workspace
-from gqallreduce.coding import layout
+from gqallreduce.coding import arithmetic, layout
 from gqallreduce.coding.layout import Grid, Piece, Region, Span
 from gqallreduce.coding.selection import Parts, drained, select_largest
 from gqallreduce.errors import WireError
@@ -68,14 +68,10 @@ def encode_on_cpu(x, e, keep, pieces, pi, scope, separate):
             here, owed, owing = load(region)
             if scope == "matrix":
                 found = next(kept)
-                index, value = found.index, found.value
             else:
-                index, value = np.empty(region.size, np.uint32), np.empty(region.size, np.float32)
-                how = *region.geometry, pi, separate
-                count = _kernels.adaptive_select_columns(here, owed, owing, index, value, *how)
-                index, value = index[:count], value[:count]
-            wire = np.empty(12 * region.units + 4 + 2 * len(index), np.uint8)
-            assert _kernels.adaptive_encode(index, value, owing, wire, region.size, *region.geometry) == wire.size
+                found = arithmetic.select_columns(here, owed, owing, region, pi, separate)
+            wire = np.empty(12 * region.units + 4 + 2 * len(found.index), np.uint8)
+            assert arithmetic.adaptive_encode(found, here, owing, wire, region) == wire.size
             wires.append(wire)
         messages.append((np.concatenate(wires), part_of(r, whole, Span(piece))))
     return messages
@@ -150,9 +146,9 @@ def read_on_cpu(wire, y, span, scale, add):
         here = part_of(y, span, region)
         try:
             if add:
-                nbytes = _kernels.adaptive_decode_add(wire, here, *region.geometry)
+                nbytes = _kernels.adaptive_decode_add(wire, here, region.table)
             else:
-                nbytes = _kernels.adaptive_decode(wire, here, *region.geometry, scale, False)
+                nbytes = _kernels.adaptive_decode(wire, here, region.table, scale, False)
         except WireError:
             return False
         wire = wire[nbytes:]

@@ -7,7 +7,7 @@ import pytest
 from devices import both_orders, launcher, needs_device, same_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import KINDS, SIZES, floats, same_bits
+from plain import KINDS, SIZES, floats, same_bits, table
 from serial import shifted, status
 
 from gqallreduce import _kernels
@@ -56,7 +56,7 @@ def joined(span, encode, terms=1):
     """The messages of all regions as `encode(place, wire)` makes them on the CPU; None if one is refused."""
     messages = []
     for region in span.regions:
-        wire = np.empty(_kernels.integers_bound(region.size, terms), np.uint8)
+        wire = np.empty(_kernels.integers_bound(region.table, terms), np.uint8)
         nbytes = encode(own(span, region), wire, region)
         if nbytes < 0:
             return None
@@ -70,7 +70,7 @@ def cut_off(array, place):
 
 def room(span, terms, shift=0):
     """Bytes for a span's message, and three that must stay."""
-    bound = sum(_kernels.integers_bound(region.size, terms) for region in span.regions)
+    bound = sum(_kernels.integers_bound(region.table, terms) for region in span.regions)
     return shifted(np.full(bound + 3, 0xEE, np.uint8), shift)
 
 
@@ -91,7 +91,7 @@ def check_own(x, e, unit, ternary, span, units=None, descending=False, shift=0):
 
         def encode(at, to, region, owing=owing):
             its_unit = unit if units is None else units[span.regions.index(region)]
-            how = its_unit, ternary, region.start, STREAM
+            how = np.array([its_unit], np.float32), ternary, region.table, STREAM
             return _kernels.integers_encode_own(x[at], cut_off(e, at), cut_off(owing, at), to, *how)
 
         expected = joined(span, encode)
@@ -106,7 +106,12 @@ def check_own(x, e, unit, ternary, span, units=None, descending=False, shift=0):
 def check_sums(m, unit, terms, span, descending=False, shift=0):
     device, wire = Device(span, descending), room(span, terms, shift)
     launches.integers_encode(device.launch, m, wire, unit, terms, *device.place(), *device.ends())
-    expected = joined(span, lambda at, to, _: _kernels.integers_encode(m[at], to, unit, terms), terms)
+    units = np.array([unit], np.float32)
+
+    def encode(at, to, region):
+        return _kernels.integers_encode(m[at], to, units, terms, region.table)
+
+    expected = joined(span, encode, terms)
     assert device.found[0] == (NOT_FINITE if expected is None else 0)
     if expected is not None:
         assert same_bits(taken(device, wire), expected)
@@ -115,11 +120,11 @@ def check_sums(m, unit, terms, span, descending=False, shift=0):
 
 def read_by_cpu(wire, y, unit, whole, scale, add, terms, span) -> bool:
     """False if the bytes are not exactly the messages of all regions."""
-    at = 0
+    at, units = 0, np.array([unit], np.float32)
     for region in span.regions:
         part = y[own(span, region)]
         try:
-            at += _kernels.integers_decode(wire[at:], part, unit, terms, whole, scale, add)
+            at += _kernels.integers_decode(wire[at:], part, units, terms, whole, region.table, scale, add)
         except WireError:
             return False
     return at == wire.size
@@ -201,9 +206,9 @@ def test_values_are_lifted_as_the_cpu_lifts_them(n, ternary, descending):
         for owed, keep in ((e, True), (None, False)):
             ours, theirs, found = shifted(x, shift), x.copy(), status()
             r, owing = (shifted(e, shift), np.empty_like(x)) if keep else (None, None)
-            given = unit, ternary, 2**35 - 1000
-            launches.integers_lift(launcher(descending), ours, owed, r, ours, *given, STREAM, found)
-            bad = _kernels.integers_lift(theirs, owed, owing, theirs, *given, STREAM)
+            first, units = 2**35 - 1000, np.array([unit], np.float32)
+            launches.integers_lift(launcher(descending), ours, owed, r, ours, unit, ternary, first, STREAM, found)
+            bad = _kernels.integers_lift(theirs, owed, owing, theirs, units, ternary, table(n, first, 1), STREAM)
             assert found[0] == (NOT_FINITE if bad else 0)
             assert same_numbers(ours, theirs)
             assert not keep or same_numbers(r, owing)
@@ -419,9 +424,9 @@ def test_measures_are_those_of_each_region_alone(sizes, descending):
         device = Device(span, descending)
         largest, totals = np.full(len(sizes), 9, np.uint32), np.full(len(sizes), 9, np.float64)
         launches.integers_measure(device.launch, x, e, *device.place(), squares, largest, totals, device.scratch)
-        expected = [_kernels.measure(x[own(span, part)], cut_off(e, own(span, part)), squares) for part in span.regions]
-        assert largest.view(np.float32).tolist() == [magnitude for magnitude, _ in expected]
-        assert totals.tolist() == [total for _, total in expected]
+        expected = _kernels.measure(x, e, squares, span.table)
+        assert same_bits(largest.view(np.float32), expected[0])
+        assert same_bits(totals, expected[1])
 
 
 @pytest.mark.parametrize("clip", [None, 0, 0.5, 1.0, pytest.param(2.5, marks=pytest.mark.races), 1e300])
@@ -435,7 +440,7 @@ def test_units_are_the_scales_of_the_codec(clip):
         largest, totals = np.empty(len(sizes), np.uint32), np.empty(len(sizes), np.float64)
         launches.integers_measure(device.launch, x, None, *device.place(), bool(clip), largest, totals, device.scratch)
         launches.integers_units(device.launch, largest, totals, *device.place(), clip, units, device.found)
-        expected = np.array([codec.unit_of(x[own(span, part)], None, part) for part in span.regions], np.float32)
+        expected = codec.unit_of(x, None, span)
         assert device.found[0] == (0 if flaw is None else NOT_FINITE)
         fine = np.isfinite(expected)
         assert same_bits(units[fine], expected[fine])

@@ -36,13 +36,13 @@ PLACES = [  # n, start, bucket
 def check(x, e, levels, l2, start, bucket, descending=False, shift=0):
     """Encode and decode with and without feedback, here and there."""
     geometry, found, device = region(x.size, start, bucket), status(), launcher(descending)
-    table, nbytes = on_device(levels), _kernels.levels_nbytes(start, x.size, bucket, levels.bits)
+    table, nbytes = on_device(levels), _kernels.levels_nbytes(geometry.table, levels.bits)
     for keep in (True, False):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
         r, owing = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
         found = status()
         launches.levels_encode(device, x, e, r, wire, table, l2, geometry, STREAM, found)
-        flawed = _kernels.levels_encode(x, e, owing, expected, levels, l2, start, bucket, STREAM)
+        flawed = _kernels.levels_encode(x, e, owing, expected, levels, l2, geometry.table, STREAM)
         assert bool(flawed) == (found[0] == NOT_FINITE)
         if flawed:
             continue
@@ -54,9 +54,9 @@ def check(x, e, levels, l2, start, bucket, descending=False, shift=0):
         y, expected = shifted(x, shift), x.copy()
         launches.levels_decode(device, wire, y, table, geometry, scale, add, found)
         if add:
-            _kernels.levels_decode_add(wire, expected, levels, start, bucket)
+            _kernels.levels_decode_add(wire, expected, levels, geometry.table)
         else:
-            _kernels.levels_decode(wire, expected, levels, start, bucket, scale)
+            _kernels.levels_decode(wire, expected, levels, geometry.table, scale)
         assert same_bits(y, expected)
     assert found[0] == 0
 
@@ -109,13 +109,13 @@ def test_what_the_cpu_refuses_is_refused(flaw, l2, bucket):
 @given(st.data(), st.integers(0, 200), st.integers(0, 200), st.integers(1, 90))
 @settings(max_examples=20)
 def test_any_bytes_are_read_as_the_cpu_reads_them(levels, data, n, start, bucket):
-    nbytes = _kernels.levels_nbytes(start, n, bucket, levels.bits)
+    geometry = region(n, start, bucket)
+    nbytes = _kernels.levels_nbytes(geometry.table, levels.bits)
     wire = np.frombuffer(data.draw(st.binary(min_size=nbytes, max_size=nbytes)), np.uint8)
     ours, theirs, found = np.ones(n, np.float32), np.ones(n, np.float32), status()
-    geometry = region(n, start, bucket)
     launches.levels_decode(launcher(), wire, ours, on_device(levels), geometry, 1.0, False, found)
     try:
-        _kernels.levels_decode(wire, theirs, levels, start, bucket)
+        _kernels.levels_decode(wire, theirs, levels, geometry.table)
     except WireError:
         assert found[0] == MALFORMED
     else:

@@ -31,21 +31,21 @@ def check(x, e, place, descending=False, shift=0):
     """Encode and decode with and without feedback, here and there."""
     geometry, found = region(x.size, *place[1:]), status()
     device = launcher(descending)
-    nbytes = _kernels.onebit_nbytes(geometry.start, x.size, *geometry.geometry[1:])
+    nbytes = _kernels.onebit_nbytes(geometry.table)
     for keep in (False, True):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
         r, owing = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
         launches.onebit_encode(device, x, e, r, wire, geometry, found)
-        assert _kernels.onebit_encode(x, e, owing, expected, *geometry.geometry) == 0
+        assert _kernels.onebit_encode(x, e, owing, expected, geometry.table) == 0
         assert same_bits(wire, expected)
         assert not keep or same_bits(r, owing)
     for scale, add in ((1.0, False), (0.3, False), (1.0, True)):
         y, expected = shifted(x, shift), x.copy()
         launches.onebit_decode(device, wire, y, geometry, scale, add, found)
         if add:
-            _kernels.onebit_decode_add(wire, expected, *geometry.geometry)
+            _kernels.onebit_decode_add(wire, expected, geometry.table)
         else:
-            _kernels.onebit_decode(wire, expected, *geometry.geometry, scale)
+            _kernels.onebit_decode(wire, expected, geometry.table, scale)
         assert same_bits(y, expected)
     assert found[0] == 0
 
@@ -78,7 +78,7 @@ def test_any_region(place, seed, kind, owed, shift):
 @pytest.mark.parametrize("place", [PLACES[1], PLACES[4]], ids=str)
 def test_a_value_that_is_not_finite_is_reported(place, flaw):
     x, geometry, found = floats(1, place[0]), region(*place), status()
-    wire = np.empty(_kernels.onebit_nbytes(geometry.start, x.size, *geometry.geometry[1:]), np.uint8)
+    wire = np.empty(_kernels.onebit_nbytes(geometry.table), np.uint8)
     x[x.size * 2 // 3] = flaw
     launches.onebit_encode(launcher(), x, None, None, wire, geometry, found)
     assert found[0] == NOT_FINITE
@@ -87,12 +87,12 @@ def test_a_value_that_is_not_finite_is_reported(place, flaw):
 @given(regions(), st.data())
 def test_any_bytes_are_read_as_the_cpu_reads_them(place, data):
     geometry, found = region(*place), status()
-    nbytes = _kernels.onebit_nbytes(geometry.start, geometry.size, *geometry.geometry[1:])
+    nbytes = _kernels.onebit_nbytes(geometry.table)
     wire = np.frombuffer(data.draw(st.binary(min_size=nbytes, max_size=nbytes)), np.uint8)
     ours, theirs = np.ones(geometry.size, np.float32), np.ones(geometry.size, np.float32)
     launches.onebit_decode(launcher(), wire, ours, geometry, 1.0, False, found)
     try:
-        _kernels.onebit_decode(wire, theirs, *geometry.geometry)
+        _kernels.onebit_decode(wire, theirs, geometry.table)
     except WireError:
         assert found[0] == MALFORMED
     else:

@@ -173,7 +173,12 @@ def _exists(name):
 
 def test_pages_that_docstrings_name_exist():
     package = ROOT / "gqallreduce"
-    sources = [*package.rglob("*.py"), package / "_kernels.pyx", *(ROOT / "csrc").rglob("*.?pp")]
+    sources = [
+        *package.rglob("*.py"),
+        package / "_kernels.pyx",
+        *package.rglob("*.px[di]"),
+        *(ROOT / "csrc").rglob("*.?pp"),
+    ]
     named = {name for source in sources for name in re.findall(r"docs/\w+\.md", source.read_text())}
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

@@ -88,6 +88,11 @@ KINDS = ["normal", "denormal", "huge", "steps", "wide"]
 SIZES = [0, 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 65, 255, 1000, 4095, 4096, 4097, 10007]
 
 
+def table(n, start, run, parts=1):
+    """A table of one region."""
+    return _kernels.Regions([(n, start, run, parts, 0)])
+
+
 @st.composite
 def regions(draw, most=400):
     """(n, start, run, parts)"""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import KINDS, LEVELS, every_level, floats, mean, regions, same_bits, units, using
+from plain import KINDS, LEVELS, every_level, floats, mean, regions, same_bits, table, units, using
 
 from gqallreduce import _kernels
 from gqallreduce.errors import WireError
@@ -34,10 +34,11 @@ def expected_columns(v, grid, pi, separate):
 
 def select(x, e, grid, pi, separate, keep=True):
     """(count, index, value, r)"""
-    bound = _kernels.adaptive_select_bound(x.size, *grid, pi)
-    index, value = np.zeros(bound, np.uint32), np.zeros(bound, np.float32)
+    bound = _kernels.adaptive_select_bound(table(x.size, *grid), pi)
+    index, value, counts = np.zeros(bound, np.uint32), np.zeros(bound, np.float32), np.zeros(1, np.int64)
     r = np.full(x.size + 1, 7, np.float32)[1:] if keep else None
-    count = _kernels.adaptive_select_columns(x, e, r, index, value, *grid, pi, separate)
+    count = _kernels.adaptive_select_columns(x, e, r, index, value, counts, table(x.size, *grid), pi, separate)
+    assert counts[0] == max(count, 0)
     return count, index[: max(count, 0)], value[: max(count, 0)], r
 
 
@@ -144,7 +145,7 @@ def encode(index, value, v, grid):
     """(wire, r)"""
     wire = np.zeros(12 * len(units(v.size, *grid)) + 4 + 2 * index.size + 1, np.uint8)[1:]
     r = v.copy()
-    assert _kernels.adaptive_encode(index, value, r, wire, v.size, *grid) == wire.size
+    assert _kernels.adaptive_encode(index, value, np.array([index.size]), r, wire, table(v.size, *grid)) == wire.size
     return wire, r
 
 
@@ -156,16 +157,18 @@ def check_message(v, chosen, grid):
     error = v.copy()
     error[index] -= decoded[index]
     assert same_bits(r, error)
-    assert _kernels.adaptive_encode(index, v[index], None, got, v.size, *grid) == got.size
+    assert (
+        _kernels.adaptive_encode(index, v[index], np.array([index.size]), None, got, table(v.size, *grid)) == got.size
+    )
     longer = np.concatenate([got, np.full(5, 255, np.uint8)])
     for message in (got, longer):
         y = np.full(v.size, np.nan, np.float32)
-        assert _kernels.adaptive_decode(message, y, *grid) == got.size
+        assert _kernels.adaptive_decode(message, y, table(v.size, *grid)) == got.size
         assert same_bits(y, decoded)
-        _kernels.adaptive_decode(message, y, *grid, 0.3)
+        _kernels.adaptive_decode(message, y, table(v.size, *grid), 0.3)
         assert same_bits(y, decoded * np.float32(0.3))
         y[:] = v
-        assert _kernels.adaptive_decode_add(message, y, *grid) == got.size
+        assert _kernels.adaptive_decode_add(message, y, table(v.size, *grid)) == got.size
         expected = v.copy()
         expected[index] += decoded[index]
         assert same_bits(y, expected)
@@ -210,7 +213,7 @@ def test_a_message_of_two_columns_has_these_bytes():
     assert wire.tobytes() == bytes.fromhex(column_0 + column_1 + "04000000" + entries)
     assert r.tolist() == [1, 0.25, 0, -1, 0, 0, 0.5, 0]
     y = np.full(8, 9, np.float32)
-    assert _kernels.adaptive_decode(wire, y, 0, 4, 1) == wire.size
+    assert _kernels.adaptive_decode(wire, y, table(8, 0, 4)) == wire.size
     assert y.tolist() == [4, 0, -2, 4, 0, -4, 0, 0]
 
 
@@ -232,7 +235,10 @@ def test_the_encoder_reports_a_value_that_is_not_finite(level, value):
         v[count - 1] = value
         with using(level):
             index = np.arange(count, dtype=np.uint32)
-            assert _kernels.adaptive_encode(index, v, None, np.zeros(99, np.uint8), 5, 0, 5, 1) == -1
+            assert (
+                _kernels.adaptive_encode(index, v, np.array([count]), None, np.zeros(99, np.uint8), table(5, 0, 5))
+                == -1
+            )
 
 
 def lawful():
@@ -273,7 +279,7 @@ MALFORMED = [
 def test_the_lawful_message_of_these_tests_decodes(level):
     y = np.full(8, 9, np.float32)
     with using(level):
-        assert _kernels.adaptive_decode(message(**lawful()), y, 0, 4, 1) == 34
+        assert _kernels.adaptive_decode(message(**lawful()), y, table(8, 0, 4)) == 34
     assert y.tolist() == [-1, 0, 0, 1, 0, 0, -2, 0]
 
 
@@ -285,7 +291,7 @@ def test_a_malformed_message_is_refused(level, change):
     with using(level):
         for decode in (_kernels.adaptive_decode, _kernels.adaptive_decode_add):
             with pytest.raises(WireError):
-                decode(wire, y, 0, 4, 1)
+                decode(wire, y, table(8, 0, 4))
 
 
 @given(st.binary(max_size=80), st.integers(0, 12), st.integers(1, 9))
@@ -298,7 +304,7 @@ def test_any_bytes_are_decoded_alike_or_refused_by_all_levels(data, n, run):
         y = guarded[32 : 32 + n]
         with using(level):
             try:
-                used = _kernels.adaptive_decode(wire, y, 0, run, 1)
+                used = _kernels.adaptive_decode(wire, y, table(n, 0, run))
             except WireError:
                 used = -1
         results.append((used, y.tobytes() if used >= 0 else b""))
@@ -316,31 +322,33 @@ def test_a_message_with_changed_bytes_never_writes_elsewhere(changes):
     for level in LEVELS:
         guarded = np.full(8 + 70000, 7, np.float32)
         with using(level), contextlib.suppress(WireError):
-            _kernels.adaptive_decode(wire, guarded[35000:35008], 0, 4, 1)
+            _kernels.adaptive_decode(wire, guarded[35000:35008], table(8, 0, 4))
         assert (guarded[:35000] == 7).all()
         assert (guarded[35008:] == 7).all()
 
 
 def test_an_empty_region_is_an_empty_message():
     wire = np.full(4, 9, np.uint8)
-    nothing = np.zeros(0, np.float32)
-    assert _kernels.adaptive_encode(np.zeros(0, np.uint32), nothing, nothing, wire, 0, 3, 4, 1) == 4
+    nothing, empty = np.zeros(0, np.float32), table(0, 3, 4)
+    assert _kernels.adaptive_encode(np.zeros(0, np.uint32), nothing, np.zeros(1, np.int64), nothing, wire, empty) == 4
     assert wire.tolist() == [0, 0, 0, 0]
-    assert _kernels.adaptive_decode(wire, nothing, 3, 4, 1) == 4
+    assert _kernels.adaptive_decode(wire, nothing, empty) == 4
     with pytest.raises(WireError):
-        _kernels.adaptive_decode(wire[:3], nothing, 3, 4, 1)
+        _kernels.adaptive_decode(wire[:3], nothing, empty)
     with pytest.raises(WireError):
-        _kernels.adaptive_decode(np.array([1, 0, 0, 0, 0, 0], np.uint8), nothing, 3, 4, 1)
+        _kernels.adaptive_decode(np.array([1, 0, 0, 0, 0, 0], np.uint8), nothing, empty)
     assert select(nothing, None, (3, 4, 1), 64, False)[0] == 0
 
 
 def test_wrong_arguments_are_refused():
     x, index = np.zeros(8, np.float32), np.zeros(2, np.uint32)
     with pytest.raises(ValueError, match="got 32768, expected at most 32767"):
-        _kernels.adaptive_decode(np.zeros(16, np.uint8), x, 0, 65536, 2)
+        _kernels.adaptive_decode(np.zeros(16, np.uint8), x, table(8, 0, 65536, 2))
     with pytest.raises(ValueError, match="got 1, expected at least 2"):
-        _kernels.adaptive_select_columns(x, None, None, index[:1], x[:1], 0, 4, 1, 64, False)
+        _kernels.adaptive_select_columns(
+            x, None, None, index[:1], x[:1], np.zeros(1, np.int64), table(8, 0, 4), 64, False
+        )
     with pytest.raises(ValueError, match="pi: got 0"):
-        _kernels.adaptive_select_bound(8, 0, 4, 1, 0)
+        _kernels.adaptive_select_bound(table(8, 0, 4), 0)
     with pytest.raises(ValueError, match="bytes of wire: got 31, expected at least 32"):
-        _kernels.adaptive_encode(index, x[:2], None, np.zeros(31, np.uint8), 8, 0, 4, 1)
+        _kernels.adaptive_encode(index, x[:2], np.array([2]), None, np.zeros(31, np.uint8), table(8, 0, 4))

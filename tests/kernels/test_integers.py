@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from plain import LEVELS, using
+from plain import LEVELS, table, using
 
 from gqallreduce import WireError, _kernels
 
@@ -15,6 +15,16 @@ LARGEST = sorted({size for width in range(2, 26) for size in (2 ** (width - 1) -
 SIZES = (0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 1000, TILE - 1, TILE, TILE + 1, 3 * TILE + 100)
 
 
+def place(size, start=0):
+    """A table of one region."""
+    return table(size, start, 1)
+
+
+def units(unit):
+    """The unit of the only region."""
+    return np.array([unit], np.float32)
+
+
 def integers(seed, size, largest, density=1.0):
     rng = np.random.default_rng(seed)
     m = rng.integers(-largest, largest + 1, size)
@@ -23,15 +33,18 @@ def integers(seed, size, largest, density=1.0):
 
 
 def encode(m, unit=1.5, terms=2**24 - 1):
-    wire = np.full(_kernels.integers_bound(m.size, terms) + 3, 0xA5, np.uint8)
-    nbytes = _kernels.integers_encode(m, wire[:-3], unit, terms)
+    wire = np.full(_kernels.integers_bound(place(m.size), terms) + 3, 0xA5, np.uint8)
+    nbytes = _kernels.integers_encode(m, wire[:-3], units(unit), terms, place(m.size))
     assert (wire[-3:] == 0xA5).all()
     return wire[: max(nbytes, 0)].copy()
 
 
 def decode(wire, size, unit=1.5, terms=2**24 - 1, **options):
     y = np.full(size, np.nan, np.float32)
-    assert _kernels.integers_decode(wire, y, unit, terms, options.pop("whole", True), **options) == wire.size
+    assert (
+        _kernels.integers_decode(wire, y, units(unit), terms, options.pop("whole", True), place(size), **options)
+        == wire.size
+    )
     return y
 
 
@@ -49,7 +62,7 @@ def test_integers_of_every_width_come_back_at_every_level(largest, density):
                 scaled = decode(wire, size, whole=False, scale=1 / 3)
                 np.testing.assert_array_equal(scaled, m * np.float32(1.5) * np.float32(1 / 3))
                 y = np.arange(size, dtype=np.float32)
-                _kernels.integers_decode(wire, y, 1.5, 2**24 - 1, False, add=True)
+                _kernels.integers_decode(wire, y, units(1.5), 2**24 - 1, False, place(size), add=True)
                 np.testing.assert_array_equal(y, np.arange(size, dtype=np.float32) + m * np.float32(1.5))
                 made.add(wire.tobytes())
         assert len(made) == 1, size
@@ -81,8 +94,8 @@ def test_of_two_forms_of_one_length_the_dense_one_is_taken(largest, entries, den
         with using(level):
             made = [encode(m, 1.0)]
             if largest == 1:
-                wire = np.zeros(_kernels.integers_bound(64, 1), np.uint8)
-                nbytes = _kernels.integers_encode_own(m, None, None, wire, 1.0, False, 0, STREAM)
+                wire = np.zeros(_kernels.integers_bound(place(64), 1), np.uint8)
+                nbytes = _kernels.integers_encode_own(m, None, None, wire, units(1.0), False, place(m.size, 0), STREAM)
                 made.append(wire[:nbytes])
             for wire in made:
                 assert wire[6] == (dense or 128 + (1 if largest == 1 else 3))
@@ -95,8 +108,8 @@ def test_a_gap_of_any_length_is_written_in_bytes_below_and_of_255(gap):
     m[gap :: gap + 1][:5] = 1
     for level in LEVELS:
         with using(level):
-            own = np.zeros(_kernels.integers_bound(TILE, 1), np.uint8)
-            nbytes = _kernels.integers_encode_own(2 * m, None, None, own, 1.5, False, 0, STREAM)
+            own = np.zeros(_kernels.integers_bound(place(TILE), 1), np.uint8)
+            nbytes = _kernels.integers_encode_own(2 * m, None, None, own, units(1.5), False, place(m.size, 0), STREAM)
             for wire in (encode(m), own[:nbytes]):
                 assert wire[11:-1].tobytes() == 5 * (gap // 255 * b"\xff" + bytes([gap % 255]))
                 np.testing.assert_array_equal(decode(wire, TILE), m)
@@ -134,8 +147,8 @@ def test_a_sum_that_leaves_float32_is_neither_written_nor_read():
     m = np.zeros(100, np.float32)
     m[60] = -2
     for unit, fits in ((1.7e38, True), (1.8e38, False)):
-        wire = np.zeros(_kernels.integers_bound(100, 2), np.uint8)
-        assert (_kernels.integers_encode(m, wire, unit, 2) > 0) == fits
+        wire = np.zeros(_kernels.integers_bound(place(100), 2), np.uint8)
+        assert (_kernels.integers_encode(m, wire, units(unit), 2, place(m.size)) > 0) == fits
         message = encode(m, unit=1.0)
         message[:4] = np.frombuffer(np.float32(unit).tobytes(), np.uint8)
         for level in LEVELS:
@@ -173,7 +186,9 @@ def test_tiles_of_other_sizes_than_their_heads_say_are_refused():
         with pytest.raises(WireError):
             decode(wire[:nbytes], m.size)
     longer = np.append(wire, np.uint8(1))
-    assert _kernels.integers_decode(longer, np.empty(m.size, np.float32), 1.5, 9, True) == wire.size
+    assert (
+        _kernels.integers_decode(longer, np.empty(m.size, np.float32), units(1.5), 9, True, place(m.size)) == wire.size
+    )
 
 
 @pytest.mark.parametrize("ternary", [False, True])
@@ -184,9 +199,9 @@ def test_lifting_in_place_or_into_a_message_is_the_same_at_every_level_and_for_a
     for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
         with using(level, threads):
             m, r, owing = x.copy(), np.empty_like(x), np.empty_like(x)
-            assert not _kernels.integers_lift(m, e, r, m, unit, ternary, 13, STREAM)
-            wire = np.zeros(_kernels.integers_bound(x.size, 1), np.uint8)
-            nbytes = _kernels.integers_encode_own(x, e, owing, wire, unit, ternary, 13, STREAM)
+            assert not _kernels.integers_lift(m, e, r, m, units(unit), ternary, place(m.size, 13), STREAM)
+            wire = np.zeros(_kernels.integers_bound(place(x.size), 1), np.uint8)
+            nbytes = _kernels.integers_encode_own(x, e, owing, wire, units(unit), ternary, place(x.size, 13), STREAM)
             np.testing.assert_array_equal(decode(wire[:nbytes], x.size, unit=unit), m)
             np.testing.assert_array_equal(owing, r)
             np.testing.assert_array_equal(wire[:nbytes], encode(m, unit, 1))
@@ -207,25 +222,27 @@ def test_values_above_the_unit_are_counted_alike_at_every_level_and_for_any_thre
         for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
             lifting, encoding, by_threshold = (_kernels.Stream(1, 2, 3, 4) for _ in range(3))
             with using(level, threads):
-                wire = np.zeros(_kernels.integers_bound(size, 1), np.uint8)
-                _kernels.integers_lift(x, e, None, np.empty_like(x), unit, True, 5, lifting)
-                _kernels.integers_encode_own(x, e, None, wire, unit, True, 5, encoding)
-                _kernels.integers_lift(x, e, None, np.empty_like(x), unit, False, 5, by_threshold)
+                wire = np.zeros(_kernels.integers_bound(place(size), 1), np.uint8)
+                _kernels.integers_lift(x, e, None, np.empty_like(x), units(unit), True, place(x.size, 5), lifting)
+                _kernels.integers_encode_own(x, e, None, wire, units(unit), True, place(x.size, 5), encoding)
+                _kernels.integers_lift(x, e, None, np.empty_like(x), units(unit), False, place(x.size, 5), by_threshold)
             expected = np.count_nonzero(np.abs(v) > np.float32(unit))
             assert (lifting.clipped, encoding.clipped, by_threshold.clipped) == (expected, expected, 0), (level, unit)
 
 
 @pytest.mark.parametrize("ternary", [False, True])
 def test_what_is_not_finite_stays_where_it_is(ternary):
-    for level, value, place in itertools.product(LEVELS, (np.nan, -np.inf), (0, 3, 17, 600, 999)):
+    for level, value, at in itertools.product(LEVELS, (np.nan, -np.inf), (0, 3, 17, 600, 999)):
         x = np.linspace(-3, 3, 1000, dtype=np.float32)
-        x[place] = value
+        x[at] = value
         with using(level):
             m = np.zeros_like(x)
-            assert _kernels.integers_lift(x, None, None, m, 1.0, ternary, 0, STREAM) == 1
-            np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(m)), [place])
-            wire = np.zeros(_kernels.integers_bound(1000, 1), np.uint8)
-            assert _kernels.integers_encode_own(x, None, None, wire, 1.0, ternary, 0, STREAM) == -1
+            assert _kernels.integers_lift(x, None, None, m, units(1.0), ternary, place(x.size, 0), STREAM) == 1
+            np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(m)), [at])
+            wire = np.zeros(_kernels.integers_bound(place(1000), 1), np.uint8)
+            assert (
+                _kernels.integers_encode_own(x, None, None, wire, units(1.0), ternary, place(x.size, 0), STREAM) == -1
+            )
 
 
 def test_the_number_of_threads_changes_no_byte_of_a_sum():
@@ -239,15 +256,20 @@ def test_the_number_of_threads_changes_no_byte_of_a_sum():
     assert len(made) == 1
 
 
+def measured(x, e, squares):
+    largest, totals = _kernels.measure(x, e, squares, place(x.size))
+    return float(largest[0]), float(totals[0])
+
+
 def test_a_measure_is_the_largest_magnitude_and_the_sum_of_squares():
     x = np.random.default_rng(1).standard_normal(9000).astype(np.float32)
     e = np.float32(0.3) * x[::-1].copy()
     made = set()
     for level in LEVELS:
         with using(level):
-            made.add(_kernels.measure(x, e, True))
-            assert _kernels.measure(x, None, False) == (np.abs(x).max(), 0.0)
+            made.add(measured(x, e, True))
+            assert measured(x, None, False) == (np.abs(x).max(), 0.0)
     ((largest, squares),) = made
     assert largest == np.abs(x + e).max()
     np.testing.assert_allclose(squares, ((x + e).astype(np.float64) ** 2).sum(), rtol=1e-12)
-    assert _kernels.measure(x[:0], None, True) == (0.0, 0.0)
+    assert measured(x[:0], None, True) == (0.0, 0.0)

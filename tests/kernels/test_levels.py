@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain import table as in_buckets
 from simd import LEVELS, on_every_level, simd, threads
 from test_bits import oracle_pack
 
@@ -145,16 +146,17 @@ def shifted(array, shift):
 
 
 def encode(codec, x, e, l2, start, bucket, feedback=True, shift=0):
-    wire = np.full(_kernels.levels_nbytes(start, len(x), bucket, codec.bits) + shift, 0xEE, np.uint8)[shift:]
+    regions = in_buckets(len(x), start, bucket)
+    wire = np.full(_kernels.levels_nbytes(regions, codec.bits) + shift, 0xEE, np.uint8)[shift:]
     r = shifted(np.full(len(x), np.nan, f32), shift) if feedback else None
     x, e = shifted(x, shift), None if e is None else shifted(e, shift)
-    assert _kernels.levels_encode(x, e, r, wire, codec.levels, l2, start, bucket, STREAM) == 0
+    assert _kernels.levels_encode(x, e, r, wire, codec.levels, l2, regions, STREAM) == 0
     return wire, r
 
 
 def decode(codec, wire, n, start, bucket, scale=1.0):
     y = np.full(n, np.nan, f32)
-    _kernels.levels_decode(wire, y, codec.levels, start, bucket, scale)
+    _kernels.levels_decode(wire, y, codec.levels, in_buckets(y.size, start, bucket), scale)
     return y
 
 
@@ -175,7 +177,7 @@ def check_against_oracle(codec, x, e, l2, start, bucket, shift=0):
                 scaled = expected * f32(0.3)
             same_floats(decode(codec, wire, len(x), start, bucket, 0.3), scaled)
             total = y.copy()
-            _kernels.levels_decode_add(wire, total, codec.levels, start, bucket)
+            _kernels.levels_decode_add(wire, total, codec.levels, in_buckets(total.size, start, bucket))
             same_floats(total, y + expected)
             assert encode(codec, x, e, l2, start, bucket, feedback=False)[0].tobytes() == expected_wire, level
 
@@ -215,9 +217,10 @@ def test_every_level_agrees_from_denormals_to_the_largest_floats(codec, size):
 @every_codec
 def test_an_error_that_might_not_be_finite_is_refused(codec):
     x = np.full(100, 3e38, f32)
-    wire = np.empty(_kernels.levels_nbytes(0, 100, 64, codec.bits), np.uint8)
-    assert not _kernels.levels_encode(x, None, None, wire, codec.levels, False, 0, 64, STREAM)
-    assert _kernels.levels_encode(x, None, np.empty_like(x), wire, codec.levels, False, 0, 64, STREAM)
+    regions = in_buckets(100, 0, 64)
+    wire = np.empty(_kernels.levels_nbytes(regions, codec.bits), np.uint8)
+    assert not _kernels.levels_encode(x, None, None, wire, codec.levels, False, regions, STREAM)
+    assert _kernels.levels_encode(x, None, np.empty_like(x), wire, codec.levels, False, regions, STREAM)
 
 
 @every_codec
@@ -266,9 +269,9 @@ def test_decoded_values_are_unbiased_and_within_one_step(codec):
     low = np.clip(np.searchsorted(codec.value[: codec.count], reach, side="right") - 1, 0, codec.count - 2)
     step = codec.value[low + 1] - codec.value[low]
     for trial in range(100):
-        wire = np.empty(_kernels.levels_nbytes(0, n, n, codec.bits), np.uint8)
+        wire = np.empty(_kernels.levels_nbytes(in_buckets(n, 0, n), codec.bits), np.uint8)
         stream = _kernels.Stream(trial, 0, 0, 0)
-        assert _kernels.levels_encode(x, None, None, wire, codec.levels, False, 0, n, stream) == 0
+        assert _kernels.levels_encode(x, None, None, wire, codec.levels, False, in_buckets(x.size, 0, n), stream) == 0
         d = decode(codec, wire, n, 0, n)
         assert (np.abs(d - reach) <= step * (1 + 1e-4)).all()
         total += d
@@ -289,7 +292,7 @@ def test_the_number_of_threads_changes_nothing(level, bucket, l2):
             with threads(count):
                 wire, r = encode(codec, x, e, l2, 77, bucket)
                 y = decode(codec, wire, len(x), 77, bucket, 0.5)
-                _kernels.levels_decode_add(wire, y, codec.levels, 77, bucket)
+                _kernels.levels_decode_add(wire, y, codec.levels, in_buckets(y.size, 77, bucket))
                 results.add((wire.tobytes(), r.tobytes(), y.tobytes()))
     assert len(results) == 1
 
@@ -317,11 +320,11 @@ def test_the_callers_float_environment_changes_nothing(level, count, mxcsr):
     results = set()
     with simd(level), threads(count):
         for environment in (contextlib.nullcontext(), float_environment(mxcsr)):
-            wire = np.empty(_kernels.levels_nbytes(0, len(x), 512, codec.bits), np.uint8)
+            wire = np.empty(_kernels.levels_nbytes(in_buckets(len(x), 0, 512), codec.bits), np.uint8)
             r, y = np.empty_like(x), np.empty_like(x)
             with environment:
-                _kernels.levels_encode(x, None, r, wire, codec.levels, False, 0, 512, STREAM)
-                _kernels.levels_decode(wire, y, codec.levels, 0, 512, 0.75)
+                _kernels.levels_encode(x, None, r, wire, codec.levels, False, in_buckets(x.size, 0, 512), STREAM)
+                _kernels.levels_decode(wire, y, codec.levels, in_buckets(y.size, 0, 512), 0.75)
             results.add((wire.tobytes(), r.tobytes(), y.tobytes()))
     assert len(results) == 1
 
@@ -333,24 +336,24 @@ def test_the_callers_float_environment_changes_nothing(level, count, mxcsr):
 def test_a_value_that_is_not_finite_is_reported(level, bad, l2, at):
     x = np.ones(1000, f32)
     e = np.ones(1000, f32)
-    wire = np.empty(_kernels.levels_nbytes(0, 1000, 512, 4), np.uint8)
+    wire = np.empty(_kernels.levels_nbytes(in_buckets(1000, 0, 512), 4), np.uint8)
     levels = _kernels.Levels.uniform(4, True)
     with simd(level):
         e[at] = bad
-        assert _kernels.levels_encode(x, e, None, wire, levels, l2, 0, 512, STREAM) == 1
-        assert _kernels.levels_encode(e, None, x, wire, levels, l2, 0, 512, STREAM) == 1
+        assert _kernels.levels_encode(x, e, None, wire, levels, l2, in_buckets(x.size, 0, 512), STREAM) == 1
+        assert _kernels.levels_encode(e, None, x, wire, levels, l2, in_buckets(e.size, 0, 512), STREAM) == 1
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_sum_or_a_norm_that_overflows_is_reported(level):
     big = np.full(100, 3e38, f32)
     small = np.zeros(100, f32)
-    wire = np.empty(_kernels.levels_nbytes(0, 100, 64, 4), np.uint8)
+    wire = np.empty(_kernels.levels_nbytes(in_buckets(100, 0, 64), 4), np.uint8)
     levels = _kernels.Levels.uniform(4, True)
     with simd(level):
-        assert _kernels.levels_encode(big, small, None, wire, levels, False, 0, 64, STREAM) == 0
-        assert _kernels.levels_encode(big, small, None, wire, levels, True, 0, 64, STREAM) == 1
-        assert _kernels.levels_encode(big, big, None, wire, levels, False, 0, 64, STREAM) == 1
+        assert _kernels.levels_encode(big, small, None, wire, levels, False, in_buckets(big.size, 0, 64), STREAM) == 0
+        assert _kernels.levels_encode(big, small, None, wire, levels, True, in_buckets(big.size, 0, 64), STREAM) == 1
+        assert _kernels.levels_encode(big, big, None, wire, levels, False, in_buckets(big.size, 0, 64), STREAM) == 1
 
 
 @every_codec
@@ -358,7 +361,7 @@ def test_a_sum_or_a_norm_that_overflows_is_reported(level):
 @given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 100), st.integers(0, 2**32 - 1))
 def test_any_bytes_decode_alike_or_are_refused_alike(codec, n, start, bucket, seed):
     rng = np.random.default_rng(seed)
-    wire = rng.integers(0, 256, _kernels.levels_nbytes(start, n, bucket, codec.bits), dtype=np.uint8)
+    wire = rng.integers(0, 256, _kernels.levels_nbytes(in_buckets(n, start, bucket), codec.bits), dtype=np.uint8)
     at, good = 0, True
     for begin, end in units(start, n, bucket):
         norm = wire[at : at + 4].view(np.uint8)
@@ -391,15 +394,15 @@ def test_a_norm_that_no_encoder_writes_is_refused(level, norm):
 @pytest.mark.parametrize("wrong", [-1, 1, 4])
 def test_a_wire_of_the_wrong_size_is_refused(wrong):
     levels = _kernels.Levels.uniform(4, True)
-    good = _kernels.levels_nbytes(0, 100, 64, 4)
+    good = _kernels.levels_nbytes(in_buckets(100, 0, 64), 4)
     assert good == 2 * 4 + 32 + 18
     wire = np.zeros(good + wrong, np.uint8)
     with pytest.raises(WireError, match="expected 58"):
-        _kernels.levels_decode(wire, np.zeros(100, f32), levels, 0, 64, 1.0)
+        _kernels.levels_decode(wire, np.zeros(100, f32), levels, in_buckets(100, 0, 64), 1.0)
     with pytest.raises(WireError, match="expected 58"):
-        _kernels.levels_decode_add(wire, np.zeros(100, f32), levels, 0, 64)
+        _kernels.levels_decode_add(wire, np.zeros(100, f32), levels, in_buckets(100, 0, 64))
     with pytest.raises(ValueError, match="expected 58"):
-        _kernels.levels_encode(np.zeros(100, f32), None, None, wire, levels, False, 0, 64, STREAM)
+        _kernels.levels_encode(np.zeros(100, f32), None, None, wire, levels, False, in_buckets(100, 0, 64), STREAM)
 
 
 @pytest.mark.parametrize(("bits", "zero"), [(0, False), (1, True), (9, True), (-1, False)])
@@ -431,7 +434,7 @@ def test_tables_that_are_not_levels_are_refused(bits, table):
 
 @every_codec
 def test_nothing_from_nothing(codec):
-    assert _kernels.levels_nbytes(5, 0, 64, codec.bits) == 0
+    assert _kernels.levels_nbytes(in_buckets(0, 5, 64), codec.bits) == 0
     empty = np.empty(0, f32)
     wire, r = encode(codec, empty, empty, True, 5, 64)
     assert len(wire) == len(r) == len(decode(codec, wire, 0, 5, 64)) == 0

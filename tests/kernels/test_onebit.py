@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import KINDS, LEVELS, SIZES, every_level, floats, mean, regions, same_bits, units, using
+from plain import KINDS, LEVELS, SIZES, every_level, floats, mean, regions, same_bits, table, units, using
 
 from gqallreduce import _kernels
 from gqallreduce.errors import WireError
@@ -24,9 +24,9 @@ def expected_message(v, grid):
 
 def encode(x, e, grid, keep=True):
     """(wire, r), starting at odd addresses."""
-    wire = np.full(_kernels.onebit_nbytes(grid[0], x.size, *grid[1:]) + 1, 255, np.uint8)[1:]
+    wire = np.full(_kernels.onebit_nbytes(table(x.size, *grid)) + 1, 255, np.uint8)[1:]
     r = np.full(x.size + 1, 7, np.float32)[1:] if keep else None
-    assert _kernels.onebit_encode(x, e, r, wire, *grid) == 0
+    assert _kernels.onebit_encode(x, e, r, wire, table(x.size, *grid)) == 0
     return wire, r
 
 
@@ -38,12 +38,12 @@ def check(x, e, grid):
     assert same_bits(r, v - decoded)
     assert same_bits(encode(x, e, grid, keep=False)[0], wire)
     y = np.full(x.size, np.nan, np.float32)
-    _kernels.onebit_decode(got, y, *grid)
+    _kernels.onebit_decode(got, y, table(y.size, *grid))
     assert same_bits(y, decoded)
-    _kernels.onebit_decode(got, y, *grid, 0.3)
+    _kernels.onebit_decode(got, y, table(y.size, *grid), 0.3)
     assert same_bits(y, decoded * np.float32(0.3))
     y[:] = x
-    _kernels.onebit_decode_add(got, y, *grid)
+    _kernels.onebit_decode_add(got, y, table(y.size, *grid))
     with np.errstate(over="ignore"):
         assert same_bits(y, x + decoded)
 
@@ -82,12 +82,12 @@ def test_threads_do_not_change_a_byte(level, threads):
         with using("scalar"):
             decoded = np.zeros_like(x)
             expected = (*encode(x, e, grid), decoded)
-            _kernels.onebit_decode(expected[0], decoded, *grid)
+            _kernels.onebit_decode(expected[0], decoded, table(decoded.size, *grid))
         with using(level, threads):
             wire, r = encode(x, e, grid)
             y, z = np.zeros_like(x), x.copy()
-            _kernels.onebit_decode(wire, y, *grid, 0.5)
-            _kernels.onebit_decode_add(wire, z, *grid)
+            _kernels.onebit_decode(wire, y, table(y.size, *grid), 0.5)
+            _kernels.onebit_decode_add(wire, z, table(z.size, *grid))
         assert same_bits(wire, expected[0])
         assert same_bits(r, expected[1])
         assert same_bits(y * 2, expected[2])
@@ -101,19 +101,19 @@ def test_a_value_that_is_not_finite_is_refused(level, value):
         for place in {0, n // 2, n - 1}:
             x = floats(1, n)
             x[place] = value
-            wire = np.zeros(_kernels.onebit_nbytes(0, n, run, 1), np.uint8)
+            wire = np.zeros(_kernels.onebit_nbytes(table(n, 0, run, 1)), np.uint8)
             with using(level):
-                assert _kernels.onebit_encode(x, None, None, wire, 0, run, 1) == 1
-                assert _kernels.onebit_encode(x, x, x.copy(), wire, 0, run, 1) == 1
+                assert _kernels.onebit_encode(x, None, None, wire, table(x.size, 0, run, 1)) == 1
+                assert _kernels.onebit_encode(x, x, x.copy(), wire, table(x.size, 0, run, 1)) == 1
 
 
 @every_level
 def test_a_sum_beyond_float32_is_refused_but_a_column_of_huge_values_is_not(level):
     x = np.full(100, 3e38, np.float32)
-    wire = np.zeros(_kernels.onebit_nbytes(0, 100, 100, 1), np.uint8)
+    wire = np.zeros(_kernels.onebit_nbytes(table(100, 0, 100, 1)), np.uint8)
     with using(level):
-        assert _kernels.onebit_encode(x, x, None, wire, 0, 100, 1) == 1
-        assert _kernels.onebit_encode(x, None, None, wire, 0, 100, 1) == 0
+        assert _kernels.onebit_encode(x, x, None, wire, table(x.size, 0, 100, 1)) == 1
+        assert _kernels.onebit_encode(x, None, None, wire, table(x.size, 0, 100, 1)) == 0
 
 
 def test_a_column_of_three_has_these_bytes():
@@ -132,16 +132,16 @@ def test_negative_zero_counts_as_positive_and_an_empty_side_has_mean_zero():
 def test_any_bytes_decode_alike_or_are_refused(level):
     rng = np.random.default_rng(5)
     for n, grid in [(0, (0, 4, 1)), (3, (0, 9, 1)), (100, (7, 33, 2)), (70, (0, 33, 1))]:
-        wire = rng.integers(0, 256, _kernels.onebit_nbytes(grid[0], n, *grid[1:])).astype(np.uint8)
+        wire = rng.integers(0, 256, _kernels.onebit_nbytes(table(n, *grid))).astype(np.uint8)
         y = np.zeros(n, np.float32)
         with using(level):
             try:
-                _kernels.onebit_decode(wire, y, *grid)
+                _kernels.onebit_decode(wire, y, table(y.size, *grid))
             except WireError:
                 continue
         z = np.zeros(n, np.float32)
         with using("scalar"):
-            _kernels.onebit_decode(wire, z, *grid)
+            _kernels.onebit_decode(wire, z, table(z.size, *grid))
         assert same_bits(y, z)
 
 
@@ -151,27 +151,27 @@ def test_malformed_messages_are_refused():
         with using(level):
             for size in (0, 12, 14):
                 with pytest.raises(WireError, match=f"got {size} bytes, expected 13"):
-                    _kernels.onebit_decode(np.zeros(size, np.uint8), y, 0, 33, 1)
+                    _kernels.onebit_decode(np.zeros(size, np.uint8), y, table(33, 0, 33))
             for place in (0, 4):
                 for bad in (np.nan, np.inf):
                     wire = np.zeros(13, np.uint8)
                     wire[place : place + 4] = np.array([bad], np.float32).view(np.uint8)
                     with pytest.raises(WireError, match="not finite"):
-                        _kernels.onebit_decode(wire, y, 0, 33, 1)
+                        _kernels.onebit_decode(wire, y, table(33, 0, 33))
                     with pytest.raises(WireError, match="not finite"):
-                        _kernels.onebit_decode_add(wire, y, 0, 33, 1)
+                        _kernels.onebit_decode_add(wire, y, table(33, 0, 33))
 
 
 def test_wrong_arguments_are_refused():
     x, wire = np.zeros(33, np.float32), np.zeros(13, np.uint8)
     with pytest.raises(ValueError, match="bytes of wire: got 12, expected 13"):
-        _kernels.onebit_encode(x, None, None, wire[:12], 0, 33, 1)
+        _kernels.onebit_encode(x, None, None, wire[:12], table(x.size, 0, 33, 1))
     with pytest.raises(ValueError, match="elements of r: got 32, expected 33"):
-        _kernels.onebit_encode(x, None, x[:32], wire, 0, 33, 1)
+        _kernels.onebit_encode(x, None, x[:32], wire, table(x.size, 0, 33, 1))
     with pytest.raises(ValueError, match="cannot have 0 parts"):
-        _kernels.onebit_nbytes(0, 33, 33, 0)
+        _kernels.onebit_nbytes(table(33, 0, 33, 0))
     with pytest.raises(ValueError, match="cannot have 34 parts"):
-        _kernels.onebit_nbytes(0, 33, 33, 34)
+        _kernels.onebit_nbytes(table(33, 0, 33, 34))
 
 
 @given(regions(most=2000))
@@ -179,7 +179,7 @@ def test_wrong_arguments_are_refused():
 def test_the_size_is_that_of_the_units(region):
     n, *grid = region
     expected = sum(8 + (end - begin + 7) // 8 for begin, end in units(n, *grid))
-    assert _kernels.onebit_nbytes(grid[0], n, *grid[1:]) == expected
+    assert _kernels.onebit_nbytes(table(n, *grid)) == expected
 
 
 @every_level
@@ -187,6 +187,6 @@ def test_the_size_is_that_of_the_units(region):
 def test_the_taller_columns_of_a_cut_run_take_a_byte_more(level, grid):
     for n in (1, 50, 2000):
         expected = sum(8 + (end - begin + 7) // 8 for begin, end in units(n, *grid))
-        assert _kernels.onebit_nbytes(grid[0], n, *grid[1:]) == expected
+        assert _kernels.onebit_nbytes(table(n, *grid)) == expected
         with using(level):
             check(floats(1, n), None, grid)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import every_level, floats, regions, same_bits, using
+from plain import every_level, floats, regions, same_bits, table, using
 
 from gqallreduce import _kernels
 
@@ -74,12 +74,14 @@ def adaptive_message(n, start, run, parts):
     x = floats(n, n)
     index = np.flatnonzero(np.abs(x) > 1).astype(np.uint32)
     wire = np.empty(16 * n + 16 + 2 * index.size, np.uint8)
-    return wire[: _kernels.adaptive_encode(index, x[index], None, wire, n, start, run, parts)]
+    counts, place = np.array([index.size]), table(n, start, run, parts)
+    return wire[: _kernels.adaptive_encode(index, x[index], counts, None, wire, place)]
 
 
 def check_adaptive(n, offset, start, run, parts):
     wire = adaptive_message(n, start, run, parts)
-    check_decode(lambda y, on: _kernels.adaptive_decode(wire, y, start, run, parts, 0.3, on), n, offset)
+    place = table(n, start, run, parts)
+    check_decode(lambda y, on: _kernels.adaptive_decode(wire, y, place, 0.3, on), n, offset)
 
 
 @every_level
@@ -109,7 +111,7 @@ def test_a_malformed_message_streams_only_what_was_decoded(level):
     with using(level):
         y = Guarded(4000, 4)
         with pytest.raises(ValueError, match="adaptive"):
-            _kernels.adaptive_decode(wire, y.array, 0, 1000, 1, 1.0, True)
+            _kernels.adaptive_decode(wire, y.array, table(4000, 0, 1000), 1.0, True)
         assert (y.array[3000:] == 7).all()
         assert y.untouched()
 

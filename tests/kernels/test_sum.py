@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from plain import every_level, mean, same_bits, sum_rule, units, using
+from plain import every_level, mean, same_bits, sum_rule, table, units, using
 
 from gqallreduce import _kernels
 
@@ -57,11 +57,11 @@ def test_the_order_does_decide():
 def test_the_means_of_onebit_are_added_in_the_order_of_the_rule(level, grid, sign):
     for seed, feedback in itertools.product(SEEDS, (False, True)):
         v = f32(sign) * sums(seed, grid)
-        n, *geometry = grid
-        wire, at = np.zeros(_kernels.onebit_nbytes(geometry[0], n, *geometry[1:]), np.uint8), 0
+        n, regions = grid[0], table(*grid)
+        wire, at = np.zeros(_kernels.onebit_nbytes(regions), np.uint8), 0
         e = np.zeros(n, f32) if feedback else None
         with using(level):
-            assert _kernels.onebit_encode(v, e, None if e is None else e.copy(), wire, *geometry) == 0
+            assert _kernels.onebit_encode(v, e, None if e is None else e.copy(), wire, regions) == 0
         for begin, end in units(*grid):
             column = v[begin:end]
             expected = np.array([mean(column, column >= 0), mean(column, column < 0)])
@@ -74,12 +74,12 @@ def test_the_means_of_onebit_are_added_in_the_order_of_the_rule(level, grid, sig
 def test_the_means_of_adaptive_are_added_in_the_lanes_of_the_column(level, grid):
     for seed in SEEDS:
         v = sums(seed, grid)
-        n, *geometry = grid
-        index = np.arange(n, dtype=np.uint32)
+        n = grid[0]
+        index, counts = np.arange(n, dtype=np.uint32), np.array([n])
         columns = units(*grid)
         wire = np.zeros(12 * len(columns) + 4 + 2 * n, np.uint8)
         with using(level):
-            assert _kernels.adaptive_encode(index, v, None, wire, n, *geometry) == wire.size
+            assert _kernels.adaptive_encode(index, v, counts, None, wire, table(*grid)) == wire.size
         for number, (begin, end) in enumerate(columns):
             column = v[begin:end]
             expected = np.array([mean(column, column > 0), mean(column, column < 0)])
@@ -90,14 +90,15 @@ def test_the_means_of_adaptive_are_added_in_the_lanes_of_the_column(level, grid)
 @every_grid
 def test_a_norm_is_added_in_the_order_of_the_rule(level, grid):
     n, start, run, _ = grid
+    regions = table(n, start, run)
     levels, stream = _kernels.Levels.uniform(4, True), _kernels.Stream(1, 2, 3, 4)
     for seed, feedback in itertools.product(SEEDS, (False, True)):
         v = squares(seed, (n, start, run, 1))
-        wire, at = np.zeros(_kernels.levels_nbytes(start, n, run, 4), np.uint8), 0
+        wire, at = np.zeros(_kernels.levels_nbytes(regions, 4), np.uint8), 0
         with using(level):
             e = np.zeros(n, f32) if feedback else None
-            assert _kernels.levels_encode(v, e, None, wire, levels, True, start, run, stream) == 0
-            assert _kernels.measure(v, e, True)[1] == sum_rule(v.astype(np.float64) ** 2)
+            assert _kernels.levels_encode(v, e, None, wire, levels, True, regions, stream) == 0
+            assert _kernels.measure(v, e, True, regions)[1] == sum_rule(v.astype(np.float64) ** 2)
         for begin, end in units(n, start, run, 1):
             assert same_bits(wire[at : at + 4].view(f32)[0], norm(v[begin:end])), (seed, begin)
             at += 4 + (end - begin + 1) // 2

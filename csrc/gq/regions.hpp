@@ -1,0 +1,42 @@
+// A table of regions of flattened vectors. Their elements lie end to end in memory, and so do their messages.
+#pragma once
+#include "gq/kernels.hpp"
+
+namespace gq {
+
+// `size` elements from grid.start on, of the tensor number `segment` of a call.
+struct Region {
+  std::size_t size;
+  Grid grid;
+  std::uint64_t segment;
+};
+
+struct Regions {
+  const Region* first;
+  std::size_t count;
+
+  const Region* begin() const { return first; }
+  const Region* end() const { return first + count; }
+};
+
+// Calls work(region, place) for each region, `place` being where its elements begin; returns the OR of the results.
+template <class Work>
+int by_regions(const Regions& regions, Work work) {
+  int result = 0;
+  std::size_t place = 0;
+  for (const Region& region : regions) {
+    result |= work(region, place);
+    place += region.size;
+  }
+  return result;
+}
+
+// What cost(region) is of all regions.
+template <class Cost>
+std::size_t sum_over(const Regions& regions, Cost cost) {
+  std::size_t sum = 0;
+  for (const Region& region : regions) sum += cost(region);
+  return sum;
+}
+
+}  // namespace gq

@@ -1,0 +1,112 @@
+"""What the C++ headers in csrc/gq offer to the Cython doors."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "gq/kernels.hpp" namespace "gq" nogil:
+    cdef struct Grid:
+        uint64_t start, run, parts
+    cdef struct Kernels:
+        const char* name
+    const Kernels& kernels()
+    bint use_level(const char* name)
+    const char* best_level()
+
+cdef extern from "gq/regions.hpp" namespace "gq" nogil:
+    cdef struct CRegion "gq::Region":
+        size_t size
+        Grid grid
+        uint64_t segment
+    cdef struct CRegions "gq::Regions":
+        const CRegion* first
+        size_t count
+
+cdef extern from "gq/door.hpp" namespace "gq" nogil:
+    int c_threads "gq::threads" ()
+    void c_set_threads "gq::set_threads" (int n)
+    unsigned int kUsualControl
+    unsigned int c_float_control "gq::float_control" ()
+    void c_set_float_control "gq::set_float_control" (unsigned int word)
+
+cdef extern from "gq/doors.hpp" namespace "gq" nogil:
+    int c_widen "gq::widen" (const uint8_t* source, float* y, size_t n, int format)
+    int c_narrow "gq::narrow" (const float* x, uint8_t* target, size_t n, int format)
+    int c_add_finite "gq::add_finite" (const float* x, const float* e, uint8_t* y, size_t n)
+    int c_scale "gq::scale" (float* y, float factor, size_t n)
+    void c_add "gq::add" (const uint8_t* wire, float* y, size_t n)
+    int c_all_finite "gq::all_finite" (const float* x, size_t n)
+
+    size_t c_collect "gq::collect" (
+        const float* x, const float* e, float* r, size_t n, uint32_t floor_bits, uint32_t* index, float* value,
+        size_t capacity, bint streaming)
+    void c_histogram "gq::histogram" (const float* x, const float* e, size_t n, int64_t* counts)
+    uint32_t c_kth "gq::kth" (const float* value, size_t n, size_t k, int sign, size_t* above)
+    size_t c_keep "gq::keep" (
+        uint32_t* index, float* value, size_t n, uint32_t positive_bits, uint32_t negative_bits, int64_t* ties,
+        bint joint)
+    void c_count_signs "gq::count_signs" (const float* v, size_t n, size_t* positives, size_t* negatives)
+
+cdef extern from "gq/plain_doors.hpp" namespace "gq" nogil:
+    int c_plain_encode "gq::plain_encode" (
+        const float* x, const float* e, float* r, uint8_t* wire, size_t n, int format)
+    int c_plain_decode "gq::plain_decode" (
+        const uint8_t* wire, float* y, size_t n, int format, float scale, bint add, bint streaming)
+
+cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
+    cdef struct CStream "gq::Stream":
+        uint32_t key0, key1, hop, encoder, step
+    void c_philox "gq::philox" (uint32_t* word, uint32_t key0, uint32_t key1)
+    void c_random16 "gq::random16" (const CStream& stream, uint64_t first, size_t count, uint16_t* out)
+    bint c_pack "gq::pack" (const uint8_t* code, size_t n, int bits, uint8_t* wire)
+    void c_unpack "gq::unpack" (const uint8_t* wire, size_t n, int bits, uint8_t* code)
+
+    cdef struct CLevels "gq::Levels":
+        int bits, count
+        float value[256]
+    bint uniform_levels(int bits, bint zero_level, CLevels& levels)
+    bint table_levels(int bits, const float* value, size_t count, CLevels& levels)
+    size_t c_levels_nbytes "gq::levels_nbytes" (const CRegions& regions, int bits)
+    int c_levels_encode "gq::levels_encode" (
+        const float* x, const float* e, float* r, uint8_t* wire, const CLevels& levels, bint l2,
+        const CRegions& regions, const CStream* streams)
+    int c_levels_decode "gq::levels_decode" (
+        const uint8_t* wire, float* y, const CLevels& levels, const CRegions& regions, float scale)
+    int c_levels_decode_add "gq::levels_decode_add" (
+        const uint8_t* wire, float* y, const CLevels& levels, const CRegions& regions)
+
+cdef extern from "gq/onebit_doors.hpp" namespace "gq" nogil:
+    size_t c_onebit_nbytes "gq::onebit_nbytes" (const CRegions& regions)
+    int c_onebit_encode "gq::onebit_encode" (
+        const float* x, const float* e, float* r, uint8_t* wire, const CRegions& regions)
+    int c_onebit_decode "gq::onebit_decode" (const uint8_t* wire, float* y, const CRegions& regions, float scale)
+    int c_onebit_decode_add "gq::onebit_decode_add" (const uint8_t* wire, float* y, const CRegions& regions)
+
+cdef extern from "gq/adaptive_doors.hpp" namespace "gq" nogil:
+    void c_split "gq::split" (uint32_t* index, size_t count, const CRegions& regions, int64_t* counts)
+    size_t c_select_bound "gq::select_bound" (const CRegions& regions, size_t pi)
+    int64_t c_select_columns "gq::select_columns" (
+        const float* x, const float* e, float* r, const CRegions& regions, size_t pi, bint separate,
+        uint32_t* index, float* value, int64_t* counts)
+    size_t c_adaptive_nbytes "gq::adaptive_nbytes" (const CRegions& regions, size_t count)
+    int64_t c_adaptive_encode "gq::adaptive_encode" (
+        const uint32_t* index, const float* value, const int64_t* counts, float* r, uint8_t* wire,
+        const CRegions& regions)
+    int64_t c_adaptive_decode "gq::adaptive_decode" (
+        const uint8_t* wire, size_t nbytes, float* y, const CRegions& regions, float scale, bint streaming)
+    int64_t c_adaptive_decode_add "gq::adaptive_decode_add" (
+        const uint8_t* wire, size_t nbytes, float* y, const CRegions& regions)
+
+cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
+    void c_measure "gq::measure" (
+        const float* x, const float* e, const CRegions& regions, bint squares, uint32_t* largest, double* totals)
+    size_t c_integers_bound "gq::integers_bound" (const CRegions& regions, uint32_t terms)
+    int c_integers_lift "gq::integers_lift" (
+        const float* x, const float* e, float* r, float* m, const float* units, bint ternary,
+        const CRegions& regions, const CStream* streams, uint64_t* clipped)
+    int64_t c_integers_encode_own "gq::integers_encode_own" (
+        const float* x, const float* e, float* r, uint8_t* wire, const float* units, bint ternary,
+        const CRegions& regions, const CStream* streams, uint64_t* clipped)
+    int64_t c_integers_encode "gq::integers_encode" (
+        const float* m, uint8_t* wire, const float* units, uint32_t terms, const CRegions& regions)
+    int64_t c_integers_decode "gq::integers_decode" (
+        const uint8_t* wire, size_t nbytes, float* y, const float* units, bint whole, float scale, bint add,
+        uint32_t terms, const CRegions& regions)
