@@ -28,6 +28,35 @@ std::int64_t select(const float* x, const float* e, float* r, std::size_t n, con
   return bad ? -1 : static_cast<std::int64_t>(slices.join(index, value));
 }
 
+// A grid of one unit, the region.
+Grid one_column(const Region& region) { return {0, region.size ? region.size : 1, 1}; }
+
+// The arrays of a selection, and how it is made.
+struct Selecting {
+  const float *x, *e;
+  float* r;
+  std::size_t pi;
+  bool separate;
+  std::uint32_t* index;
+  float* value;
+  std::int64_t* counts;
+};
+
+// The largest of each unit of grid_of(region), of one region after the other.
+template <class GridOf>
+std::int64_t select_each(const Selecting& to, const Regions& regions, GridOf grid_of) {
+  std::size_t total = 0;
+  std::int64_t* counts = to.counts;
+  const int bad = by_regions(regions, [&](const Region& region, std::size_t place) {
+    const std::int64_t count = select(to.x + place, shifted(to.e, place), shifted(to.r, place), region.size,
+                                      grid_of(region), to.pi, to.separate, to.index + total, to.value + total);
+    *counts = count < 0 ? 0 : count;
+    total += static_cast<std::size_t>(*counts++);
+    return static_cast<int>(count < 0);
+  });
+  return bad ? -1 : static_cast<std::int64_t>(total);
+}
+
 // decode(columns, piece) is called for the whole columns of each thread.
 template <class Decode>
 std::int64_t decode_region(const std::uint8_t* wire, std::size_t nbytes, const Region& region, Decode decode) {
@@ -71,17 +100,20 @@ std::size_t select_bound(const Regions& regions, std::size_t pi) {
   return sum_over(regions, [&](const Region& region) { return bound_of(region.grid, region.size, pi); });
 }
 
+std::size_t select_regions_bound(const Regions& regions, std::size_t pi) {
+  return sum_over(regions, [&](const Region& region) { return bound_of(one_column(region), region.size, pi); });
+}
+
 std::int64_t select_columns(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
                             bool separate, std::uint32_t* index, float* value, std::int64_t* counts) {
-  std::size_t total = 0;
-  const int bad = by_regions(regions, [&](const Region& region, std::size_t place) {
-    const std::int64_t count = select(x + place, shifted(e, place), shifted(r, place), region.size, region.grid, pi,
-                                      separate, index + total, value + total);
-    *counts = count < 0 ? 0 : count;
-    total += static_cast<std::size_t>(*counts++);
-    return static_cast<int>(count < 0);
-  });
-  return bad ? -1 : static_cast<std::int64_t>(total);
+  const Selecting selecting = {x, e, r, pi, separate, index, value, counts};
+  return select_each(selecting, regions, [](const Region& region) { return region.grid; });
+}
+
+std::int64_t select_regions(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
+                            bool separate, std::uint32_t* index, float* value, std::int64_t* counts) {
+  const Selecting selecting = {x, e, r, pi, separate, index, value, counts};
+  return select_each(selecting, regions, one_column);
 }
 
 std::size_t adaptive_nbytes(const Regions& regions, std::size_t count) {

@@ -82,8 +82,13 @@ cdef extern from "gq/onebit_doors.hpp" namespace "gq" nogil:
 
 cdef extern from "gq/adaptive_doors.hpp" namespace "gq" nogil:
     void c_split "gq::split" (uint32_t* index, size_t count, const CRegions& regions, int64_t* counts)
+    size_t kTallestRegion
     size_t c_select_bound "gq::select_bound" (const CRegions& regions, size_t pi)
+    size_t c_select_regions_bound "gq::select_regions_bound" (const CRegions& regions, size_t pi)
     int64_t c_select_columns "gq::select_columns" (
+        const float* x, const float* e, float* r, const CRegions& regions, size_t pi, bint separate,
+        uint32_t* index, float* value, int64_t* counts)
+    int64_t c_select_regions "gq::select_regions" (
         const float* x, const float* e, float* r, const CRegions& regions, size_t pi, bint separate,
         uint32_t* index, float* value, int64_t* counts)
     size_t c_adaptive_nbytes "gq::adaptive_nbytes" (const CRegions& regions, size_t count)

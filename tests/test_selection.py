@@ -1,14 +1,19 @@
-"""Exactly the k largest, whatever the blocks, the signs and the ties."""
+"""Exactly the k largest, whatever the blocks, the signs and the ties, by whichever way they are found."""
+
+import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain import floats, same_bits
 from schemes import PARTICULARS
 from simd import threads
 
 from gqallreduce.backends.workspace import Workspace
-from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding import selection
+from gqallreduce.coding.layout import Grid, Region, Span
 from gqallreduce.coding.selection import Parts, drained, select_largest
 
 largest = PARTICULARS["adaptive"].largest
@@ -20,19 +25,38 @@ VALUES = st.lists(
 
 
 def chosen(v, pi, separate, lengths, owed=None, owing=None):
-    """Places kept of a vector that comes in blocks of these lengths; and every Kept."""
+    """Places kept of a vector that comes in blocks of these lengths; and every Kept, alike by either way."""
+    places, kept = found_in_general(v, pi, separate, lengths, owed, owing)
+    left = None if owing is None else owing.copy()
+    one = Span(regions_of(v, lengths) or [Region(0, 0, Grid(16), 0)])
+    (short,) = drained(select_largest(Parts([one], lambda _: (v, owed, owing)), pi, separate, Workspace()))
+    if len(v) <= selection._SHORT:
+        assert owing is None or same_bits(owing, left)
+        assert short.finite == all(each.finite for each in kept)
+        for name in ("index", "value", "counts"):
+            together = [getattr(each, name) for each in kept] or [getattr(short, name)]
+            assert same_bits(getattr(short, name), np.concatenate(together)), name
+    return places, kept
+
+
+def regions_of(v, lengths):
     regions, at = [], 0
     for length in [*lengths, len(v)]:
         size = min(length, len(v) - at)
         if size:
             regions.append(Region(at, size, Grid(16), len(v)))
         at += size
+    return regions
 
+
+def found_in_general(v, pi, separate, lengths, owed, owing):
     def load(region):
         span = slice(region.start, region.start + region.size)
         return tuple(None if each is None else each[span] for each in (v, owed, owing))
 
-    kept = drained(select_largest(Parts(regions, load), pi, separate, Workspace()))
+    regions = regions_of(v, lengths)
+    with mock.patch.object(selection, "_SHORT", -1):
+        kept = drained(select_largest(Parts(regions, load), pi, separate, Workspace()))
     places = [region.start + each.index.astype(int) for region, each in zip(regions, kept, strict=True)]
     return np.concatenate([np.zeros(0, int), *places]), kept
 
@@ -44,6 +68,32 @@ def test_any_small_vector(values, pi, separate, lengths):
     places, kept = chosen(v, pi, separate, lengths)
     np.testing.assert_array_equal(places, largest(v, max(1, len(v) // pi) if len(v) else 0, separate))
     np.testing.assert_array_equal(np.concatenate([np.zeros(0), *(each.value for each in kept)]), v[places])
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "steps", "denormal", "huge", "one sign", "few"])
+def test_a_short_range_of_any_size(separate, kind):
+    for n in (*range(70), 100, 255, 256, 257, 1000, 2000, 32767):
+        v = floats(n, n, "normal" if kind in ("one sign", "few") else kind)
+        if kind == "one sign":
+            v = np.abs(v)
+        if kind == "few":
+            v[np.random.default_rng(n).random(n) < 0.9] = 0
+        for pi in (1, 2, 7, 64, 5000):
+            chosen(v, pi, separate, [n // 3])
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("pi", [1, 2, 64])
+def test_a_value_that_is_not_finite_in_a_short_range(separate, value, pi):
+    for n, feedback in itertools.product((1, 2, 7, 300, 5000), (False, True)):
+        for place in {0, n // 2, n - 1}:
+            v = np.abs(floats(n, n))
+            v[place] = value
+            owed, owing = (np.zeros(n, np.float32), np.full(n, 7, np.float32)) if feedback else (None, None)
+            places, (kept,) = chosen(v, pi, separate, [], owed, owing)
+            assert (kept.finite, len(places), kept.counts.tolist()) == (False, 0, [0])
 
 
 @given(VALUES, st.integers(1, 70), st.booleans())

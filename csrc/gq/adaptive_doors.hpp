@@ -11,12 +11,19 @@ namespace gq {
 // has counts[k].
 void split(std::uint32_t* index, std::size_t count, const Regions& regions, std::int64_t* counts);
 
-// The most values that select_columns selects.
+// The most values that select_columns selects, and select_regions.
 std::size_t select_bound(const Regions& regions, std::size_t pi);
+std::size_t select_regions_bound(const Regions& regions, std::size_t pi);
 
 // The largest of each column, those of region k, counts[k] of them, after those of the regions before it. Returns how
 // many there are, or -1 if a value is not finite.
 std::int64_t select_columns(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
+                            bool separate, std::uint32_t* index, float* value, std::int64_t* counts);
+
+// As select_columns, but the largest of each region, which has at most kTallestRegion elements, wherever its columns
+// are.
+constexpr std::size_t kTallestRegion = 32767;
+std::int64_t select_regions(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
                             bool separate, std::uint32_t* index, float* value, std::int64_t* counts);
 
 // Bytes of the messages of `count` kept values.

@@ -3,7 +3,7 @@
 A small sample guesses a floor that a little more than k values reach. One pass forms v = x + owed and keeps what lies
 above the floor (the survivors); the exact k-th magnitude is then found among those few by radix histograms. If the
 guess was too high, or far too low, a histogram of the whole range gives the floor. The sample decides only the time
-that is taken, never the result.
+that is taken, never the result. A short range in one part is left to one kernel call, which finds the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gqallreduce import _kernels
 
 _SAMPLE = 1 << 14
 _SPARE = 4096
+_SHORT = _kernels.TALLEST_REGION
 
 
 @dataclass
@@ -90,10 +91,7 @@ class Survivors:
         """By part; after that, indices are those in regions."""
         found = []
         for region, (at, count) in zip(self.parts.regions, self.spans, strict=True):
-            table, index = region.table, self.index[at : at + count]
-            counts = np.empty(len(table), np.int64)
-            _kernels.split(index, counts, table)
-            found.append(Kept(index, self.value[at : at + count], counts))
+            found.append(_kept(region, self.index[at : at + count], self.value[at : at + count]))
         return found
 
     def release(self) -> None:
@@ -101,12 +99,20 @@ class Survivors:
             self.workspace.give(buffer)
 
 
+def _kept(region, index, value) -> Kept:
+    """The kept values of a part, whose indices in the part become those in its regions."""
+    table = region.table
+    counts = np.empty(len(table), np.int64)
+    _kernels.split(index, counts, table)
+    return Kept(index, value, counts)
+
+
 class Selection(list):
     """One Kept per part; `release()` gives the memory back."""
 
-    def __init__(self, survivors: Survivors):
-        super().__init__(survivors.kept())
-        self.release = survivors.release
+    def __init__(self, kept: list[Kept], release):
+        super().__init__(kept)
+        self.release = release
         firsts = itertools.accumulate((len(kept.counts) for kept in self), initial=0)
         self._part_from = {first: part for part, first in enumerate(firsts)}
 
@@ -134,6 +140,8 @@ def select_largest(parts, pi: int, separate: bool, workspace):
     holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
     """
     elements = sum(region.size for region in parts.regions)
+    if len(parts) == 1 and elements <= _SHORT:
+        return _select_short(parts, pi, separate)
     k = min(max(1, elements // pi), elements)
     floor = 1 if separate else _sampled_floor(parts, k, elements)
     capacity = elements if separate else min(elements, 2 * k + _SPARE)
@@ -148,7 +156,23 @@ def select_largest(parts, pi: int, separate: bool, workspace):
         return _flawed(survivors)
     choose = _keep_separate if separate else _keep_joint
     choose(survivors, k)
-    return Selection(survivors)
+    return Selection(survivors.kept(), survivors.release)
+
+
+def _select_short(parts, pi: int, separate: bool) -> Selection:
+    """Of one part, in one kernel call."""
+    region, x, owed, owing = parts[0]
+    table = _kernels.Regions([(x.size, 0, 1, 1, 0)])
+    room, counts = min(x.size, max(1, x.size // pi)), np.empty(1, np.int64)
+    index, value = np.empty(room, np.uint32), np.empty(room, np.float32)
+    count = _kernels.select_regions(x, owed, owing, index, value, counts, table, pi, separate)
+    kept = _kept(region, index[: max(count, 0)], value[: max(count, 0)])
+    kept.finite = count >= 0
+    return Selection([kept], _nothing)
+
+
+def _nothing() -> None:
+    """Where no memory is to be given back."""
 
 
 def _sampled_floor(parts, k: int, elements: int) -> int:
@@ -182,7 +206,7 @@ def _exact_floor(parts, k: int):
 
 
 def _flawed(survivors: Survivors) -> Selection:
-    found = Selection(survivors)
+    found = Selection(survivors.kept(), survivors.release)
     for kept in found:
         kept.finite = bool(_kernels.all_finite(kept.value))
         kept.index, kept.value, kept.counts = kept.index[:0], kept.value[:0], np.zeros_like(kept.counts)

@@ -16,10 +16,22 @@ cdef int require_columns(Regions regions) except -1:
     return 0
 
 
-def adaptive_select_bound(Regions regions not None, size_t pi):
-    """The most values that adaptive_select_columns selects: the sum of max(1, height // pi) over the columns."""
+cdef int require_proportion(size_t pi) except -1:
     if pi == 0:
         raise ValueError("pi: got 0, expected at least 1")
+    return 0
+
+
+cdef int require_selected(const uint32_t[::1] index_out, const float[::1] value_out, size_t bound) except -1:
+    require("elements of value_out", value_out.shape[0], index_out.shape[0])
+    if <size_t> index_out.shape[0] < bound:
+        raise ValueError(f"room in index_out: got {index_out.shape[0]}, expected at least {bound}")
+    return 0
+
+
+def adaptive_select_bound(Regions regions not None, size_t pi):
+    """The most values that adaptive_select_columns selects: the sum of max(1, height // pi) over the columns."""
+    require_proportion(pi)
     return c_select_bound(regions.table, pi)
 
 
@@ -32,11 +44,8 @@ def adaptive_select_columns(const float[::1] x not None, const float[::1] e, flo
     """
     require_columns(regions)
     require_values(x, e, r, regions)
-    require("elements of value_out", value_out.shape[0], index_out.shape[0])
+    require_selected(index_out, value_out, adaptive_select_bound(regions, pi))
     cdef int64_t* counts_at = counts_of(counts_out, regions)
-    cdef size_t bound = adaptive_select_bound(regions, pi)
-    if <size_t> index_out.shape[0] < bound:
-        raise ValueError(f"room in index_out: got {index_out.shape[0]}, expected at least {bound}")
     cdef const float* x_at = in_of(x)
     cdef const float* e_at = in_of(e)
     cdef float* r_at = out_of(r)
@@ -45,6 +54,30 @@ def adaptive_select_columns(const float[::1] x not None, const float[::1] e, flo
     cdef int64_t count
     with nogil:
         count = c_select_columns(x_at, e_at, r_at, regions.table, pi, separate, index_at, value_at, counts_at)
+    return count
+
+
+TALLEST_REGION = kTallestRegion
+
+
+def select_regions(const float[::1] x not None, const float[::1] e, float[::1] r, uint32_t[::1] index_out not None,
+                   float[::1] value_out not None, int64_t[::1] counts_out not None, Regions regions not None,
+                   size_t pi, bint separate):
+    """As adaptive_select_columns, but of each region, which has at most TALLEST_REGION elements."""
+    require_proportion(pi)
+    if regions.largest > kTallestRegion:
+        raise ValueError(f"elements of a region: got {regions.largest}, expected at most {kTallestRegion}")
+    require_values(x, e, r, regions)
+    require_selected(index_out, value_out, c_select_regions_bound(regions.table, pi))
+    cdef int64_t* counts_at = counts_of(counts_out, regions)
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    cdef float* r_at = out_of(r)
+    cdef uint32_t* index_at = indices(index_out)
+    cdef float* value_at = out_of(value_out)
+    cdef int64_t count
+    with nogil:
+        count = c_select_regions(x_at, e_at, r_at, regions.table, pi, separate, index_at, value_at, counts_at)
     return count
 
 

@@ -68,6 +68,19 @@ def mean(values, mask):
     return np.float32(sum_rule(np.where(mask, values, np.float32(0)).astype(np.float64)) / count if count else 0.0)
 
 
+def largest(v, k, separate):
+    """The places of the k largest nonzero values of a column, or of a region, by sorting."""
+    places = np.flatnonzero(v != 0)
+    order = places[np.argsort(-np.abs(v[places]), kind="stable")]
+    if not separate or places.size <= k:
+        return np.sort(order[:k])
+    positive, negative = order[v[order] > 0], order[v[order] < 0]
+    up, down = k * positive.size // places.size, k * negative.size // places.size
+    chosen = [*positive[:up], *negative[:down]]
+    rest = [place for place in order if place not in set(chosen)]
+    return np.sort([*chosen, *rest[: k - up - down]]).astype(np.int64)
+
+
 def floats(seed, n, kind="normal"):
     """n float32s; `kind` says how awkward they are. The array starts at an odd float of its buffer."""
     rng = np.random.default_rng(seed)

@@ -6,23 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import KINDS, LEVELS, every_level, floats, mean, regions, same_bits, table, units, using
+from plain import KINDS, LEVELS, every_level, floats, largest, mean, regions, same_bits, table, units, using
 
 from gqallreduce import _kernels
 from gqallreduce.errors import WireError
-
-
-def largest(v, k, separate):
-    """The places of the k largest nonzero values of a column, by sorting."""
-    places = np.flatnonzero(v != 0)
-    order = places[np.argsort(-np.abs(v[places]), kind="stable")]
-    if not separate or places.size <= k:
-        return np.sort(order[:k])
-    positive, negative = order[v[order] > 0], order[v[order] < 0]
-    up, down = k * positive.size // places.size, k * negative.size // places.size
-    chosen = [*positive[:up], *negative[:down]]
-    rest = [place for place in order if place not in set(chosen)]
-    return np.sort([*chosen, *rest[: k - up - down]]).astype(np.int64)
 
 
 def expected_columns(v, grid, pi, separate):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from plain import LEVELS, every_level, floats, same_bits, using
+from plain import LEVELS, every_level, floats, largest, same_bits, using
 
 from gqallreduce import WireError, _kernels
 from gqallreduce._kernels import Regions, Stream
@@ -371,6 +371,47 @@ def test_a_stream_of_several_segments_is_one_of_each():
     for key, step in ((KEYS, STEPS[:4]), (KEYS.astype(np.int64), 5), (KEYS, STEPS.astype(np.uint64)), (KEYS[None], 5)):
         with pytest.raises(ValueError, match="got"):
             Stream(key, 3, 9, step)
+
+
+@every_level
+@every_seed
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_largest_of_each_region_wherever_its_columns_are(level, seed, separate):
+    rows = [(min(row[0], 1000), *row[1:]) for row in rows_of(seed)]
+    regions, (x, e) = Regions(rows), (floats(seed + at, Regions(rows).size, "steps") for at in range(2))
+    index, value, counts = np.empty(x.size, np.uint32), np.empty(x.size, f32), np.empty(len(rows), np.int64)
+    r = np.empty_like(x)
+    with using(level):
+        count = _kernels.select_regions(x, e, r, index, value, counts, regions, 7, separate)
+    assert same_bits(r, x + e)
+    assert count == counts.sum()
+    expected = [largest(r[place], max(1, one.size // 7), separate) for _, place, one, _ in places(rows)]
+    assert counts.tolist() == [len(each) for each in expected]
+    assert index[:count].tolist() == [place for each in expected for place in each]
+    expected = [r[place][kept] for (_, place, _, _), kept in zip(places(rows), expected, strict=True)]
+    assert same_bits(value[:count], np.concatenate([np.zeros(0, f32), *expected]))
+
+
+def test_regions_that_are_not_short_and_wrong_rooms_are_refused():
+    most = _kernels.TALLEST_REGION
+    x, index, counts = np.ones(most + 1, f32), np.full(most + 1, 7, np.uint32), np.full(1, 7, np.int64)
+    value = x.copy()
+    row = (0, most + 1, 1, 0)
+    with pytest.raises(ValueError, match="got 32768, expected at most 32767"):
+        _kernels.select_regions(x, None, None, index, value, counts, Regions([(most + 1, *row)]), 1, False)
+    fitting = Regions([(most, *row)])
+    for given in (
+        (x, None, None, index, value, counts, fitting, 1, False),
+        (x[1:], None, x, index, value, counts, fitting, 1, False),
+        (x[1:], None, None, index[:9], value[:9], counts, fitting, 1, False),
+        (x[1:], None, None, index, value[1:], counts, fitting, 1, False),
+        (x[1:], None, None, index, value, counts[1:], fitting, 1, False),
+        (x[1:], None, None, index, value, counts, fitting, 0, False),
+    ):
+        with pytest.raises(ValueError, match="got"):
+            _kernels.select_regions(*given)
+    assert (index == 7).all()
+    assert (counts == 7).all()
 
 
 @pytest.mark.parametrize("seed", range(20))

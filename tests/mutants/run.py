@@ -34,7 +34,8 @@ PLACE = Path("tests/mutants")
 COMPILER = Path(__file__).with_name("compiler.py")
 OBJECTS = ROOT / "build" / "mutate"
 BUILT = ("gqallreduce/_kernels.cpp", "gqallreduce/_kernels*.so")
-SOURCES = ("csrc/*", "*.pyx", "setup.py")
+CYTHON = (".pyx", ".pxd", ".pxi")
+SOURCES = ("csrc/*", *("*" + suffix for suffix in CYTHON), "setup.py")
 SECONDS = 600  # the outer guard of one command: a test that hangs without a guard of its own is an error of the list
 NOTICED, UNSEEN, HARMLESS, ERROR = "noticed", "NOT NOTICED", "harmless", "ERROR"
 FIELDS = ("Fault", "Tests", "Harmless")
@@ -136,7 +137,7 @@ def plant(fault: Fault, folder: Path) -> None:
     if done.returncode:
         raise ListError(f"the patch does not apply: {_last_line(done.stdout)}")
     if fault.needs_build:
-        for name in BUILT if any(name.endswith(".pyx") for name in fault.files) else BUILT[1:]:
+        for name in BUILT if any(name.endswith(CYTHON) for name in fault.files) else BUILT[1:]:
             for path in folder.glob(name):
                 path.unlink()
         done = run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], folder, "the build")
