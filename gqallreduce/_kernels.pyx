@@ -8,6 +8,7 @@ wire their messages.
 """
 
 include "kernels/common.pxi"
+include "kernels/groups.pxi"
 include "kernels/casts.pxi"
 include "kernels/plain.pxi"
 include "kernels/streams.pxi"

@@ -21,7 +21,7 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.checkpoint import load, save
 from gqallreduce.runtime.flush import flush
-from gqallreduce.runtime.memory import Memory, State
+from gqallreduce.runtime.memory import Memory, State, norm_of
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.runtime.steps import step
@@ -92,7 +92,7 @@ class Allreduce:
 
     # --- the call ---
 
-    def __call__(self, buf, *, key: str | None = None, out=None):
+    def __call__(self, buf, *, key: str | list[str] | None = None, out=None):
         """Sum (or average) `buf` over all ranks, in place or into `out`; returns the object it wrote.
 
         buf
@@ -104,14 +104,18 @@ class Allreduce:
             names the buffer from step to step; needed with /ef. One key, one shape, dtype and order.
         out
             of the same shape, dtype, order and device, not partly overlapping; then `buf` is not written.
+        For a *group*, `buf` is a list of buffers, `key` a list of as many strings, all different, and `out` None or a
+        list: one call with one set of messages, that succeeds or fails as one. The buffers differ in shape, dtype and
+        order as they like; they lie all on the host, or all on one device, and share no memory. On one schedule each
+        key's result and residual are, bit for bit, those of a call of its own; it may be called alone and in groups.
         Raises TypeError, ValueError for an unfit argument; NonFiniteError for NaN, Inf or overflow, on every rank;
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        call = self.begin(f"the call of key {key!r}", reduce, self, buf, key, out)
+        call = self.begin(called(key), reduce, self, buf, key, out)
         return self.result(call) if call.done else self.complete(call, waited=True)
 
-    def start(self, buf, *, key: str | None = None, out=None) -> Request:
+    def start(self, buf, *, key: str | list[str] | None = None, out=None) -> Request:
         """Begin the same call and return: what it has sent travels while the caller computes.
 
         `request.wait()` returns the object that was written, `request.test()` says whether it is done. Until then the
@@ -119,7 +123,7 @@ class Allreduce:
         and waited for in any. They advance inside any call of this package on this communicator, `test` and `wait`
         included; no thread works behind the caller. A key or buffer that is under way is a ValueError.
         """
-        call = self.begin(f"the call of key {key!r}", reduce, self, buf, key, out)
+        call = self.begin(called(key), reduce, self, buf, key, out)
         if call.invalid is not None:
             self.complete(call)
         return Request(self, call)
@@ -202,9 +206,9 @@ class Allreduce:
             raise_from(named(error, call.name), error)
         raise_from(give_up(call.link, error, call, self.timeout), error)
 
-    def account(self, spent: Spent, nbytes: int, state: State) -> None:
+    def account(self, spent: Spent, nbytes: int, states) -> None:
         spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
-        self.stats.record(spent, state.norm)
+        self.stats.record(spent, norm_of([state.norm for state in states]))
 
     # --- the end of an object ---
 
@@ -318,3 +322,10 @@ class Allreduce:
         memory.commit(states)
         self.seed, self.memory, self.begun = seed, memory, 0
         self.plans.clear()
+
+
+def called(key) -> str:
+    """A call in words."""
+    if isinstance(key, (list, tuple)):
+        return f"the call of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
+    return f"the call of key {key!r}"

@@ -30,7 +30,7 @@ def chosen(v, pi, separate, lengths, owed=None, owing=None):
     left = None if owing is None else owing.copy()
     one = Span(regions_of(v, lengths) or [Region(0, 0, Grid(16), 0)])
     (short,) = drained(select_largest(Parts([one], lambda _: (v, owed, owing)), pi, separate, Workspace()))
-    if len(v) <= selection._SHORT:
+    if len(v) <= selection.SHORT:
         assert owing is None or same_bits(owing, left)
         assert short.finite == all(each.finite for each in kept)
         for name in ("index", "value", "counts"):
@@ -55,7 +55,7 @@ def found_in_general(v, pi, separate, lengths, owed, owing):
         return tuple(None if each is None else each[span] for each in (v, owed, owing))
 
     regions = regions_of(v, lengths)
-    with mock.patch.object(selection, "_SHORT", -1):
+    with mock.patch.object(selection, "SHORT", -1):
         kept = drained(select_largest(Parts(regions, load), pi, separate, Workspace()))
     places = [region.start + each.index.astype(int) for region, each in zip(regions, kept, strict=True)]
     return np.concatenate([np.zeros(0, int), *places]), kept

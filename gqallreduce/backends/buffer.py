@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.backends import dlpack
 from gqallreduce.backends.cuda.arrays import located
 from gqallreduce.backends.cuda.runtime import runtime
 from gqallreduce.backends.overlap import runs, share_a_byte
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.dtypes import FLOATS, FORMATS, name_of, require_float
+from gqallreduce.coding.layout import Form
 from gqallreduce.coding.order import c_index, in_memory, to_array
 
 _NAMES = {np.dtype(name): name for name in FLOATS if name != "bfloat16"}  # `dtype.name` is slow
@@ -84,8 +86,8 @@ class _Interface:
 class Buffer:
     """An array as a vector.
 
-    shape, order, dtype
-        what ranks must agree on; order as in order.py: "C", "F", or the axes.
+    shape, order, dtype; form
+        what ranks must agree on, order as in order.py: "C", "F", or the axes; the three of them.
     located
         None, or where in GPU memory it is (cuda/arrays.py).
     array
@@ -97,7 +99,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "_memory", "arithmetic", "array", "dtype", "flat", "located", "order", "owner", "readonly", "shape", "size",
+        "_memory", "arithmetic", "array", "dtype", "flat", "form", "located", "order", "owner", "readonly", "shape",
+        "size",
     )  # fmt: skip
 
     def __init__(self, value):
@@ -145,6 +148,7 @@ class Buffer:
                 self._memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
             else:
                 self._memory = _view(self.located._replace(shape=form, strides=strides, owner=(self.located.owner,)))
+        self.form = Form(self.shape, self.order, self.dtype)
         plain = self._memory.ndim == 1 and self.dtype in ("float32", "float64")
         self.flat = self._memory if plain else None
 
@@ -154,9 +158,11 @@ class Buffer:
         return "in host memory" if self.located is None else f"on CUDA device {self.located.device}"
 
     @property
-    def form(self) -> tuple:
-        """(shape, order, dtype): what one key has from call to call."""
-        return self.shape, self.order, self.dtype
+    def bounds(self) -> tuple[int, int]:
+        """(first address, the one after the last) of the memory that it lies in."""
+        if self.located is not None:
+            return self.located.pointer, self.located.pointer + self.located.extent
+        return _kernels.bounds(self._memory)
 
     @property
     def nbytes(self) -> int:

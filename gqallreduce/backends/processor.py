@@ -7,7 +7,9 @@ arithmetic
 workspace
     buffers of its memory.
 extents(regions)
-    the regions, one by one, or as one Span.
+    consecutive regions of a tensor as Spans: of one each, or one of all.
+batches
+    are the regions of several small tensors worked on as one Span?
 make_frame, ship, mark; make_room, head, wire; join, give_frame
     frames and rooms for messages: memory that MPI reads and writes, and what of it the arithmetic reads and writes.
 settle
@@ -29,6 +31,7 @@ from gqallreduce.backends.cuda.device import Device
 from gqallreduce.backends.cuda.runtime import runtime
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import arithmetic, frame
+from gqallreduce.coding.layout import Span
 from gqallreduce.coding.message import Frame
 
 _NOTHING = contextlib.nullcontext()
@@ -60,7 +63,7 @@ class Processors:
 class Host:
     """Arrays are NumPy's, and messages lie where the arithmetic reads and writes them."""
 
-    arithmetic = arithmetic
+    arithmetic, batches = arithmetic, True
 
     def __init__(self):
         self.workspace = Workspace()
@@ -72,7 +75,7 @@ class Host:
     # --- values ---
 
     def extents(self, regions: list) -> list:
-        return regions
+        return [Span([region]) for region in regions]
 
     def zeros(self, size: int) -> np.ndarray:
         return np.zeros(size, np.float32)

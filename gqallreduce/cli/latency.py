@@ -1,10 +1,11 @@
-"""What a call takes, by size: one alone, and one of ten under way at once, beside MPI_Allreduce.
+"""What a call takes, by size: one alone, one of ten under way at once, and a group of tensors, beside MPI_Allreduce.
 
 All are measured in turn, round after round, so that they meet the same noise. A time is that of rank 0 from a barrier
-on; with ten under way, a tenth of it. A file of the results can be compared with one of another commit that ran in turn
-with it.
+on; with ten under way, a tenth of it. The tensors of a group have the size together. A file of the results can be
+compared with one of another commit that ran in turn with it.
 """
 
+import itertools
 import sys
 from time import perf_counter
 
@@ -20,6 +21,7 @@ from gqallreduce.cli.world import on_world
 
 SCHEMES = ("direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
 UNDER_WAY = 10
+GROUP = 40
 WARM_UPS = 3
 LEAST, MOST = 4, 4 << 20
 
@@ -102,6 +104,22 @@ class _UnderWay:
         return (perf_counter() - began) / UNDER_WAY
 
 
+class _Group:
+    """One call of a scheme on forty tensors, or on as many as there are elements."""
+
+    def __init__(self, name, allreduce, nbytes):
+        self.scheme, self.how, self._allreduce = name, f"group of {GROUP}", allreduce
+        count = min(GROUP, nbytes // 4)
+        cuts = [number * (nbytes // 4) // count for number in range(count + 1)]
+        self._buffers = [np.zeros(end - begin, np.float32) for begin, end in itertools.pairwise(cuts)]
+        self._keys = [f"tensor {number}" for number in range(count)]
+
+    def __call__(self):
+        began = perf_counter()
+        self._allreduce(self._buffers, key=self._keys)
+        return perf_counter() - began
+
+
 def _size(comm, nbytes, arguments):
     """The rows of one size."""
     contenders = [_Alone(DEFAULT, Dense(DEFAULT, comm), nbytes)]
@@ -109,6 +127,7 @@ def _size(comm, nbytes, arguments):
         allreduce = gq.Allreduce(text, comm=comm)
         contenders.append(_Alone(text, lambda buffer, allreduce=allreduce: allreduce(buffer, key="alone"), nbytes))
         contenders.append(_UnderWay(text, allreduce, nbytes))
+        contenders.append(_Group(text, allreduce, nbytes))
     taken, began = [[] for _ in contenders], perf_counter()
     for number in range(-WARM_UPS, arguments.repetitions):
         for contender, seconds in zip(contenders, taken, strict=True):

@@ -88,10 +88,10 @@ def _errors(axes, rows, style):
 
 
 def draw_latencies(machine, rows, name):
-    """Draws the time of a call against its size, alone and with others under way, into name.png and name.svg."""
-    drawing, axes = figure(2)
-    style = styles(rows)
+    """Draws the time of a call against its size, a panel for each way of calling, into name.png and name.svg."""
     ways = list(dict.fromkeys(row["how"] for row in rows if not row["dense"]))
+    drawing, axes = figure(len(ways))
+    style = styles(rows)
     for panel, how in zip(axes, ways, strict=True):
         for scheme, look in style.items():
             shown = [row for row in rows if row["scheme"] == scheme and (row["dense"] or row["how"] == how)]

@@ -64,6 +64,9 @@ class Adaptive(Codec):
     def select(self, parts, workspace):
         return self.arithmetic.select_largest(parts, self.pi, self.signs == "separate", workspace)
 
+    def select_each(self, x, owed, owing, span):
+        return self.arithmetic.select_regions(x, owed, owing, span.table, self.pi, self.signs == "separate")
+
     def encode(self, x, owed, owing, wire, region: Region, stream=None, selected=None) -> int:
         if selected is None:
             separate = self.signs == "separate"

@@ -77,5 +77,5 @@ class TernGrad(IntegerCodec):
         scale = scale_of(self.arithmetic.measure(parts, bool(self.clip)), self.clip)
         return scale if scale < math.inf else 0.0
 
-    def agreed(self, largest: float) -> TernGrad:
+    def agreed(self, largest: float | np.ndarray) -> TernGrad:
         return self.knowing(unit=largest)

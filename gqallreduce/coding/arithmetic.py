@@ -14,12 +14,12 @@ import math
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.coding.selection import Kept, select_largest
+from gqallreduce.coding.selection import Kept, select_largest, select_regions
 from gqallreduce.errors import WireError
 
 NOT_FINITE = -1
 
-__all__ = ("select_largest",)
+__all__ = ("select_largest", "select_regions")
 
 
 # --- buffers ---
@@ -201,6 +201,15 @@ def integers_encode_own(x, e, r, wire, unit, ternary: bool, region, stream) -> i
 def integers_lift(x, e, r, m, unit, ternary: bool, region, stream) -> bool:
     table = region.table
     return bool(_kernels.integers_lift(x, e, r, m, _units(unit, table), ternary, table, stream))
+
+
+def integers_lower(m, unit, region) -> bool:
+    """m *= unit."""
+    if isinstance(unit, float):
+        return scale(m, unit)
+    with np.errstate(over="ignore", invalid="ignore"):
+        m *= np.repeat(unit, region.table.sizes)
+    return not_finite(m)
 
 
 def integers_encode(m, wire, unit, terms: int, region) -> int:

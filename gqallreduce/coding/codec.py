@@ -121,7 +121,7 @@ class Codec(ABC):
         """
         raise AssertionError(f"{self.name} lifts nothing")
 
-    def lower(self, y) -> bool:
+    def lower(self, y, region: Region) -> bool:
         """For codecs with `lifts`: a finished sum to values, in place; True if one is not finite."""
         raise AssertionError(f"{self.name} lifts nothing")
 
@@ -129,8 +129,9 @@ class Codec(ABC):
         """For codecs with `agrees`: this rank's number, from (region, x, owed, owing) of its whole vector."""
         raise AssertionError(f"{self.name} agrees on nothing")
 
-    def agreed(self, largest: float) -> Codec:
-        """For codecs with `agrees`: the codec of a call in which `largest` is the largest number measured."""
+    def agreed(self, largest: float | np.ndarray) -> Codec:
+        """For codecs with `agrees`: that of a call in which `largest` is the largest number measured, or one of each
+        tensor of a group."""
         raise AssertionError(f"{self.name} agrees on nothing")
 
     def select(self, parts, workspace):
@@ -140,6 +141,10 @@ class Codec(ABC):
         parts
             sequence of (region, x, owed, owing), each loaded when it is asked for.
         """
+        raise AssertionError(f"{self.name} selects nothing")
+
+    def select_each(self, x, owed, owing, span):
+        """For codecs with `selects`: the same of each region of a Span by itself, in one go; they are small."""
         raise AssertionError(f"{self.name} selects nothing")
 
     @classmethod

@@ -74,8 +74,8 @@ class IntegerCodec(Codec):
         unit = by_region(self.unit, region)
         return self.arithmetic.integers_lift(x, owed, owing, y, unit, self.ternary, region, stream)
 
-    def lower(self, y) -> bool:
-        return self.arithmetic.scale(y, self.unit)
+    def lower(self, y, region: Region) -> bool:
+        return self.arithmetic.integers_lower(y, by_region(self.unit, region), region)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ run the same schedule side by side. A piece is encoded *block* by block, so that
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,18 @@ COLUMN_FLAT = 4096
 BLOCK = 1 << 18
 LANE_BYTES = 128 << 10
 LANES_MOST = 8
+
+
+class Form(NamedTuple):
+    """What ranks agree on of a buffer; its order as in order.py."""
+
+    shape: tuple[int, ...]
+    order: str
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -48,10 +61,10 @@ class Grid:
 
 
 class Region(NamedTuple):
-    """`size` elements of a flattened vector of `total` elements, from element `start` on.
+    """`size` elements of a flattened tensor of `total` elements, from element `start` on.
 
     segment
-        number of the vector in a call on several.
+        the number of the tensor in its call.
     """
 
     start: int
@@ -91,24 +104,27 @@ class Region(NamedTuple):
 
 
 class Span:
-    """Consecutive regions of a vector, at least one, worked on in one go: to a device a large launch is as dear as a
-    small one. In the wire each region keeps its own message, one after the other.
+    """Regions, at least one, worked on in one go: consecutive ones of one tensor, or one each of several small tensors.
+
+    In the wire each region keeps its own message, one after the other.
 
     units
         of all regions; one that is cut between regions counts in each.
     tables
         what a device keeps of the span, by name.
+    piece, at
+        the Piece or Batch that it is part of, and where in it.
     """
 
-    __slots__ = ("_table", "grid", "regions", "size", "start", "tables", "total", "units")
+    __slots__ = ("_table", "at", "grid", "piece", "regions", "segment", "size", "start", "tables", "total", "units")
 
     def __init__(self, regions: list[Region]):
-        first, last = regions[0], regions[-1]
+        first = regions[0]
         self.regions, self.tables = regions, {}
-        self.start, self.size = first.start, last.start + last.size - first.start
-        self.grid, self.total = first.grid, first.total
+        self.start, self.size = first.start, sum(region.size for region in regions)
+        self.grid, self.total, self.segment = first.grid, first.total, first.segment
         self.units = sum(region.units for region in regions)
-        self._table = None
+        self.piece, self.at, self._table = None, 0, None
 
     @property
     def table(self) -> Regions:
@@ -161,32 +177,91 @@ def blocks(start: int, stop: int, grid: Grid) -> list[tuple[int, int]]:
 
 
 class Piece:
-    """One chunk of one lane: elements [start, stop) of the vector, in regions (blocks).
+    """Elements [start, stop) of one tensor, in regions (blocks).
 
-    extents
-        what is encoded at once: region after region, or all as one Span.
+    tensor
+        its number in the call.
+    number
+        this piece's among those of its Chunk.
+    first
+        the number of its first region in the tensor.
     """
 
-    __slots__ = ("bound", "extents", "first", "regions", "start", "stop")
+    __slots__ = ("bound", "extents", "first", "number", "regions", "start", "stop", "tensor")
 
-    def __init__(self, start: int, stop: int, grid: Grid, total: int):
-        self.start, self.stop = start, stop
-        self.regions = [Region(begin, end - begin, grid, total) for begin, end in blocks(start, stop, grid)]
-        self.extents = self.regions
-        self.bound = self.first = 0  # most bytes of its message; number of its first region in the vector
+    def __init__(self, start: int, stop: int, grid: Grid, total: int, tensor: int = 0):
+        self.start, self.stop, self.tensor = start, stop, tensor
+        self.regions = [Region(begin, end - begin, grid, total, tensor) for begin, end in blocks(start, stop, grid)]
+        self.bound = self.first = self.number = 0
+        self.extents: list[Span] = []
 
     @property
     def size(self) -> int:
         return self.stop - self.start
 
+    @property
+    def parts(self) -> list[Piece]:
+        return [self]
+
     def share(self, index: int, of: int) -> tuple[int, int]:
         """[begin, end) of the index-th of `of` nearly equal slices."""
         return self.start + index * self.size // of, self.start + (index + 1) * self.size // of
 
-    def part(self, value, region: Region):
-        """The elements of a region in an array of the piece's."""
-        begin = region.start - self.start
-        return value[begin : begin + region.size]
+
+class Batch:
+    """Pieces of several small tensors, end to end: one kernel call works on all of them.
+
+    parts
+        the Pieces.
+    """
+
+    __slots__ = ("bound", "extents", "number", "parts", "regions", "size")
+
+    tensor = -1  # what stands for all tensors, last in their list
+
+    def __init__(self, parts: list[Piece]):
+        self.parts, self.number = parts, 0
+        self.regions = [region for piece in parts for region in piece.regions]
+        self.size, self.bound = sum(piece.size for piece in parts), sum(piece.bound for piece in parts)
+        self.extents: list[Span] = []
+
+
+class Chunk:
+    """What a lane holds of one of the schedule's chunks: a piece of each of its tensors, in one message.
+
+    bound
+        the most bytes of the message.
+    extents
+        what is encoded at once, of all pieces.
+    """
+
+    __slots__ = ("bound", "extents", "pieces", "regions")
+
+    def __init__(self, pieces: list[Piece | Batch]):
+        self.pieces, self.extents = pieces, []
+        for number, piece in enumerate(pieces):
+            piece.number = number
+        self.regions = [region for piece in pieces for region in piece.regions]
+        self.bound = sum(piece.bound for piece in pieces)
+
+    def work_on(self, extents_of) -> None:
+        """Cut the pieces into extents: `extents_of(regions)` gives those of consecutive regions of one tensor."""
+        for piece in self.pieces:
+            at = 0
+            for part in piece.parts:
+                part.extents = extents_of(part.regions)
+                for extent in part.extents:
+                    extent.piece, extent.at = piece, at
+                    at += extent.size
+            if isinstance(piece, Batch):
+                piece.extents = [Span(piece.regions)]
+                piece.extents[0].piece = piece
+            self.extents += piece.extents
+
+    @staticmethod
+    def part(values: list, extent: Span):
+        """The elements of an extent in the arrays of the pieces."""
+        return values[extent.piece.number][extent.at : extent.at + extent.size]
 
 
 def of(array, region: Region):
@@ -202,13 +277,32 @@ def lane_count(size: int, chunks: int, grid: Grid, nbytes_bound) -> int:
     return max(1, min(wanted, LANES_MOST, fitting))
 
 
-def pieces(size: int, chunks: int, grid: Grid, nbytes_bound) -> list[list[Piece]]:
-    """pieces[lane][chunk] of a vector; `nbytes_bound(regions)` is the codec's."""
+def pieces(size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0) -> list[list[Piece]]:
+    """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's."""
     lanes = lane_count(size, chunks, grid, nbytes_bound)
     bounds = cut(size, lanes * chunks, grid)
-    flat = [Piece(start, stop, grid, size) for start, stop in itertools.pairwise(bounds)]
+    flat = [Piece(start, stop, grid, size, tensor) for start, stop in itertools.pairwise(bounds)]
     first = 0
     for piece in flat:
         piece.bound, piece.first = nbytes_bound(piece.regions), first
         first += len(piece.regions)
     return [flat[lane * chunks : (lane + 1) * chunks] for lane in range(lanes)]
+
+
+def lanes_of(tensors: list[list[list[Piece]]], batched) -> list[list[Chunk]]:
+    """chunks[lane][chunk] of a call, from the pieces of its tensors.
+
+    A single tensor's lanes are the call's. Lanes of several tensors are put together, in order, until a message has
+    128 KiB, or an eighth of all bytes. `batched(pieces)` joins consecutive small pieces of one chunk to Batches.
+    """
+    if len(tensors) == 1:
+        return [[Chunk([piece]) for piece in lane] for lane in tensors[0]]
+    every = [lane for tensor in tensors for lane in tensor]
+    weights = [sum(piece.bound for piece in lane) / len(lane) for lane in every]
+    room = max(LANE_BYTES, sum(weights) / LANES_MOST)
+    groups: dict[int, list] = {}
+    done = 0.0
+    for lane, weight in zip(every, weights, strict=True):
+        groups.setdefault(min(int((done + weight / 2) / room), LANES_MOST - 1), []).append(lane)
+        done += weight
+    return [[Chunk(batched(list(found))) for found in zip(*lanes, strict=True)] for lanes in groups.values()]

@@ -18,7 +18,7 @@ from gqallreduce import _kernels
 
 _SAMPLE = 1 << 14
 _SPARE = 4096
-_SHORT = _kernels.TALLEST_REGION
+SHORT = _kernels.TALLEST_REGION
 
 
 @dataclass
@@ -31,12 +31,38 @@ class Kept:
         float32.
     counts
         int64, how many are of each region.
+    flawed
+        if nothing is kept since a value is not finite, and that is known by region: bool, has a region such a value?
     """
 
     index: np.ndarray
     value: np.ndarray
     counts: np.ndarray
     finite: bool = True
+    flawed: np.ndarray | None = None
+
+    def split(self, table) -> Kept:
+        """With indices into all elements, as those of each region of another table of the same elements."""
+        index, counts = self.index.copy(), np.empty(len(table), np.int64)
+        _kernels.split(index, counts, table)
+        return Kept(index, self.value, counts, self.finite)
+
+    def look_for_flaws(self, x, residual, table) -> None:
+        """If a value of x + residual is not finite, find out in which regions of a table."""
+        if not self.finite:
+            with np.errstate(over="ignore", invalid="ignore"):
+                bad = ~np.isfinite(x if residual is None else x + residual)
+            before = np.concatenate([[0], np.cumsum(bad)])
+            ends = np.cumsum(table.sizes)
+            self.flawed = before[ends] > before[ends - table.sizes]
+
+    def of_rows(self, rows: list[int]) -> Kept:
+        """Of some regions, by ascending number."""
+        chosen = np.zeros(len(self.counts), bool)
+        chosen[rows] = True
+        mine = np.repeat(chosen, self.counts)
+        finite = self.finite if self.flawed is None else not self.flawed[rows].any()
+        return Kept(self.index[mine], self.value[mine], self.counts[rows], finite)
 
 
 class Parts:
@@ -140,7 +166,7 @@ def select_largest(parts, pi: int, separate: bool, workspace):
     holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
     """
     elements = sum(region.size for region in parts.regions)
-    if len(parts) == 1 and elements <= _SHORT:
+    if len(parts) == 1 and elements <= SHORT:
         return _select_short(parts, pi, separate)
     k = min(max(1, elements // pi), elements)
     floor = 1 if separate else _sampled_floor(parts, k, elements)
@@ -162,13 +188,20 @@ def select_largest(parts, pi: int, separate: bool, workspace):
 def _select_short(parts, pi: int, separate: bool) -> Selection:
     """Of one part, in one kernel call."""
     region, x, owed, owing = parts[0]
-    table = _kernels.Regions([(x.size, 0, 1, 1, 0)])
-    room, counts = min(x.size, max(1, x.size // pi)), np.empty(1, np.int64)
-    index, value = np.empty(room, np.uint32), np.empty(room, np.float32)
-    count = _kernels.select_regions(x, owed, owing, index, value, counts, table, pi, separate)
-    kept = _kept(region, index[: max(count, 0)], value[: max(count, 0)])
-    kept.finite = count >= 0
+    found = select_regions(x, owed, owing, _kernels.Regions([(x.size, 0, 1, 1, 0)]), pi, separate)
+    kept = _kept(region, found.index, found.value)
+    kept.finite = found.finite
     return Selection([kept], _nothing)
+
+
+def select_regions(x, owed, owing, table, pi: int, separate: bool) -> Kept:
+    """Of each region of a table by itself, in one kernel call; regions have at most SHORT elements."""
+    room = sum(min(size, max(1, size // pi)) for size in table.sizes.tolist())
+    index, value, counts = np.empty(room, np.uint32), np.empty(room, np.float32), np.empty(len(table), np.int64)
+    count = _kernels.select_regions(x, owed, owing, index, value, counts, table, pi, separate)
+    if count < 0:
+        return Kept(index[:0], value[:0], np.zeros_like(counts), finite=False)
+    return Kept(index[:count], value[:count], counts)
 
 
 def _nothing() -> None:

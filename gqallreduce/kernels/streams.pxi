@@ -22,16 +22,33 @@ cdef class Stream:
         require_unsigned("hop", hop, 16)
         require_unsigned("encoder", encoder, 32)
         if isinstance(key, np.ndarray) or isinstance(step, np.ndarray):
-            for each_key, each_step in pairs_of(key, step):
-                self.append(each_key, hop, encoder, each_step)
+            keys, steps = by_segment(key, step)
+            self.append_all(keys, steps, hop, encoder)
         else:
+            require_unsigned("key", key, 64)
+            require_unsigned("step", step, 32)
             self.append(key, hop, encoder, step)
 
-    cdef int append(self, key, uint32_t hop, uint32_t encoder, step) except -1:
-        require_unsigned("key", key, 64)
-        require_unsigned("step", step, 32)
+    cdef int append_all(self, const uint64_t[::1] keys, const uint32_t[::1] steps, uint32_t hop,
+                        uint32_t encoder) except -1:
+        cdef size_t segment
+        require("steps", steps.shape[0], keys.shape[0])
+        self.data.reserve(keys.shape[0])
+        for segment in range(<size_t> keys.shape[0]):
+            self.append(keys[segment], hop, encoder, steps[segment])
+        return 0
+
+    cdef int append(self, uint64_t key, uint32_t hop, uint32_t encoder, uint32_t step) except -1:
         self.data.push_back(CStream(key & 0xffffffff, key >> 32, hop, encoder, step))
         return 0
+
+    def alone(self, size_t segment):
+        """The stream of one segment."""
+        if segment >= self.data.size():
+            raise ValueError(f"segment: got {segment}, expected one below {self.data.size()}")
+        cdef Stream found = Stream.__new__(Stream, 0, 0, 0, 0)
+        found.data[0] = self.data[segment]
+        return found
 
     def __len__(self):
         return self.data.size()
@@ -49,16 +66,18 @@ cdef int require_unsigned(str name, value, bits) except -1:
     return 0
 
 
-def pairs_of(key, step):
-    """(key, step) of each segment; one that is no array holds for all."""
-    for name, given, dtype in (("key", key, np.uint64), ("step", step, np.uint32)):
-        if isinstance(given, np.ndarray) and (given.dtype != dtype or given.ndim != 1):
+def by_segment(key, step):
+    """Both as vectors; one that is no array holds for all segments."""
+    count = len(key) if isinstance(key, np.ndarray) else len(step)
+    found = []
+    for name, given, dtype, bits in (("key", key, np.uint64, 64), ("step", step, np.uint32, 32)):
+        if not isinstance(given, np.ndarray):
+            require_unsigned(name, given, bits)
+            given = np.full(count, given, dtype)
+        if given.dtype != dtype or given.ndim != 1:
             raise ValueError(f"{name}: got {given.dtype} of shape {given.shape}, expected a vector of {dtype.__name__}")
-    keys, steps = [given.tolist() if isinstance(given, np.ndarray) else None for given in (key, step)]
-    keys = [key] * len(steps) if keys is None else keys
-    steps = [step] * len(keys) if steps is None else steps
-    require("steps", len(steps), len(keys))
-    return zip(keys, steps)
+        found.append(np.ascontiguousarray(given))
+    return found
 
 
 cdef int require_streams(Stream stream, Regions regions) except -1:

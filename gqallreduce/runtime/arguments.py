@@ -3,10 +3,117 @@
 from __future__ import annotations
 
 import operator
+from typing import NamedTuple
 
 import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding.layout import Form
+
+
+class Given(NamedTuple):
+    """What a call was given.
+
+    name
+        the key, or the tuple of a group's keys.
+    sources, targets
+        Buffers, one of each key; the same in an in-place call.
+    """
+
+    name: str | tuple[str, ...] | None
+    sources: list[Buffer]
+    targets: list[Buffer]
+
+    @property
+    def keys(self) -> tuple:
+        return self.name if isinstance(self.name, tuple) else (self.name,)
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return tuple(source.form for source in self.sources)
+
+    def on_host(self, processor) -> Given:
+        """Copies in host memory of buffers on a device; `copy_back` takes over the results."""
+        sources = [source.copied_to_host(processor) for source in self.sources]
+        pairs = zip(sources, self.sources, self.targets, strict=True)
+        targets = [here if target is source else target.copied_to_host(processor) for here, source, target in pairs]
+        return Given(self.name, sources, targets)
+
+    def copy_back(self, processor, results: Given) -> None:
+        with processor.active(self.sources[0].located, self.name):
+            for target, result in zip(self.targets, results.targets, strict=True):
+                target.copy_from_host(processor, result)
+            processor.finish()
+
+    def overlap(self, other: Given) -> str:
+        """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
+        for source, target in zip(self.sources, self.targets, strict=True):
+            for there, written in zip(other.sources, other.targets, strict=True):
+                if source.overlaps(written):
+                    return "buf"
+                if target.overlaps(written) or target.overlaps(there):
+                    return "out" if target is not source else "buf"
+        return ""
+
+
+def given(buf, out, key, allreduce) -> Given:
+    """The arguments of a call: a buffer and its key, or a list of buffers and a list of as many keys."""
+    scheme, processors, memory = allreduce.scheme, allreduce.processors, allreduce.memory
+    if not isinstance(buf, (list, tuple)):
+        key = plain_key(key, scheme)
+        known = memory.get(key)
+        source, target = buffers(buf, out, key, processors, known and known.form)
+        return Given(key, [source], [target])
+    keys = _group_keys(buf, out, key, scheme)
+    sources, targets = [], []
+    for number, each in enumerate(keys):
+        known = memory.get(each)
+        into = None if out is None else out[number]
+        found = buffers(buf[number], into, each, processors, known and known.form)
+        if sources and found[0].device != sources[0].device:
+            raise ValueError(
+                f"buffers of a group lie in one memory: that of key {each!r} is {found[0].device}, that of key "
+                f"{keys[0]!r} {sources[0].device}"
+            )
+        sources.append(found[0])
+        targets.append(found[1])
+    _require_apart(keys, sources, targets)
+    return Given(keys, sources, targets)
+
+
+def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
+    if not isinstance(key, (list, tuple)):
+        raise TypeError(
+            f"buf is a {type(buf).__name__}, so a group of buffers; key is a {type(key).__name__}, expected a list of "
+            "as many strings"
+        )
+    if not buf or len(key) != len(buf):
+        raise ValueError(f"got {len(buf)} buffers and {len(key)} keys, expected as many keys as buffers, at least one")
+    if out is not None and (not isinstance(out, (list, tuple)) or len(out) != len(buf)):
+        raise ValueError(f"out: expected a list of {len(buf)} buffers, as buf")
+    for each in key:
+        if not isinstance(each, str):
+            raise TypeError(f"a key of the group is a {type(each).__name__}, expected a string")
+    keys = tuple(plain_key(each, scheme) for each in key)
+    if len(set(keys)) < len(keys):
+        twice = next(each for number, each in enumerate(keys) if each in keys[:number])
+        raise ValueError(f"key {twice!r} is in the group twice, expected keys that differ")
+    return keys
+
+
+def _require_apart(keys, sources: list[Buffer], targets: list[Buffer]) -> None:
+    """ValueError if what is written of one key overlaps the buffers of another."""
+    every = [(*buffer.bounds, number, buffer) for number, buffer in enumerate(targets)]
+    every += [(*buffer.bounds, n, buffer) for n, buffer in enumerate(sources) if buffer is not targets[n]]
+    every.sort(key=lambda each: each[:3])
+    reached: list = []
+    for begin, stop, number, buffer in every:
+        reached = [each for each in reached if each[1] > begin]
+        for _, _, other, there in reached:
+            written = buffer is targets[number] or there is targets[other]
+            if other != number and written and buffer.overlaps(there):
+                raise ValueError(f"the buffers of keys {keys[other]!r} and {keys[number]!r} of the group overlap")
+        reached.append((begin, stop, number, buffer))
 
 
 def plain_key(key, scheme) -> str | None:
@@ -38,7 +145,7 @@ def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buf
     source.arithmetic = processors.of(source).arithmetic
     form = source.form
     if known not in (None, form):
-        raise ValueError(f"key {key!r}: got shape, order, dtype {form}, expected {known} as before")
+        raise ValueError(f"key {key!r}: got shape, order, dtype {tuple(form)}, expected {tuple(known)} as before")
     if out is None:
         source.require_writable("buf")
         return source, source
@@ -48,7 +155,7 @@ def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buf
     target.arithmetic = source.arithmetic
     target.require_writable("out")
     if target.form != form:
-        raise ValueError(f"out has {target.form}, expected {form} as buf")
+        raise ValueError(f"out has {tuple(target.form)}, expected {tuple(form)} as buf")
     if target.overlaps_partly(source):
         raise ValueError("out overlaps buf partly; expected the same memory or other memory")
     return source, target

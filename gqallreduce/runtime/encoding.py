@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import NOT_FINITE
-from gqallreduce.coding.layout import Piece, of
+from gqallreduce.coding.layout import Chunk
 from gqallreduce.coding.message import Receipt
 from gqallreduce.scheduling.instructions import Encode
 
@@ -22,31 +22,32 @@ class Encoding:
         the message, of kind *not finite* if a value of the chunk is; is it complete?
     """
 
-    def __init__(self, operation: Operation, instruction: Encode, lane: int, piece: Piece):
-        self.operation, self._instruction, self._piece = operation, instruction, piece
+    def __init__(self, operation: Operation, instruction: Encode, lane: int, chunk: Chunk):
+        self.operation, self._instruction, self._chunk = operation, instruction, chunk
         self._place = lane, instruction.chunk
-        self.made, self.sealed = operation.processor.make_frame(piece.bound), False
+        self.made, self.sealed = operation.processor.make_frame(chunk.bound), False
         own = instruction.own and operation.codec.lifts
         self._stream = operation.own_stream if own else operation.stream(instruction.hop, instruction.author)
         self._header = frame.Header(
             frame.DATA, operation.step, operation.signature, 0, instruction.author, instruction.hop, lane
         )
         self._selecting = self._selected = None
+        self._selections: list = []  # to be released
         self._extent = self._offset = 0
 
     def advance(self) -> Receipt | None:
         """One kernel call more; a Receipt if a device knows how it went, for which `seal` waits."""
-        operation, piece = self.operation, self._piece
+        operation, extents = self.operation, self._chunk.extents
         if self._extent == 0 and self._place in operation.flaws:
             self.seal(False)
             return None
         if operation.codec.selects and self._selected is None:
             self._select()
             return None
-        if piece.extents:
+        if extents:
             self._encode_extent()
             self._extent += 1
-            if self._extent < len(piece.extents):
+            if self._extent < len(extents):
                 return None
         receipt = None
         if self._place not in operation.flaws:
@@ -57,45 +58,49 @@ class Encoding:
 
     def seal(self, flawed: bool) -> None:
         """The message is made; it says so if a value is not finite."""
-        operation, made, piece = self.operation, self.made, self._piece
+        operation, made, chunk = self.operation, self.made, self._chunk
         if flawed:
-            operation.find_flaws(self._place, piece)
+            operation.find_flaws(self._place, chunk)
         if self._place in operation.flaws:
-            rank, index = operation.flaws[self._place]
-            operation.processor.mark(made, self._header._replace(kind=frame.NOT_FINITE, word=index, rank=rank))
+            rank, number = operation.flaws[self._place]
+            operation.processor.mark(made, self._header._replace(kind=frame.NOT_FINITE, word=number, rank=rank))
         else:
-            operation.spent.selected += operation.codec.entries(made.nbytes - frame.SIZE, piece.regions)
+            operation.spent.selected += operation.codec.entries(made.nbytes - frame.SIZE, chunk.regions)
         if self._stream is not operation.own_stream:
             operation.spent.saturated += self._stream.clipped
-        if self._selected is not None and not self._instruction.own:
-            self._selected.release()
+        for selection in self._selections:
+            selection.release()
         self.sealed = True
 
     def _select(self) -> None:
         """One step of choosing what is encoded."""
-        operation, piece = self.operation, self._piece
+        operation, chunk = self.operation, self._chunk
         if self._instruction.own:
-            self._selected = operation.own_selection(piece)
+            self._selected = operation.own_selection(chunk)
             return
         if self._selecting is None:
-            owing = operation.owing if self._instruction.alone else None
-            self._selecting = operation.selecting(piece, operation.running[self._place], owing)
-        self._selected = operation.step_of(self._selecting)
+            self._selecting = operation.select(chunk, operation.running[self._place], self._instruction.alone)
+        found = operation.step_of(self._selecting)
+        if found is not None:
+            self._selected, self._selections = found
 
     def _encode_extent(self) -> None:
         """One that is not finite does not end it: the first flaw in C order may lie in a later one."""
-        operation, piece, own = self.operation, self._piece, self._instruction.own
-        region, began = piece.extents[self._extent], perf_counter()
-        codec = operation.codec if own else operation.codec.sums
+        operation, own = self.operation, self._instruction.own
+        extent, began = self._chunk.extents[self._extent], perf_counter()
+        values, codec = operation.values_of(extent), operation.codec_of(extent)
         if own:
-            x, owed = operation.own(region)
+            x, residual = values.own(extent)
         else:
-            x, owed = piece.part(operation.running[self._place], region), None
-        owing = of(operation.owing, region) if self._instruction.alone else None
+            x, residual, codec = Chunk.part(operation.running[self._place], extent), None, codec.sums
+        lossy = self._instruction.alone and (own or not operation.codec.lifts)  # sums of lifted values lose nothing
+        errors = values.errors(extent, known=operation.codec.selects) if lossy else None
         kept = None if self._selected is None else self._selected[self._extent]
-        nbytes = codec.encode(x, owed, owing, self.made.payload[self._offset :], region, self._stream, kept)
+        wire = self.made.payload[self._offset :]
+        nbytes = codec.encode(x, residual, errors, wire, extent, self._stream, kept)
         if nbytes == NOT_FINITE:
-            operation.find_flaw(self._place, region, x, owed, own=own)
+            operation.find_flaw(self._place, extent, x, residual, own=own)
         else:  # a device, which has one extent, may be the only one to know it
             self._offset = self._offset + nbytes if self._offset else nbytes
+        values.keep(extent, errors)
         operation.spent.encode += perf_counter() - began

@@ -9,6 +9,7 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.arguments import plain_key
+from gqallreduce.runtime.operation import Tensor
 from gqallreduce.runtime.reduction import carry_out, join_invalid
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree
@@ -36,7 +37,7 @@ def flush(call, allreduce, key: str | None):
     call.states = {each: memory.zeroed(each) for each in keys}
     memory.commit(call.states)
     for each in keys:
-        allreduce.account(spent[each], call.result[each].nbytes, call.states[each])
+        allreduce.account(spent[each], call.result[each].nbytes, [call.states[each]])
 
 
 def _sum(call, allreduce, key: str, signature: int):
@@ -48,7 +49,8 @@ def _sum(call, allreduce, key: str, signature: int):
     agreed = allreduce.plans.exact(total.size, signature)
     spent = Spent(agreed.what, agreed.why)
     buffer, plan = Buffer.of_vector(total, processor), allreduce.plans.plan(agreed, processor)
-    flaw = yield from carry_out(call, plan, (buffer, buffer, None, None), key, agreed, state.step, spent)
+    tensor = Tensor(buffer, buffer, None, None, state.step, *agreed.streams)
+    flaw = yield from carry_out(call, plan, [tensor], key, agreed, spent)
     if flaw is not None:
         raise NonFiniteError(None, key, flaw[1])
     spent.wait, spent.total = call.wait - waited, perf_counter() - began

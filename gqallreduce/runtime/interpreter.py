@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import Piece, of
+from gqallreduce.coding.layout import Chunk, of
 from gqallreduce.coding.message import ForeignFrame, Frame, Incoming, Outgoing, Receipt
 from gqallreduce.errors import WireError
 from gqallreduce.runtime.encoding import Encoding
@@ -43,7 +43,7 @@ class Lane:
         self.at = self.extent = self._offset = 0
         self._chosen: set[int] = set()
         self._encoding: Encoding | None = None
-        self._head = self._payload = self._lost = self._opening = None
+        self._head = self._payload = self._before = self._opening = None
         self._receipt, self._then = None, None  # of a device, and what is done with what it found
 
     def can_advance(self) -> bool:
@@ -122,10 +122,10 @@ class Lane:
     def _next(self) -> None:
         self.at, self.extent = self.at + 1, 0
 
-    def _end_of_extent(self, piece: Piece) -> bool:
-        """Was that the last extent of the piece?"""
+    def _end_of_extent(self, chunk: Chunk) -> bool:
+        """Was that the last extent of the chunk?"""
         self.extent += 1
-        return self.extent >= len(piece.extents)
+        return self.extent >= len(chunk.extents)
 
     # --- messages ---
 
@@ -217,8 +217,8 @@ class Lane:
 
     def _encode(self, instruction, messages) -> None:
         if self._encoding is None:
-            piece = self.pieces[instruction.chunk]
-            self._encoding = Encoding(self.operation, instruction, self.number, piece)
+            chunk = self.pieces[instruction.chunk]
+            self._encoding = Encoding(self.operation, instruction, self.number, chunk)
         receipt = self._encoding.advance()
         if receipt is not None:
             self._when(receipt, self._encoding.seal)
@@ -228,22 +228,21 @@ class Lane:
 
     def _form(self, instruction, messages) -> None:
         """Begin a running value, with this rank's own."""
-        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
-        running = operation.room(place, piece)
-        if piece.extents:
-            region, began = piece.extents[self.extent], perf_counter()
-            x, owed = operation.own(region)
-            y = piece.part(running, region)
-            flawed = operation.form(x, owed, y, region)
+        operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        running = operation.room(place, chunk)
+        if chunk.extents:
+            extent, began = chunk.extents[self.extent], perf_counter()
+            y = chunk.part(running, extent)
+            flawed, residual = operation.form(extent, y)
             self.spent.encode += perf_counter() - began
-            self._found(flawed, lambda: operation.find_flaw(place, region, y, owed, own=True, formed=True))
-            if not self._end_of_extent(piece):
+            self._found(flawed, lambda: operation.find_flaw(place, extent, y, residual, own=True, formed=True))
+            if not self._end_of_extent(chunk):
                 return
         self._next()
 
     def _decode(self, instruction, messages) -> None:
         """Decode a wire into a running value or the result, or add it; note if it says that a value is not finite."""
-        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
         if self._payload is None:
             header = self.slots[instruction.part.slot].header_of(instruction.part.number)
             if header.kind == frame.NOT_FINITE:
@@ -253,10 +252,10 @@ class Lane:
                 return
             self._open_payload(instruction.part)
         if instruction.result:
-            operation.drop(place)
-            ended = self._decode_result(place, piece)
+            operation.drop(place, chunk)
+            ended = self._decode_result(place, chunk)
         else:
-            ended = self._decode_extent(piece, operation.room(place, piece), instruction.adds)
+            ended = self._decode_extent(chunk, operation.room(place, chunk), instruction.adds)
         if ended:
             self._close_payload(instruction.part)
 
@@ -280,71 +279,87 @@ class Lane:
             self.processor.give_wire(payload)
         self._next()
 
-    def _decode_extent(self, piece: Piece, value, adds: bool) -> bool:
-        """Decode an extent into a value, or add it; was it the last?"""
-        if not piece.extents:
+    def _decode_extent(self, chunk: Chunk, running: list, adds: bool) -> bool:
+        """Decode an extent into running values, or add it; was it the last?"""
+        if not chunk.extents:
             return True
-        region, began, sums = piece.extents[self.extent], perf_counter(), self.operation.codec.sums
+        extent, began = chunk.extents[self.extent], perf_counter()
+        sums = self.operation.codec_of(extent).sums
         decode = sums.decode_add if adds else sums.decode
-        self._offset += decode(self._payload[self._offset :], piece.part(value, region), region)
+        self._offset += decode(self._payload[self._offset :], chunk.part(running, extent), extent)
         self.spent.decode += perf_counter() - began
-        return self._end_of_extent(piece)
+        return self._end_of_extent(chunk)
 
-    def _decode_result(self, place, piece: Piece) -> bool:
+    def _decode_result(self, place, chunk: Chunk) -> bool:
         """Decode an extent of a finished chunk into the result, in its dtype and scale; was it the last?"""
-        if not piece.extents:
+        if not chunk.extents:
             return True
-        operation, region, began = self.operation, piece.extents[self.extent], perf_counter()
-        codec, payload = operation.codec, self._payload[self._offset :]
-        if operation.direct:
-            y = of(operation.target.flat, region)
-            self._offset += codec.decode(payload, y, region, self.plan.scale, region.streams)
+        operation, extent, began = self.operation, chunk.extents[self.extent], perf_counter()
+        codec, values, payload = operation.codec_of(extent), operation.values_of(extent), self._payload[self._offset :]
+        if values.direct:
+            y = of(values.target.flat, extent)
+            self._offset += codec.decode(payload, y, extent, self.plan.scale, extent.streams)
         else:
-            y = operation.scratch(1, region.size)
-            self._offset += codec.decode(payload, y, region)
-            flawed = operation.store(place, piece, region, y)
-            self._found(flawed, lambda: operation.find_overflow(place, region, None))
+            y = operation.scratch(1, extent.size, values.working)
+            self._offset += codec.decode(payload, y, extent)
+            flawed = values.store(extent, y, place)
+            self._found(flawed, lambda: operation.find_overflow(place, extent, None))
         self.spent.decode += perf_counter() - began
-        return self._end_of_extent(piece)
+        return self._end_of_extent(chunk)
 
     def _share(self, instruction, messages) -> None:
         """What you send is what you keep, and a slice of the error that the ranks made which encoded the same value."""
-        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
         if place in operation.flaws:
             self._next()
             return
-        running = operation.room(place, piece)
-        begin, stop = piece.share(instruction.index, instruction.of)
-        mine = running[begin - piece.start : stop - piece.start]
-        owes = operation.owing is not None and not operation.codec.lifts
+        running = operation.room(place, chunk)
+        errs = operation.feeds_back and not operation.codec.lifts
         if self._payload is None:
             self._open_payload(instruction.part)
-            if owes:
-                self._lost = operation.lend(stop - begin, self)
-                operation.arithmetic.copy(self._lost, mine)
-        if not self._decode_extent(piece, running, adds=False):
+            if errs:
+                self._before = [self._copied(*found) for found in self._shares(instruction, chunk, running)]
+        if not self._decode_extent(chunk, running, adds=False):
             return
-        if owes:
-            operation.arithmetic.subtract(self._lost, mine, self._lost)
-            operation.arithmetic.accumulate(self._lost, operation.owing[begin:stop])
-            operation.give_back(self)
+        if errs:
+            for values, begin, stop, mine, before in self._before:
+                operation.arithmetic.subtract(before, mine, before)
+                values.add_error(begin, stop, before)
+                operation.give_back((self, values))
+            self._before = None
         self._close_payload(instruction.part)
 
+    def _copied(self, values, begin: int, stop: int, mine) -> tuple:
+        """The same, and a copy of the running value."""
+        before = self.operation.lend(stop - begin, values.working, (self, values))
+        self.operation.arithmetic.copy(before, mine)
+        return values, begin, stop, mine, before
+
+    def _shares(self, instruction, chunk: Chunk, running: list):
+        """(values, begin, stop, running value) of this rank's slice of each piece."""
+        for piece in chunk.pieces:
+            at = 0
+            for part in piece.parts:
+                begin, stop = part.share(instruction.index, instruction.of)
+                mine = running[piece.number][at + begin - part.start : at + stop - part.start]
+                yield self.operation.values[part.tensor], begin, stop, mine
+                at += part.size
+
     def _drop(self, instruction, messages) -> None:
-        self.operation.drop((self.number, instruction.chunk))
+        self.operation.drop((self.number, instruction.chunk), self.pieces[instruction.chunk])
         self.at += 1
 
     def _finish(self, instruction, messages) -> None:
         """A running value that nothing will replace becomes the result."""
-        operation, place, piece = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
-        if piece.extents and (self.extent or place not in operation.flaws):
-            region, began = piece.extents[self.extent], perf_counter()
-            y = piece.part(operation.running[place], region)
-            flawed = operation.finish(place, piece, region, y)
+        operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
+        if chunk.extents and (self.extent or place not in operation.flaws):
+            extent, began = chunk.extents[self.extent], perf_counter()
+            y = chunk.part(operation.running[place], extent)
+            flawed = operation.finish(place, extent, y)
             self.spent.decode += perf_counter() - began
-            seen = y if operation.direct or operation.codec.lifts else None
-            self._found(flawed, lambda: operation.find_overflow(place, region, seen))
-            if not self._end_of_extent(piece):
+            seen = y if operation.values_of(extent).direct or operation.codec.lifts else None
+            self._found(flawed, lambda: operation.find_overflow(place, extent, seen))
+            if not self._end_of_extent(chunk):
                 return
         self._next()
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import deque
 from time import perf_counter
 
-import numpy as np
-
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Host
-from gqallreduce.coding import frame
-from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.memory import Memory
-from gqallreduce.runtime.operation import Operation
+from gqallreduce.runtime.operation import Operation, Tensor, not_finite
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import apart
@@ -46,23 +42,30 @@ class LocalAllreduce:
         self.order = list  # tests shuffle: which rank goes on, and what arrives first
 
     @usual_arithmetic()
-    def __call__(self, arrays, *, key: str | None = None, out=None):
-        """Reduce; NonFiniteError as on every rank under MPI."""
-        sources = [Buffer(array) for array in arrays]
-        targets = sources if out is None else [Buffer(array) for array in out]
+    def __call__(self, arrays, *, key: str | list[str] | None = None, out=None):
+        """Reduce; NonFiniteError as on every rank under MPI. For a group, a list of arrays per rank and of keys."""
+        group = isinstance(key, (list, tuple))
+        keys = list(key) if group else [key]
+        sources = [[Buffer(array) for array in (mine if group else [mine])] for mine in arrays]
+        targets = sources
+        if out is not None:
+            targets = [[Buffer(array) for array in (mine if group else [mine])] for mine in out]
         for rank, processor in enumerate(self.processors):
-            sources[rank].arithmetic = targets[rank].arithmetic = processor.arithmetic
-        step, states, operations = self.steps.get(key, 0), [{}] * self.size, []
+            for buffer in sources[rank] + targets[rank]:
+                buffer.arithmetic = processor.arithmetic
+        states, operations = [{} for _ in range(self.size)], []
         self.spent = [Spent() for _ in range(self.size)]
         for rank in range(self.size):
-            owed = owing = None
-            if self.scheme.feedback:
-                form = sources[rank].shape, sources[rank].order, sources[rank].dtype
-                owed, after = self.memory[rank].next(key, form, sources[rank].size, self.processors[rank])
-                owing, states[rank] = after.residual, {key: after}
-            stream, plan = hash64(self.seed, key, self.group), self.plan(rank, sources[rank])
-            vectors = sources[rank], targets[rank], owed, owing
-            operations.append(Operation(plan, *vectors, key, stream, step, hash64(key), self.spent[rank]))
+            tensors = []
+            for each, source, target in zip(keys, sources[rank], targets[rank], strict=True):
+                residual = new_residual = None
+                if self.scheme.feedback:
+                    residual, after = self.memory[rank].next(each, source.form, source.size, self.processors[rank])
+                    new_residual, states[rank][each] = after.residual, after
+                step, stream = self.steps.get(each, 0), hash64(self.seed, each, self.group)
+                tensors.append(Tensor(source, target, residual, new_residual, step, stream))
+            plan = self.plan(rank, *sources[rank])
+            operations.append(Operation(plan, tensors, key, hash64(key), self.spent[rank]))
         try:
             self._carry_out(operations)
             flaws = {operation.flaw for operation in operations}
@@ -72,19 +75,21 @@ class LocalAllreduce:
         assert len(flaws) == 1, f"ranks disagree on what was not finite: {flaws}"
         flaw = flaws.pop()
         if flaw:
-            raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
+            raise not_finite(flaw, keys, sources[0])
         for memory, after in zip(self.memory, states, strict=True):
             memory.commit(after)
-        self.steps[key] = step + 1
+        for each in keys:
+            self.steps[each] = self.steps.get(each, 0) + 1
         return arrays if out is None else out
 
-    def plan(self, rank: int, source: Buffer) -> Plan:
-        """A rank's Plan for a buffer."""
-        schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, source.size)
-        return Plan(
-            schedule, self.scheme.codec, rank, apart(self.size), source.shape, source.order, source.dtype, self.average,
-            self.processors[rank],
-        )  # fmt: skip
+    def plan(self, rank: int, *sources: Buffer) -> Plan:
+        """A rank's Plan for a buffer, or for those of a group."""
+        forms = tuple(source.form for source in sources)
+        schedule = self.scheme.schedule or fixed_schedule(
+            self.size, self.scheme.codec, sum(form.size for form in forms)
+        )
+        topology, processor = apart(self.size), self.processors[rank]
+        return Plan(schedule, self.scheme.codec, rank, topology, forms, self.average, processor)
 
     def _carry_out(self, operations: list[Operation]) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""
@@ -103,11 +108,11 @@ class LocalAllreduce:
 
 def _stages(operation: Operation):
     """Of a call."""
-    number = operation.measure()
-    if number is not None:
-        asked = Largest(operation.plan.rank, operation.plan.size, MEASURE, np.array([number]))
+    numbers = operation.measure()
+    if numbers is not None:
+        asked = Largest(operation.plan.rank, operation.plan.size, MEASURE, numbers)
         yield asked
-        operation.agreed(float(asked.found[0]))
+        operation.agreed(asked.found)
     yield operation
 
 

@@ -57,6 +57,13 @@ class Norm:
         return self._value
 
 
+def norm_of(norms: list[Norm | None]):
+    """That of several residuals together; None without feedback."""
+    if norms[0] is None or len(norms) == 1:
+        return norms[0]
+    return lambda: math.hypot(*(norm() for norm in norms))
+
+
 class Memory:
     """The States of all keys."""
 

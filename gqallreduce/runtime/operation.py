@@ -7,57 +7,85 @@ from __future__ import annotations
 
 import math
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.frame import NO_RANK
-from gqallreduce.coding.layout import Piece, of
-from gqallreduce.coding.selection import Parts, Selection
+from gqallreduce.coding.layout import Chunk, Piece, Span
+from gqallreduce.coding.selection import Parts
+from gqallreduce.errors import NonFiniteError
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.plan import Plan
+from gqallreduce.runtime.values import Batch, Values
 from gqallreduce.stats import Spent
 
 _OVERFLOWING = np.float32(2.0**103)  # a smaller addend cannot carry a finite float32 to infinity
 
 
+class Tensor(NamedTuple):
+    """One tensor of a call.
+
+    source, target
+        Buffers; the same in an in-place call.
+    residual, new_residual
+        before and after the call; None without feedback.
+    step, stream
+        how many calls of its key have succeeded; what its random streams are made of.
+    """
+
+    source: object
+    target: object
+    residual: object
+    new_residual: object
+    step: int
+    stream: int
+
+
 class Operation:
     """A place is a (lane, chunk).
 
-    source, target
-        Buffers: where the rank's values are, where the result goes; the same memory in an in-place call.
-    owed, owing
-        residual before and after the call (None without feedback).
-    key, stream, step, signature
-        for errors; what random streams are made of; what tells its frames from others'.
+    given
+        the tensors, as the Plan has them.
+    key, signature
+        for errors; what tells its frames from others'.
     spent
         what it cost.
     poll_at
         when (by time.perf_counter) the progress engine wants control back.
+    values
+        of each tensor, and last, if there are batches, of all together.
     running
-        place -> the running value.
+        place -> the running values of its pieces.
     flaws
-        place -> (rank or frame.NO_RANK, C-order index) of the first value that is not finite.
+        place -> (rank or frame.NO_RANK, number of the element) of the first value that is not finite.
     """
 
     first_lane = 0
 
-    def __init__(self, plan: Plan, source, target, owed, owing, key, stream, step: int, signature: int, spent: Spent):
-        self.plan, self.codec, self.processor, self.spent = plan, plan.codec, plan.processor, spent
+    def __init__(self, plan: Plan, given: list[Tensor], key, signature: int, spent: Spent):
+        self.plan, self.processor, self.spent = plan, plan.processor, spent
         self.arithmetic, self.workspace = plan.processor.arithmetic, plan.processor.workspace
-        self.source, self.target, self.owed, self.owing = source, target, owed, owing
-        self.key, self.key64, self.step, self.signature = key, stream, step & frame.LARGEST_STEP, signature
-        self.working = self.codec.working
-        self.direct = target.flat is not None and target.flat.dtype == self.working
+        self.key, self.signature, self._given = key, signature, given
+        self.step = sum(each.step for each in given) & frame.LARGEST_STEP
+        self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
+        self._lent: dict[object, np.ndarray] = {}
+        self._scratch: dict[int, np.ndarray] = {}
+        self.values: list = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
+        self.feeds_back = given[0].new_residual is not None
+        if len(given) == 1:
+            self._keys, self._steps = given[0].stream, self.step
+        else:
+            self._keys = np.array([each.stream for each in given], np.uint64)
+            self._steps = np.array([each.step & frame.LARGEST_STEP for each in given], np.uint32)
         self.own_stream = self.stream(0, plan.rank) if self.codec.lifts else None
         self.poll_at = math.inf
-        self.running: dict[tuple[int, int], np.ndarray] = {}
+        self.running: dict[tuple[int, int], list] = {}
         self.flaws: dict[tuple[int, int], tuple[int, int]] = {}
-        self._lent: dict[object, np.ndarray] = {}
-        self._scratch: list[np.ndarray] = []
-        self._selection: Selection | None = None
-        self._selecting = None
+        if plan.batched:
+            self.values.append(Batch(self, self.values[:]))
 
     # --- what the progress engine asks ---
 
@@ -78,109 +106,124 @@ class Operation:
 
     def active(self):
         """What all work on its arrays is done in."""
-        return self.processor.active(self.source.located, self.key)
+        return self.processor.active(self._given[0].source.located, self.key)
 
     @property
     def flaw(self) -> tuple[int, int] | None:
-        """(rank or frame.NO_RANK, C-order index) of the first value that is not finite, as far as known here."""
+        """(rank or frame.NO_RANK, number of the element) of the first value that is not finite, as far as known."""
         return min(self.flaws.values(), default=None)
 
     def stream(self, hop: int, author: int):
         """The random numbers of an encoding."""
-        return _kernels.Stream(self.key64, hop, author, self.step)
+        return _kernels.Stream(self._keys, hop, author, self._steps)
 
-    def measure(self) -> float | None:
-        """For codecs that agree, this rank's number: the largest of all ranks must be given to `agreed`; else None."""
+    def measure(self) -> np.ndarray | None:
+        """For codecs that agree, this rank's number of each tensor, else None; `agreed` gets all ranks' largest."""
         if not self.codec.agrees:
             return None
-        began = perf_counter()
+        began, tensors = perf_counter(), self.values[: len(self._given)]
         with self.active():
-            number = self.codec.measure(self.own_parts())
+            numbers = np.array([values.codec.measure(values.whole()) for values in tensors])
         self.spent.encode += perf_counter() - began
-        return number
+        return numbers
 
-    def agreed(self, largest: float) -> None:
+    def agreed(self, largest: np.ndarray) -> None:
         """Go on with the largest of all ranks' numbers."""
-        self.codec = self.codec.agreed(largest)
+        for values, number in zip(self.values, largest, strict=False):
+            values.codec = values.codec.agreed(float(number))
+        if self.plan.batched:
+            self.values[-1].agreed = self.codec.agreed(largest.astype(np.float32))
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error."""
         if self.own_stream is not None:
             self.spent.saturated += self.own_stream.clipped
-        if self._selection is not None:
-            self._selection.release()
+        for values in self.values[: len(self._given)]:
+            values.release()
         for buffer in self._lent.values():
             self.workspace.give(buffer)
         self._lent.clear()
         self.running.clear()
         self._scratch.clear()
 
+    def values_of(self, extent: Span):
+        return self.values[extent.piece.tensor]
+
+    def codec_of(self, extent: Span):
+        return self.values[extent.piece.tensor].codec_of(extent)
+
     # --- memory ---
 
-    def lend(self, size: int, name=None) -> np.ndarray:
-        """An array of the working dtype until the end of the call, or until what is lent to that name is given back."""
-        buffer = self.workspace.take(size * self.working.itemsize)
+    def lend(self, size: int, dtype, name=None) -> np.ndarray:
+        """An array until the end of the call, or until what is lent to that name is given back."""
+        buffer = self.workspace.take(size * dtype.itemsize)
         self._lent[object() if name is None else name] = buffer
-        return buffer[: size * self.working.itemsize].view(self.working)
+        return buffer[: size * dtype.itemsize].view(dtype)
 
     def give_back(self, name) -> None:
         self.workspace.give(self._lent.pop(name))
 
-    def scratch(self, which: int, size: int) -> np.ndarray:
-        """One of two arrays for an extent; its content is lost when another extent is worked on."""
-        if not self._scratch:
-            self._scratch = [self.lend(self.plan.widest), self.lend(self.plan.widest)]
-        return self._scratch[which][:size]
+    def scratch(self, which: int, size: int, dtype) -> np.ndarray:
+        """One of four arrays for an extent; its content is lost when another extent is worked on."""
+        found = self._scratch.get(which)
+        if found is None or len(found) < size * dtype.itemsize:
+            most = max(size, self.plan.widest) * dtype.itemsize
+            found = self._scratch[which] = self.lend(most, np.dtype(np.uint8))
+        return found[: size * dtype.itemsize].view(dtype)
 
-    def room(self, place, piece: Piece) -> np.ndarray:
-        """The running value, or room for a new one: the result's own memory where it fits, which costs nothing."""
+    def room(self, place, chunk: Chunk) -> list:
+        """The running values, or room for new ones: the result's own memory where it fits, which costs nothing."""
         found = self.running.get(place)
         if found is None:
-            found = self.target.flat[piece.start : piece.stop] if self.direct else self.lend(piece.size, place)
-            self.running[place] = found
+            found = self.running[place] = [self._room_of(place, piece) for piece in chunk.pieces]
         return found
 
-    def drop(self, place) -> None:
-        """A running value that is not needed any more."""
-        if self.running.pop(place, None) is not None and not self.direct:
-            self.give_back(place)
+    def _room_of(self, place, piece: Piece):
+        values = self.values[piece.tensor]
+        return values.memory(piece) if values.direct else self.lend(piece.size, values.working, (place, piece.number))
 
-    # --- own values ---
+    def drop(self, place, chunk: Chunk) -> None:
+        """Running values that are not needed any more."""
+        if self.running.pop(place, None) is not None:
+            for piece in chunk.pieces:
+                if not self.values[piece.tensor].direct:
+                    self.give_back((place, piece.number))
 
-    def own(self, region) -> tuple[np.ndarray, np.ndarray | None]:
-        """(x, owed): this rank's own values of a region and what it owes there; x may be scratch 0."""
-        flat = self.source.flat
-        if flat is not None and flat.dtype == self.working:
-            return of(flat, region), of(self.owed, region)
-        x = self.scratch(0, region.size)
-        self.source.load(region.start, region.start + region.size, x)
-        return x, of(self.owed, region)
+    # --- what is encoded ---
 
-    def own_parts(self) -> Parts:
-        """The whole vector, for `Codec.select` and `Codec.measure`: in one part, if a device has it as such."""
-        flat, extents = self.source.flat, self.plan.extents
-        if flat is None or flat.dtype != self.working:
-            extents = [extent for lane in self.plan.pieces for piece in lane for extent in piece.extents]
-        return Parts(extents, lambda extent: (*self.own(extent), of(self.owing, extent)))
+    def own_selection(self, chunk: Chunk) -> list | None:
+        """What of a chunk of own values is encoded, one of each extent; None if that takes more steps."""
+        found = []
+        for piece in chunk.pieces:
+            kept = self.values[piece.tensor].selected(piece)
+            if kept is None:
+                return None
+            found += kept
+        return found
 
-    def own_selection(self, piece: Piece) -> list | None:
-        """What of a piece of own values is encoded, chosen within the whole vector; None if that takes more steps.
+    def select(self, chunk: Chunk, running: list, alone: bool):
+        """Steps that choose what of running values is encoded: of each tensor, within its piece.
 
-        A step is one kernel call, made by whichever lane asks.
+        A generator; returns one of each extent, and the Selections to be released. `alone`: the error goes into the new
+        residual, where the values are formed.
         """
-        if self._selection is None:
-            if self._selecting is None:
-                self._selecting = self.codec.select(self.own_parts(), self.workspace)
-            self._selection = self.step_of(self._selecting)
-        return None if self._selection is None else self._selection.of(piece)
+        found, selections = [], []
+        for piece in chunk.pieces:
+            values = self.values[piece.tensor]
+            if isinstance(values, Batch):
+                (extent,) = piece.extents
+                found.append(values.select(extent, Chunk.part(running, extent), alone))
+                continue
 
-    def selecting(self, piece: Piece, running, owing):
-        """Steps that choose what of a running value is encoded, within the piece."""
-        parts = Parts(piece.extents, lambda extent: (piece.part(running, extent), None, of(owing, extent)))
-        return self.codec.select(parts, self.workspace)
+            def load(extent, values=values):
+                return Chunk.part(running, extent), None, values.errors(extent) if alone else None
 
-    def step_of(self, selecting) -> Selection | None:
-        """One more kernel call of a selection; what was selected, once that is known."""
+            selections.append((yield from values.codec.select(Parts(piece.extents, load), self.workspace)))
+            found += selections[-1]
+        return found, selections
+
+    def step_of(self, selecting):
+        """One more kernel call of a selection; what it returns in the end, None before."""
         began = perf_counter()
         try:
             next(selecting)
@@ -190,82 +233,77 @@ class Operation:
             self.spent.encode += perf_counter() - began
         return None
 
-    def form(self, x, owed, y, region) -> bool | None:
-        """y := x + owed, exactly, or lifted: is a value not finite?"""
-        if self.codec.lifts:
-            return self.codec.lift(x, owed, of(self.owing, region), y, region, self.own_stream)
-        return self.arithmetic.add_finite(x, owed, y)
+    def form(self, extent: Span, y) -> tuple[bool | None, object]:
+        """y := own values + residual, exactly, or lifted. (Is a value not finite? The residual before.)"""
+        values = self.values_of(extent)
+        x, residual = values.own(extent)
+        if not self.codec.lifts:
+            return self.arithmetic.add_finite(x, residual, y), residual
+        errors = values.errors(extent)
+        flawed = self.codec_of(extent).lift(x, residual, errors, y, extent, self.own_stream)
+        values.keep(extent, errors)
+        return flawed, residual
 
     # --- the result ---
 
-    def finish(self, place, piece: Piece, region, y) -> bool | None:
-        """A region of a running value becomes the result: is a value not finite?"""
-        if self.codec.lifts and self.codec.lower(y):
+    def finish(self, place, extent: Span, y) -> bool | None:
+        """An extent of a running value becomes the result: is a value not finite?"""
+        values = self.values_of(extent)
+        if self.codec.lifts and self.codec_of(extent).lower(y, extent):
             return True
-        return self.arithmetic.scale(y, self.plan.scale) if self.direct else self.store(place, piece, region, y)
-
-    def store(self, place, piece: Piece, region, y) -> bool | None:
-        """Store a region of a finished sum, and owe what a 16-bit buffer loses: that is one more encoding."""
-        rounded = self.scratch(0, region.size)
-        self.arithmetic.multiply(y, self.plan.scale, rounded)
-        flawed = self.target.store(region.start, region.start + region.size, rounded)
-        self._owe_rounding(place, piece, region, y, rounded)
-        return flawed
-
-    def _owe_rounding(self, place, piece: Piece, region, y, rounded) -> None:
-        """Owe this rank's share of what the buffer lost of y; `rounded` is scratch. Worthless if it is not finite."""
-        plan, begin, stop = self.plan, region.start, region.start + region.size
-        debtors = plan.schedule.debtors(place[1], plan.size)
-        if self.owing is None or not plan.short or plan.rank not in debtors:
-            return
-        low, high = piece.share(debtors.index(plan.rank), len(debtors))
-        low, high = max(low, begin), min(high, stop)
-        if low < high:
-            self.target.load(begin, stop, rounded)
-            mine = slice(low - begin, high - begin)
-            back = rounded[mine]
-            self.arithmetic.multiply(back, 1.0 / plan.scale, back)
-            self.arithmetic.subtract(y[mine], back, back)
-            self.arithmetic.accumulate(back, self.owing[low:high])
+        return self.arithmetic.scale(y, self.plan.scale) if values.direct else values.store(extent, y, place)
 
     # --- what is not finite ---
 
     def flawed(self, place, flaw: tuple[int, int]) -> None:
-        """Note (rank or NO_RANK, C-order index); the lowest stays."""
+        """Note (rank or NO_RANK, number of the element); the lowest stays."""
         self.flaws[place] = min(flaw, self.flaws.get(place, flaw))
 
-    def find_flaws(self, place, piece: Piece) -> None:
-        """Note what could not be encoded of a piece."""
+    def find_flaws(self, place, chunk: Chunk) -> None:
+        """Note what could not be encoded of a chunk."""
         running = self.running.get(place)
-        for extent in piece.extents:
-            x, owed = self.own(extent) if running is None else (piece.part(running, extent), None)
-            self.find_flaw(place, extent, x, owed, own=running is None)
+        for extent in chunk.extents:
+            if running is None:
+                x, residual = self.values_of(extent).own(extent)
+            else:
+                x, residual = Chunk.part(running, extent), None
+            self.find_flaw(place, extent, x, residual, own=running is None)
 
-    def find_flaw(self, place, region, x, owed, own: bool, formed: bool = False) -> None:
-        """Note why a region cannot be sent: own values of this rank that are not finite, else an overflow.
+    def find_flaw(self, place, extent: Span, x, residual, own: bool, formed: bool = False) -> None:
+        """Note why an extent cannot be sent: own values of this rank that are not finite, else an overflow.
 
         formed
-            x is own values + owed already.
+            x is own values + residual already.
         """
-        x, owed = self.processor.on_host(x), None if owed is None else self.processor.on_host(owed)
+        x, residual = self.processor.on_host(x), None if residual is None else self.processor.on_host(residual)
         with np.errstate(over="ignore", invalid="ignore"):
-            v = x if formed or owed is None else x + owed
+            v = x if formed or residual is None else x + residual
             bad = ~np.isfinite(v)
             own_flaws = bad.copy() if own else np.zeros_like(bad)
-            if owed is not None:  # an infinity may also be the sum of two finite values
-                own_flaws &= np.isnan(v) | (np.abs(owed) < _OVERFLOWING)
-        where = np.flatnonzero(own_flaws if own_flaws.any() else ~self.codec.carries(v))
+            if residual is not None:  # an infinity may also be the sum of two finite values
+                own_flaws &= np.isnan(v) | (np.abs(residual) < _OVERFLOWING)
+        where = np.flatnonzero(own_flaws if own_flaws.any() else ~self.codec_of(extent).carries(v))
         if not len(where):  # none is too large by itself: the largest, for their norm
             where = np.argmax(np.abs(v), keepdims=True)
         rank = self.plan.rank if own_flaws.any() else NO_RANK
-        self.flawed(place, (rank, self.source.c_index(region.start + where)))
+        self.flawed(place, (rank, self.values_of(extent).locate(extent, where)))
 
-    def find_overflow(self, place, region, y) -> None:
+    def find_overflow(self, place, extent: Span, y) -> None:
         """Note where a finished sum leaves the range of float32 (in y, or None), or else that of the buffer."""
+        values = self.values_of(extent)
         where = [] if y is None else np.flatnonzero(~np.isfinite(self.processor.on_host(y)))
         if not len(where):
-            back = self.lend(region.size, "flawed")
-            self.target.load(region.start, region.start + region.size, back)
+            back = self.lend(extent.size, values.working, "flawed")
+            values.load_result(extent, back)
             where = np.flatnonzero(~np.isfinite(self.processor.on_host(back)))
             self.give_back("flawed")
-        self.flawed(place, (NO_RANK, self.target.c_index(region.start + where)))
+        self.flawed(place, (NO_RANK, values.locate(extent, where)))
+
+
+def not_finite(flaw: tuple[int, int], keys, sources) -> NonFiniteError:
+    """The error of a flaw: with the key that the number of the element belongs to, and its C-order index."""
+    rank, number = flaw
+    at = 0
+    while number >= sources[at].size:
+        number, at = number - sources[at].size, at + 1
+    return NonFiniteError(None if rank == NO_RANK else rank, keys[at], number)

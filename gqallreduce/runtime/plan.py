@@ -1,55 +1,88 @@
-"""A Plan: all that follows from (schedule, codec, topology, rank, shape, order, dtype) before a call. Never changed."""
+"""A Plan: all that follows from schedule, codec, topology, rank and the buffers' forms before a call. Never changed."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import columns, pieces
+from gqallreduce.coding.layout import Batch, Form, Grid, Piece, Region, Span, columns, lanes_of, pieces
+from gqallreduce.coding.selection import SHORT
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.instructions import Join, Post, Transmit, instructions, rounds
 from gqallreduce.scheduling.topology import Topology
 
 LIVE_LEAST = 1 << 18
 LIVE_SHARE = 0.75
+BATCH_MOST = 1 << 14  # elements of a tensor that is worked on together with others; at most SHORT
+
+
+class Tensor:
+    """One buffer of a Plan.
+
+    begin
+        of its first element in the numbers by which ranks tell each other elements: all tensors end to end.
+    extents
+        of its regions in order, for what looks at the whole tensor.
+    short
+        is the buffer of 16 bits, which lose something of the result?
+    together
+        all of it as one Span, if it is small enough to select from in one kernel call, else None.
+    """
+
+    def __init__(self, form: Form, begin: int, codec, cut: list[list[Piece]], processor):
+        self.form, self.begin, self.codec, self.pieces = form, begin, codec, cut
+        regions = [region for lane in cut for piece in lane for region in piece.regions]
+        self.extents: list[Span] = processor.extents(regions)
+        self.together = Span(regions) if regions and processor.batches and form.size <= SHORT else None
+        self.short = form.dtype in ("float16", "bfloat16")
+
+    @property
+    def small(self) -> bool:
+        return self.form.size <= BATCH_MOST
 
 
 class Plan:
-    """Of one rank, for buffers of one form in the memory of one processor; any number of calls run on it at once.
+    """Of one rank, for buffers of these forms in the memory of one processor; any number of calls run on it at once.
 
+    tensors
+        the buffers, one or several.
     program
         the rank's instructions, alike for every lane.
     pieces
-        pieces[lane][chunk] of the vector.
+        pieces[lane][chunk]: a Chunk, with a piece of each tensor in the lane.
     lanes_at_once
         how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 256 KiB).
     messages, longest
         the most messages that a lane has under way at once in one direction; the most bytes of one.
     widest
         elements of the largest extent.
+    batched
+        the tensors that are worked on several at once; None without.
     """
 
-    def __init__(self, schedule, codec, rank, topology: Topology, shape, order, dtype, average, processor):
+    def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
         size = topology.size
-        self.schedule, self.codec = SCHEDULES[schedule], codec.bind(dtype, size).on(processor.arithmetic)
-        self.rank, self.size, self.processor = rank, size, processor
+        self.schedule, self.rank, self.size, self.processor = SCHEDULES[schedule], rank, size, processor
         self.program = instructions(self.schedule, rank, topology)
-        grid = self.codec.grid(columns(shape, order))
-        self.pieces = pieces(math.prod(shape), self.schedule.chunks(size), grid, self.codec.nbytes_bound)
-        everything = [piece for lane in self.pieces for piece in lane]
-        self.extents = processor.extents([region for piece in everything for region in piece.regions])
-        for piece in everything:
-            piece.extents = processor.extents(piece.regions)
-        self.widest = max((extent.size for piece in everything for extent in piece.extents), default=0)
-        self.short = dtype in ("float16", "bfloat16")
+        self.tensors, begin = [], 0
+        for number, form in enumerate(forms):
+            bound = codec.bind(form.dtype, size).on(processor.arithmetic)
+            grid, chunks = bound.grid(columns(form.shape, form.order)), self.schedule.chunks(size)
+            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
+            self.tensors.append(Tensor(form, begin, bound, cut, processor))
+            begin += form.size
+        self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched)
+        everything = [chunk for lane in self.pieces for chunk in lane]
+        for chunk in everything:
+            chunk.work_on(processor.extents)
+        self.batched = self._members(everything)
+        self.widest = max((extent.size for chunk in everything for extent in chunk.extents), default=0)
         self.scale = 1.0 / size if average else 1.0
         self.rounds = rounds(self.program)
         self.messages = max(max(_count(each, Post), _count(each, Transmit)) for each in self.rounds)
         lengths = [self.bound(lane, each.wires) for lane in range(self.lanes) for each in self.program if _holds(each)]
         self.longest = max(lengths, default=0)
-        room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * math.prod(shape))
+        room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * begin)
         self.lanes_at_once = max(1, int(room // max([1, *map(self._most_live, range(self.lanes))])))
 
     @property
@@ -63,7 +96,45 @@ class Plan:
     def _most_live(self, lane: int) -> int:
         """Bytes of a lane's messages: all chunks not taken yet, and its widest round's rooms and joined sends."""
         widest = max(sum(self.bound(lane, each.wires) for each in found if _holds(each)) for found in self.rounds)
-        return widest + sum(frame.SIZE + piece.bound for piece in self.pieces[lane])
+        return widest + sum(frame.SIZE + chunk.bound for chunk in self.pieces[lane])
+
+    def _batched(self, found: list[Piece]) -> list[Piece | Batch]:
+        """Pieces of a chunk, those of small tensors joined as long as they have one codec."""
+        made: list = []
+        for piece in found:
+            tensor = self.tensors[piece.tensor]
+            if not (self.processor.batches and tensor.small and tensor.codec.working == np.float32):
+                made.append(piece)
+            elif piece.size:
+                last = made[-1] if made else None
+                if isinstance(last, list) and self.tensors[last[0].tensor].codec == tensor.codec:
+                    last.append(piece)
+                else:
+                    made.append([piece])
+        return [each if isinstance(each, Piece) else each[0] if len(each) == 1 else Batch(each) for each in made]
+
+    def _members(self, chunks) -> Together | None:
+        batches = [piece for chunk in chunks for piece in chunk.pieces if isinstance(piece, Batch)]
+        members = sorted({piece.tensor for batch in batches for piece in batch.parts})
+        return Together([self.tensors[number] for number in members], members) if members else None
+
+
+class Together:
+    """The tensors of which a Batch holds a piece, end to end: what is sent of them is selected at once.
+
+    whole, cut
+        Spans: a region for each tensor; the regions of their pieces.
+    rows
+        tensor -> the number in `cut` of its first region.
+    """
+
+    def __init__(self, tensors: list[Tensor], numbers: list[int]):
+        forms, self.rows, cut = [tensor.form for tensor in tensors], {}, []
+        self.whole = Span([Region(0, f.size, Grid(1), f.size, n) for f, n in zip(forms, numbers, strict=True)])
+        for number, tensor in zip(numbers, tensors, strict=True):
+            self.rows[number] = len(cut)
+            cut += tensor.together.regions
+        self.cut = Span(cut)
 
 
 def _holds(instruction) -> bool:

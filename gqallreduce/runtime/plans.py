@@ -1,14 +1,15 @@
 """What runs for a buffer, and why: which schedule and codec, or MPI's own allreduce. Plans are made once.
 
-Of the key None, which is bound to no shape, the last `SHAPES_MOST` shapes are remembered.
+Of the key None, which is bound to no shape, the last `SHAPES_MOST` shapes are remembered. What is said of a key here is
+said of a group too: its name is the tuple of its keys.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from gqallreduce.coding import frame
+from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.plan import Plan
@@ -23,20 +24,25 @@ SHAPES_MOST = 64
 
 @dataclass(slots=True)
 class Agreed:
-    """A key with a form, agreed on: what runs for it, why, and what its frames and random streams are told by.
+    """A name (a key, or the keys of a group) with forms, agreed on: what runs, why, and by what its frames are told.
 
+    streams
+        of each key, what its random streams are made of: the same alone and in groups.
     form
-        (choice, shape, order, dtype), by which Plans are known.
+        (choice, forms), by which Plans are known.
     hashes
         of what ranks compare.
+    plan
+        the one that was used last.
     """
 
     what: str
     why: str
     signature: int
-    stream: int
+    streams: tuple[int, ...]
     form: tuple
     hashes: tuple[int, ...] = ()
+    plan: Plan | None = None
 
     @property
     def choice(self) -> str:
@@ -64,7 +70,7 @@ class Plans:
     # --- what is known ---
 
     def find(self, place: tuple) -> Agreed | None:
-        """What ranks have agreed on of (key, shape, order, dtype), None if nothing."""
+        """What ranks have agreed on of (name, forms), None if nothing."""
         return self._known.get(place)
 
     def remember(self, place: tuple, agreed: Agreed) -> None:
@@ -97,13 +103,14 @@ class Plans:
         """All that can be chosen, in an order that is alike on every rank."""
         return [model.DENSE, EXACT, *sorted(SCHEDULES)]
 
-    def choose(self, shape, dtype: str, on_device: bool = False) -> tuple[str, str]:
-        """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best.
+    def choose(self, forms: tuple[Form, ...], on_device: bool = False) -> tuple[str, str]:
+        """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best for all tensors.
 
         For a buffer on a device the model's choice is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are
         safe point to point only, and the others need the buffer copied to the host, as it is where `dense` is written.
         """
-        elements, codec = math.prod(shape), self.scheme.codec.bind(dtype)
+        elements, dtype = sum(form.size for form in forms), forms[0].dtype
+        codec = self.scheme.codec.bind(dtype)
         if self.scheme.schedule is None:
             return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
         if self.scheme.schedule != AUTO:
@@ -124,20 +131,24 @@ class Plans:
         )
 
     def propose(self, place: tuple, seed: int, group: int, on_device: bool) -> Agreed:
-        """What this rank would take for (key, shape, order, dtype)."""
-        key, shape, order, dtype = place
-        choice, why = self.choose(shape, dtype, on_device)
-        hashes = self.hashes(key, seed, shape, dtype, order)
-        return self._make((choice, shape, order, dtype), why, hash64(seed, key, group), hashes)
+        """What this rank would take for (name, forms)."""
+        name, forms = place
+        choice, why = self.choose(forms, on_device)
+        if isinstance(name, tuple):
+            shapes, orders, dtypes = zip(*forms, strict=True)
+            streams = tuple(hash64(seed, key, group) for key in name)
+        else:
+            ((shapes, orders, dtypes),), streams = forms, (hash64(seed, name, group),)
+        hashes = self.hashes(name, seed, shapes, dtypes, orders)
+        return self._make((choice, forms), why, streams, hashes)
 
     def instead(self, agreed: Agreed, choice: str) -> Agreed:
         """The same with rank 0's choice."""
-        return self._make((choice, *agreed.form[1:]), "rank 0's choice", agreed.stream, agreed.hashes)
+        return self._make((choice, agreed.form[1]), "rank 0's choice", agreed.streams, agreed.hashes)
 
-    def _make(self, form: tuple, why: str, stream: int, hashes: tuple[int, ...]) -> Agreed:
-        return Agreed(
-            self._what(form[0]), why, hash64(*hashes, form[0], self.number, self.topology.hosts), stream, form, hashes
-        )
+    def _make(self, form: tuple, why: str, streams: tuple[int, ...], hashes: tuple[int, ...]) -> Agreed:
+        signature = hash64(*hashes, form[0], self.number, self.topology.hosts)
+        return Agreed(self._what(form[0]), why, signature, streams, form, hashes)
 
     def _what(self, choice: str) -> str:
         """A choice as text."""
@@ -149,15 +160,18 @@ class Plans:
     def exact(self, size: int, signature: int) -> Agreed:
         """For `flush`: the exact sum of float32 vectors."""
         choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
-        return Agreed(choice, "flush", signature, hash64(), (choice, (size,), "C", "float32"))
+        return Agreed(choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
 
     def plan(self, agreed: Agreed, processor) -> Plan:
         """The Plan on a processor; made once."""
+        if agreed.plan is not None and agreed.plan.processor is processor:
+            return agreed.plan
         place = (*agreed.form, processor)
         found = self._plans.get(place)
         if found is None:
-            choice, *form = agreed.form
+            choice, forms = agreed.form
             schedule, raw, _ = choice.partition(RAW)
             codec = CODECS["raw"]() if raw else self.scheme.codec
-            found = self._plans[place] = Plan(schedule, codec, self.rank, self.topology, *form, self.average, processor)
+            found = self._plans[place] = Plan(schedule, codec, self.rank, self.topology, forms, self.average, processor)
+        agreed.plan = found
         return found

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from time import perf_counter
 
-import numpy as np
-
-from gqallreduce.coding import frame
-from gqallreduce.errors import NonFiniteError
 from gqallreduce.runtime import arguments
-from gqallreduce.runtime.operation import Operation
+from gqallreduce.runtime.operation import Operation, Tensor, not_finite
 from gqallreduce.runtime.plans import Agreed
+from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
 from gqallreduce.transport.call import Call, Finished
@@ -29,58 +26,91 @@ def reduce(call: Call, allreduce, buf, key, out):
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
-        key = arguments.plain_key(key, allreduce.scheme)
-        source, target = _buffers(call, allreduce, buf, key, out)
-        dropped = _require_free(allreduce, key, source, target) if allreduce.home.unclaimed else []
+        given = _given(call, allreduce, buf, key, out)
+        dropped = _require_free(allreduce, given) if allreduce.home.unclaimed else []
         for other in dropped:
             yield Finished(other)
         if dropped:
-            source, target = _buffers(call, allreduce, buf, key, out)
+            given = _given(call, allreduce, buf, key, out)
         if allreduce.unheard:
             _raise_unheard(allreduce)
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
-    place, processor = (key, *source.form), allreduce.processors.of(source)
-    agreed = yield from _agreed(call, allreduce, place, source.located is not None)
-    spent = Spent(agreed.what, agreed.why)
-    form = None if key is None else place[1:]
-    owed, after = None, allreduce.memory.counted(key, form)
-    step = after.step - 1
-    if allreduce.scheme.feedback:
-        with processor.active(source.located, key):
-            owed, after = allreduce.memory.next(key, form, source.size, processor)
-    vectors = source, target, owed, after.residual
-    if agreed.dense:
-        dense = Dense(call.link, call, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
-        flaw = yield from dense_on(processor, dense, *vectors, spent)
+    place, processor = (given.name, given.forms), allreduce.processors.of(given.sources[0])
+    agreed = yield from _agreed(call, allreduce, place, given.sources[0].located is not None)
+    spent, staged = Spent(agreed.what, agreed.why), None
+    if _through_host(given, agreed, processor):
+        staged, worker = given.on_host(processor), allreduce.processors.host
+        spent.reason += "; a group on a device, through host memory"
     else:
-        plan = allreduce.plans.plan(agreed, processor)
-        flaw = yield from carry_out(call, plan, vectors, key, agreed, step, spent)
+        worker = processor
+    tensors, states = _next_states(allreduce, staged or given, agreed, worker)
+    if agreed.dense:
+        flaw = yield from _dense(call, allreduce, tensors, agreed, processor, spent)
+    else:
+        plan = allreduce.plans.plan(agreed, worker)
+        flaw = yield from carry_out(call, plan, tensors, given.name, agreed, spent)
     if flaw is not None:
-        raise NonFiniteError(None if flaw[0] == frame.NO_RANK else flaw[0], key, flaw[1])
+        raise not_finite(flaw, given.keys, given.sources)
+    if staged:
+        given.copy_back(processor, staged)
     if verify:
-        yield from compare_replicas(call.link, agreed.signature, processor.on_host(target.array))
+        results = b"".join(processor.on_host(target.array).tobytes() for target in given.targets)
+        yield from compare_replicas(call.link, agreed.signature, results)
     allreduce.plans.remember(place, agreed)
     spent.wait, spent.total = call.wait, perf_counter() - began
-    call.states = {key: after}
-    allreduce.memory.commit(call.states)
-    allreduce.account(spent, source.nbytes, after)
+    call.states = states
+    allreduce.memory.commit(states)
+    allreduce.account(spent, sum(source.nbytes for source in given.sources), states.values())
 
 
-def carry_out(call: Call, plan, vectors, key, agreed: Agreed, step: int, spent: Spent):
-    """The stages of an Operation on (source, target, owed, owing); its first flaw, or None."""
-    operation = Operation(plan, *vectors, key, agreed.stream, step, agreed.signature, spent)
+def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
+    """A device can find the end of a message whose length depends on its content only if it holds one tensor."""
+    one = len(given.sources) == 1
+    return not (processor.batches or one or agreed.dense or Scheme.parse(agreed.what).codec.fixed_size)
+
+
+def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Tensor], dict]:
+    """What an Operation is given of each tensor, and the States after the call."""
+    tensors, states, memory = [], {}, allreduce.memory
+    with processor.active(given.sources[0].located, given.name):
+        for key, source, target, stream in zip(given.keys, given.sources, given.targets, agreed.streams, strict=True):
+            form, residual = None if key is None else source.form, None
+            if allreduce.scheme.feedback:
+                residual, after = memory.next(key, form, source.size, processor)
+            else:
+                after = memory.counted(key, form)
+            states[key] = after
+            tensors.append(Tensor(source, target, residual, after.residual, after.step - 1, stream))
+    return tensors, states
+
+
+def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spent: Spent):
+    """The stages of an Operation; its first flaw, or None."""
+    operation = Operation(plan, tensors, name, agreed.signature, spent)
     try:
         call.data = operation
-        number = operation.measure()
-        if number is not None:
-            asked = Largest(plan.rank, plan.size, MEASURE, np.array([number]), agreed.signature)
+        numbers = operation.measure()
+        if numbers is not None:
+            asked = Largest(plan.rank, plan.size, MEASURE, numbers, agreed.signature)
             yield asked
-            operation.agreed(float(asked.found[0]))
+            operation.agreed(asked.found)
         yield operation
         return operation.flaw
     finally:
         operation.end()
+
+
+def _dense(call: Call, allreduce, tensors: list[Tensor], agreed: Agreed, processor, spent: Spent):
+    """The stages of a dense call: tensor by tensor."""
+    dense = Dense(call.link, call, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
+    begin = 0
+    for each in tensors:
+        flaw = yield from dense_on(processor, dense, *each[:4], spent)
+        if flaw is not None:
+            return flaw[0], begin + flaw[1]
+        begin += each.source.size
+    return None
 
 
 def join_invalid(call: Call, allreduce, error: Exception):
@@ -92,16 +122,14 @@ def join_invalid(call: Call, allreduce, error: Exception):
     raise error
 
 
-def _buffers(call: Call, allreduce, buf, key, out) -> tuple:
-    """The call's Buffers, source and target; they belong to it from now on."""
-    known = allreduce.memory.get(key)
-    source, target = arguments.buffers(buf, out, key, allreduce.processors, known and known.form)
-    call.held = key, source, target
-    return source, target
+def _given(call: Call, allreduce, buf, key, out) -> arguments.Given:
+    """The call's arguments, checked; keys and buffers belong to it from now on."""
+    call.held = arguments.given(buf, out, key, allreduce)
+    return call.held
 
 
-def _require_free(allreduce, key: str | None, source, target) -> list[Call]:
-    """ValueError if the key, or memory of the buffers, belongs to a call whose request is not waited for yet.
+def _require_free(allreduce, given: arguments.Given) -> list[Call]:
+    """ValueError if a key, or memory of the buffers, belongs to a call whose request is not waited for yet.
 
     Returns calls to be finished first: those whose request was dropped.
     """
@@ -110,22 +138,19 @@ def _require_free(allreduce, key: str | None, source, target) -> list[Call]:
         if other.held is None or (other.done and other.owner.unusable):  # given up, or over with its object
             allreduce.home.unclaimed.remove(other)
             continue
-        mine, (used, read, written) = other.owner is allreduce, other.held
-        overlaps = [
-            name
-            for name, each in (("buf", source), ("out", target))
-            if each.overlaps(written) or (each is target and each.overlaps(read))
-        ]
+        same = set(given.keys).intersection(other.held.keys) if other.owner is allreduce else ()
+        overlap = given.overlap(other.held)
         if other.request() is None:
             if other.done:
                 allreduce.home.unclaimed.remove(other)
-            elif mine or overlaps:
+            elif other.owner is allreduce or overlap:
                 dropped.append(other)
-        elif mine and used == key:
+        elif same:
+            key = min(same, key=repr)
             what = "a call without a key" if key is None else f"key {key!r}"
             raise ValueError(f"{what} is under way; wait for its request before the next call")
-        elif overlaps:
-            raise ValueError(f"{overlaps[0]} overlaps a buffer of {other.name}, which is under way; wait for it")
+        elif overlap:
+            raise ValueError(f"{overlap} overlaps a buffer of {other.name}, which is under way; wait for it")
     return dropped
 
 
@@ -150,7 +175,14 @@ def _agreed(call: Call, allreduce, place: tuple, on_device: bool):
     agreed = known or plans.propose(place, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:
         return agreed
-    names, state = plans.choices(), allreduce.memory.get(place[0])
-    step = 0 if state is None else state.step
+    names, step = plans.choices(), _steps(allreduce.memory, place[0])
     chosen = names[(yield from agree(call.link, agreed.hashes, (allreduce.number, step), names.index(agreed.choice)))]
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
+
+
+def _steps(memory, name):
+    """How many calls of the key have succeeded, or of each key of a group."""
+    if isinstance(name, tuple):
+        return tuple(_steps(memory, key) for key in name)
+    state = memory.get(name)
+    return 0 if state is None else state.step

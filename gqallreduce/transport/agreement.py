@@ -68,9 +68,9 @@ def _differing(values: list[int]) -> list[int]:
     return [rank for rank, value in enumerate(values) if value != common]
 
 
-def compare_replicas(link: Link, signature: int, result: np.ndarray):
+def compare_replicas(link: Link, signature: int, results: bytes):
     """ReplicaError unless all ranks have the same bytes. A generator of stages."""
-    mine = np.array([checksum(np.ascontiguousarray(result).tobytes())], np.uint64)
+    mine = np.array([checksum(results)], np.uint64)
     asked = Gather(link.rank, link.size, VERIFY, mine, signature)
     yield asked
     everyone = asked.found[:, 0].tolist()

@@ -54,7 +54,7 @@ class Call:
     invalid
         what is wrong with this rank's arguments, if anything: that is raised, whatever else goes wrong.
     held
-        (key, source, target): what belongs to it until its request has been waited for.
+        the Given (runtime/arguments.py), whose keys and buffers belong to it until its request has been waited for.
     request
         a weak reference to the caller's Request, None if there is none.
     wait

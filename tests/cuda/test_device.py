@@ -174,6 +174,27 @@ def test_what_is_not_finite_is_named_alike(text, schedule, flaw):
         np.testing.assert_array_equal(devices[rank].on_host(ours.memory[rank].owed("w")), before[rank])
 
 
+@pytest.mark.parametrize("text", ["raw", "float16", "bfloat16", "onebit", "qsgd(bits=4)"])
+def test_groups(text):
+    """Each tensor by itself: a device has no batches. (Others pass through the host: tests/mpi/test_devices.py.)"""
+    shapes = [((20, 30), "float32"), ((7,), "float32"), ((0,), "float32"), ((5, 5), "float16"), ((3000,), "float32")]
+    keys = [str(number) for number in range(len(shapes))]
+    for mixed in (False, True):
+        theirs = LocalAllreduce(f"direct/{text}/ef", 3)
+        ours = LocalAllreduce(f"direct/{text}/ef", 3, processors=processors(3, mixed, False))
+        for step in range(2):
+            by_tensor = [inputs(step, 3, shape, dtype) for shape, dtype in shapes]
+            expected = [[tensor[rank] for tensor in by_tensor] for rank in range(3)]
+            got = [[as_given(array.copy(), ours.processors[rank]) for array in expected[rank]] for rank in range(3)]
+            theirs(expected, key=keys)
+            ours(got, key=keys)
+            for rank in range(3):
+                for number, key in enumerate(keys):
+                    np.testing.assert_array_equal(bits(content(got[rank][number])), bits(expected[rank][number]))
+                    owed = ours.processors[rank].on_host(ours.memory[rank].owed(key))
+                    np.testing.assert_array_equal(bits(owed), bits(theirs.memory[rank].owed(key)))
+
+
 @pytest.mark.parametrize("text", ["raw", "onebit", "qsgd", "adaptive", "threshold", "terngrad"])
 def test_bytes_that_no_codec_wrote_are_a_wire_error(text, monkeypatch):
     def spoil(mailbox, data, peer, lane, owner):

@@ -426,3 +426,50 @@ def test_places_in_all_regions_become_places_in_each(seed):
     assert index.tolist() == [place for each in expected for place in each]
     with pytest.raises(ValueError, match="expected at most"):
         _kernels.split(np.array([regions.size], np.uint32), counts, regions)
+
+
+# --- groups ---
+
+
+def test_tensors_are_put_end_to_end_and_taken_apart():
+    arrays = [np.arange(10, dtype=np.float32), None, 100 + np.arange(5, dtype=np.float32)]
+    regions = Regions([(3, 7, 1, 1, 0), (2, 0, 1, 1, 1), (0, 5, 1, 1, 2), (2, 3, 1, 1, 2)])
+    out = np.full(7, -1, np.float32)
+    _kernels.gather(arrays, regions, out)
+    assert out.tolist() == [7, 8, 9, -1, -1, 103, 104]
+    _kernels.scatter(out + 1, arrays, regions)
+    assert arrays[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert arrays[2].tolist() == [100, 101, 102, 104, 105]
+
+
+@pytest.mark.parametrize("call", [_kernels.gather, lambda arrays, regions, x: _kernels.scatter(x, arrays, regions)])
+def test_what_does_not_fit_is_an_error(call):
+    room = np.zeros(3, np.float32)
+    for arrays, regions, size, said in (
+        ([room], Regions([(3, 1, 1, 1, 0)]), 3, "segment 0: got 3 elements, expected at least 4"),
+        ([room], Regions([(3, 0, 1, 1, 1)]), 3, "arrays: got 1, expected at least 2"),
+        ([room], Regions([(3, 0, 1, 1, 0)]), 2, "got 2, expected 3"),
+        ([np.zeros(3)], Regions([(3, 0, 1, 1, 0)]), 3, "Buffer dtype"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call(arrays, regions, np.ones(size, np.float32))
+    assert not room.any()
+
+
+def test_where_an_array_lies():
+    array = np.zeros((4, 6), np.float32)
+    begin = array.ctypes.data
+    assert _kernels.bounds(array) == (begin, begin + 96)
+    assert _kernels.bounds(array[1:3, 2:4]) == (begin + 32, begin + 64)
+    assert _kernels.bounds(array.T[::2]) == (begin, begin + 92)
+    assert _kernels.bounds(array[:0])[0] == _kernels.bounds(array[:0])[1]
+
+
+def test_the_stream_of_one_segment():
+    keys, steps = np.array([5, 6, 7], np.uint64), np.array([1, 2, 3], np.uint32)
+    streams = _kernels.Stream(keys, 9, 8, steps)
+    for segment in range(3):
+        one = _kernels.Stream(int(keys[segment]), 9, 8, int(steps[segment]))
+        assert streams.alone(segment).words == one.words
+    with pytest.raises(ValueError, match="got 3, expected one below 3"):
+        streams.alone(3)

@@ -6,6 +6,7 @@ from mpi4py import MPI
 from ranks import TIMEOUT, works
 
 import gqallreduce as gq
+from gqallreduce.coding.layout import Form
 from gqallreduce.runtime import plans
 from gqallreduce.scheduling.topology import apart
 from gqallreduce.transport import link
@@ -88,9 +89,9 @@ def test_the_topology_is_alike_on_all_ranks(comm, monkeypatch):
         allreduce = gq.Allreduce("direct/raw", comm=own, timeout=TIMEOUT)
         works(own, allreduce)
         assert allreduce.home.link.topology.hosts == tuple(rank // 2 * 2 for rank in range(comm.size))
-        agreed = allreduce.plans.find(("after", (39,), "C", "float32"))
+        agreed = allreduce.plans.find(("after", (Form((39,), "C", "float32"),)))
         elsewhere = plans.Plans(allreduce.scheme, comm.rank, apart(comm.size), False, allreduce.number)
-        other = elsewhere.propose(("after", (39,), "C", "float32"), 0, allreduce.home.group, False)
+        other = elsewhere.propose(("after", (Form((39,), "C", "float32"),)), 0, allreduce.home.group, False)
         assert (agreed.signature != other.signature) == (comm.size > 1)
     finally:
         own.Free()

@@ -163,3 +163,29 @@ def test_without_cupy_the_error_says_what_to_install(comm):
             allreduce(OnDevice(np.zeros(SHAPE, np.float32)), key="w")
     else:
         pytest.skip("CuPy is installed")
+
+
+@pytest.mark.parametrize("scheme", pairs(True))
+def test_a_group_has_the_hosts_bits(comm, scheme):
+    """Those of codecs whose messages have any length pass through the host, and say so."""
+    shapes = [((20, 30), "float32"), ((7,), "float32"), ((0,), "float32"), ((5, 5), "float16"), ((3000,), "float32")]
+    keys = [str(number) for number in range(len(shapes))]
+    ours, theirs = (gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, cuda_aware=False) for _ in range(2))
+    for step in range(3):
+        expected = [inputs(comm.size, *form, step=10 * step + n)[comm.rank] for n, form in enumerate(shapes)]
+        mine = [OnDevice(array.copy()) if comm.rank % 2 == 0 else array.copy() for array in expected]
+        theirs(expected, key=keys)
+        if step == 1:
+            for array, key in zip(mine, keys, strict=True):
+                ours(array, key=key)
+        else:
+            assert ours(mine, key=keys) is mine
+            through_host = "through host memory" in ours.stats.last.reason
+            assert through_host == (comm.rank % 2 == 0 and not ours.scheme.codec.fixed_size)
+        assert [bytes_of(content(array)) for array in mine] == [bytes_of(array) for array in expected]
+        for key in keys if ours.scheme.feedback else ():
+            assert bytes_of(ours.residual(key)) == bytes_of(theirs.residual(key))
+    mine[3] = OnDevice(expected[3])
+    mine[0] = expected[0]
+    kind, _ = everywhere(comm, ours, mine, key=keys)
+    assert kind is ValueError

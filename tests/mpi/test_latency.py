@@ -27,7 +27,7 @@ def test_the_benchmark_writes_and_draws(folder, comm, capsys):
     assert {row["bytes"] for row in rows} == {4, 64, 300}
     ways = {(row["scheme"], row["how"]) for row in rows}
     assert ways == {(dense.DEFAULT, "alone")} | {
-        (scheme, how) for scheme in ("raw", "direct/onebit/ef") for how in ("alone", "10 under way")
+        (scheme, how) for scheme in ("raw", "direct/onebit/ef") for how in ("alone", "10 under way", "group of 40")
     }
     assert all(1 <= len(row["seconds"]) <= 2 for row in rows)
     assert (folder / "latency.png").stat().st_size > 0

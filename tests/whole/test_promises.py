@@ -69,7 +69,7 @@ def test_small_pieces_really_are_lanes_and_blocks():
     for text in TEXTS:
         plan = LocalAllreduce(f"direct/{text}", 3).plan(0, Buffer(np.zeros((67, 71), np.float32)))
         laned |= {text} if plan.lanes > 1 else set()
-        blocked |= {text} if len(plan.extents) > 3 * plan.lanes else set()
+        blocked |= {text} if len(plan.tensors[0].extents) > 3 * plan.lanes else set()
     assert len(laned) > 0.7 * len(TEXTS)  # not where next to nothing travels, or a bucket is half the vector
     assert len(blocked) > 0.7 * len(TEXTS)
 

@@ -114,7 +114,7 @@ class Arithmetic:
 
     def levels_encode(self, x, e, r, wire, levels_, l2: bool, region, stream) -> None:
         table = self._constant(levels_.packed)
-        levels.levels_encode(self.launch, x, e, r, wire, table, l2, region, stream, self.status)
+        levels.levels_encode(self.launch, x, e, r, wire, table, l2, region, stream.alone(region.segment), self.status)
 
     def levels_decode(self, wire, y, levels_, region, scale: float, add: bool) -> None:
         table = self._constant(levels_.packed)
@@ -178,12 +178,16 @@ class Arithmetic:
     def integers_encode_own(self, x, e, r, wire, unit, ternary: bool, region, stream) -> Length:
         one, each = (unit, None) if isinstance(unit, float) else (0.0, unit)
         with self._scratch(region) as scratch:
-            where = region, self.tiles(region), stream, scratch, self._length, self.status
+            where = region, self.tiles(region), stream.alone(region.segment), scratch, self._length, self.status
             integers.integers_encode_own(self.launch, x, e, r, wire, one, each, ternary, *where)
         return Length(self._length)
 
     def integers_lift(self, x, e, r, m, unit: float, ternary: bool, region, stream) -> None:
-        integers.integers_lift(self.launch, x, e, r, m, unit, ternary, region.start, stream, self.status)
+        mine = stream.alone(region.segment)
+        integers.integers_lift(self.launch, x, e, r, m, unit, ternary, region.start, mine, self.status)
+
+    def integers_lower(self, m, unit: float, region) -> None:
+        self.scale(m, unit)
 
     def integers_encode(self, m, wire, unit: float, terms: int, region) -> Length:
         with self._scratch(region) as scratch:

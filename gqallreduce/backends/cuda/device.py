@@ -33,6 +33,8 @@ class Device:
         may MPI be given its memory?
     """
 
+    batches = False
+
     def __init__(self, runtime, aware: bool):
         self.runtime, self.aware = runtime, aware
         self.launched = None  # the last kernel, for errors

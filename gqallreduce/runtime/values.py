@@ -1,0 +1,274 @@
+"""The tensors of a call: a rank's own values, its residual before and after, and the memory of the result.
+
+An extent is a part of one tensor, or of a batch of small ones; both are asked for the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gqallreduce import _kernels
+from gqallreduce.coding.layout import Batch as Pieces
+from gqallreduce.coding.layout import Piece, Region, Span, of
+from gqallreduce.coding.selection import Kept, Parts, Selection, drained
+
+if TYPE_CHECKING:
+    from gqallreduce.runtime.operation import Operation
+
+
+class Values:
+    """One tensor.
+
+    source, target
+        Buffers: where the rank's values are, where the result goes; the same memory in an in-place call.
+    residual, new_residual
+        before and after the call; None without feedback.
+    codec
+        bound, and as ranks have agreed on for this call.
+    working
+        the dtype of running values.
+    direct
+        do running values lie in the memory of the result?
+    batch
+        the Batch that it is part of, None if it is worked on alone.
+    """
+
+    def __init__(self, operation: Operation, tensor, given):
+        self._operation, self.tensor, self.codec = operation, tensor, tensor.codec
+        self.source, self.target, self.residual, self.new_residual, *_ = given
+        self.working, self.batch = self.codec.working, None
+        self.direct = self.target.flat is not None and self.target.flat.dtype == self.working
+        self._selection: Selection | None = None
+        self._kept: Kept | None = None  # of the whole tensor
+        self._selecting = None
+
+    def codec_of(self, extent):
+        return self.codec
+
+    # --- own values ---
+
+    def own(self, extent) -> tuple:
+        """(x, residual): this rank's own values of an extent and its residual there; x may be scratch 0."""
+        flat = self.source.flat
+        if flat is not None and flat.dtype == self.working:
+            return of(flat, extent), of(self.residual, extent)
+        x = self._operation.scratch(0, extent.size, self.working)
+        self.source.load(extent.start, extent.start + extent.size, x)
+        return x, of(self.residual, extent)
+
+    def load(self, region: Region, x) -> None:
+        """x := own values of a region."""
+        self.source.load(region.start, region.start + region.size, x)
+
+    def whole(self) -> Parts:
+        """The tensor, for `Codec.select` and `Codec.measure`: in one part, if a device has it as such."""
+        flat, extents = self.source.flat, self.tensor.extents
+        if flat is None or flat.dtype != self.working:
+            extents = [each for lane in self.tensor.pieces for piece in lane for each in piece.extents] or extents
+        return Parts(extents, lambda extent: (*self.own(extent), of(self.new_residual, extent)))
+
+    def selected(self, piece: Piece) -> list | None:
+        """What of a piece of own values is encoded, chosen within the whole tensor; None if that takes more steps.
+
+        A step is one kernel call, made by whichever lane asks.
+        """
+        if self.batch is not None:
+            return self.batch.selected(piece)
+        if self.tensor.together is not None:
+            return self._selected_at_once(piece)
+        if self._selection is None:
+            if self._selecting is None:
+                self._selecting = self.codec.select(self.whole(), self._operation.workspace)
+            self._selection = self._operation.step_of(self._selecting)
+        return None if self._selection is None else self._selection.of(piece)
+
+    def _selected_at_once(self, piece: Piece) -> list:
+        if self._kept is None:
+            span = self.tensor.together
+            whole = Parts([span], lambda span: (*self.own(span), of(self.new_residual, span)))
+            (self._kept,) = drained(self.codec.select(whole, self._operation.workspace))
+            self._kept.look_for_flaws(*self.own(span), span.table)
+        if not piece.regions:
+            return []
+        return [self._kept.of_rows([piece.first + number]) for number in range(len(piece.regions))]
+
+    def release(self) -> None:
+        if self._selection is not None:
+            self._selection.release()
+
+    # --- the new residual ---
+
+    def errors(self, extent, known: bool = False):
+        """Where the error of an encoding is written, None without feedback; then `keep` it. `known`: to be read too."""
+        return of(self.new_residual, extent)
+
+    def keep(self, extent, errors) -> None:
+        """The error of an encoding has been written."""
+
+    def add_error(self, begin: int, stop: int, error) -> None:
+        """Add to the new residual of elements [begin, stop)."""
+        self._operation.arithmetic.accumulate(error, self.new_residual[begin:stop])
+
+    # --- the result ---
+
+    def memory(self, piece: Piece):
+        """The result's memory of a piece, for one that is `direct`."""
+        return self.target.flat[piece.start : piece.stop]
+
+    def store(self, extent, y, place) -> bool | None:
+        """Store an extent of a finished sum; is a value not finite? What a 16-bit buffer loses is one more error."""
+        rounded = self._operation.scratch(0, extent.size, self.working)
+        self._operation.arithmetic.multiply(y, self._operation.plan.scale, rounded)
+        return self.store_scaled(extent, extent.piece, y, rounded, place)
+
+    def store_scaled(self, region, piece: Piece, y, rounded, place) -> bool | None:
+        """Of a region of a piece: the sum, and the same times the scale, which is lost."""
+        flawed = self.target.store(region.start, region.start + region.size, rounded)
+        if self.tensor.short and self.new_residual is not None:
+            self._keep_rounding(region, piece, y, rounded, place)
+        return flawed
+
+    def _keep_rounding(self, region, piece: Piece, y, rounded, place) -> None:
+        """Add this rank's share of what the buffer lost of y to the residual. Worthless if it is not finite."""
+        plan, begin, stop = self._operation.plan, region.start, region.start + region.size
+        debtors = plan.schedule.debtors(place[1], plan.size)
+        if plan.rank not in debtors:
+            return
+        low, high = piece.share(debtors.index(plan.rank), len(debtors))
+        low, high = max(low, begin), min(high, stop)
+        if low < high:
+            arithmetic = self._operation.arithmetic
+            self.target.load(begin, stop, rounded)
+            back = rounded[low - begin : high - begin]
+            arithmetic.multiply(back, 1.0 / plan.scale, back)
+            arithmetic.subtract(y[low - begin : high - begin], back, back)
+            self.add_error(low, high, back)
+
+    def load_result(self, extent, y) -> None:
+        """y := what has been stored of an extent."""
+        self.target.load(extent.start, extent.start + extent.size, y)
+
+    def locate(self, extent, where) -> int:
+        """The number of the first, in C order, of some elements of an extent, among those of all tensors."""
+        return self.tensor.begin + self.source.c_index(extent.start + where)
+
+
+class Batch:
+    """All tensors, for extents that hold regions of several small ones: they are put end to end in scratch memory."""
+
+    direct = False
+    working = np.dtype(np.float32)
+
+    def __init__(self, operation: Operation, tensors: list[Values]):
+        self._operation, self._tensors = operation, tensors
+        self.agreed = self._kept = None  # the codec that ranks have agreed on for all tensors; what is selected of all
+        for number in operation.plan.batched.rows:
+            tensors[number].batch = self
+        self._sources = [_float32(tensor.source.flat) for tensor in tensors]
+        self._targets = [_float32(tensor.target.flat) for tensor in tensors]
+        self._plain = all(each is not None for each in self._sources + self._targets)
+        self._residuals = self._new_residuals = None
+        if operation.feeds_back:
+            self._residuals = [tensor.residual for tensor in tensors]
+            self._new_residuals = [tensor.new_residual for tensor in tensors]
+
+    def codec_of(self, extent: Span):
+        return self.agreed or self._tensors[extent.segment].codec
+
+    def _others(self, extent: Span, arrays: list):
+        """(tensor, region, slice of the extent's arrays) of regions that are none of these float32 vectors."""
+        return () if self._plain else (each for each in self._each(extent) if arrays[each[1].segment] is None)
+
+    def _each(self, extent: Span):
+        at = 0
+        for region in extent.regions:
+            yield self._tensors[region.segment], region, slice(at, at + region.size)
+            at += region.size
+
+    def own(self, extent) -> tuple:
+        x, residual = self._scratch(0, extent), None
+        _kernels.gather(self._sources, extent.table, x)
+        for tensor, region, here in self._others(extent, self._sources):
+            tensor.load(region, x[here])
+        if self._residuals is not None:
+            residual = self._scratch(2, extent)
+            _kernels.gather(self._residuals, extent.table, residual)
+        return x, residual
+
+    def _scratch(self, which: int, extent: Span):
+        return self._operation.scratch(which, extent.size, self.working)
+
+    def selected(self, piece: Piece | Pieces) -> list:
+        """Of a batch of pieces, or of a piece alone."""
+        if self._kept is None:
+            self._kept = self._select()
+        rows = self._operation.plan.batched.rows
+        mine = [rows[part.tensor] + part.first + number for part in piece.parts for number in range(len(part.regions))]
+        return [self._kept.of_rows(mine)] if mine else []
+
+    def _select(self) -> Kept:
+        """What of their own values is encoded, of each tensor within itself."""
+        operation, together = self._operation, self._operation.plan.batched
+        x, residual, errors = (operation.lend(together.whole.size, self.working) for _ in range(3))
+        _kernels.gather(self._sources, together.whole.table, x)
+        for tensor, region, here in self._others(together.whole, self._sources):
+            tensor.load(region, x[here])
+        if self._residuals is None:
+            residual = errors = None
+        else:
+            _kernels.gather(self._residuals, together.whole.table, residual)
+        codec = self._tensors[together.whole.segment].codec
+        kept = codec.select_each(x, residual, errors, together.whole)
+        if errors is not None:
+            _kernels.scatter(errors, self._new_residuals, together.whole.table)
+        begins = np.cumsum(together.whole.table.sizes) - together.whole.table.sizes
+        kept.index += np.repeat(begins, kept.counts).astype(np.uint32)
+        kept = kept.split(together.cut.table)
+        kept.look_for_flaws(x, residual, together.cut.table)
+        return kept
+
+    def select(self, extent, y, alone: bool) -> Kept:
+        """What of running values is encoded, of each tensor within its piece."""
+        errors = self.errors(extent) if alone else None
+        kept = self.codec_of(extent).select_each(y, None, errors, extent)
+        self.keep(extent, errors)
+        return kept
+
+    def errors(self, extent, known: bool = False):
+        if self._new_residuals is None:
+            return None
+        errors = self._scratch(3, extent)
+        if known:
+            _kernels.gather(self._new_residuals, extent.table, errors)
+        return errors
+
+    def keep(self, extent, errors) -> None:
+        if errors is not None:
+            _kernels.scatter(errors, self._new_residuals, extent.table)
+
+    def store(self, extent, y, place) -> bool | None:
+        rounded, arithmetic = self._scratch(0, extent), self._operation.arithmetic
+        arithmetic.multiply(y, self._operation.plan.scale, rounded)
+        _kernels.scatter(rounded, self._targets, extent.table)
+        flawed = arithmetic.not_finite(rounded)
+        for tensor, region, here in self._others(extent, self._targets):
+            (piece,) = (each for each in extent.piece.parts if each.tensor == region.segment)
+            flawed = tensor.store_scaled(region, piece, y[here], rounded[here], place) or flawed
+        return flawed
+
+    def load_result(self, extent, y) -> None:
+        for tensor, region, here in self._each(extent):
+            tensor.load_result(region, y[here])
+
+    def locate(self, extent, where) -> int:
+        for tensor, region, here in self._each(extent):
+            mine = where[(where >= here.start) & (where < here.stop)]
+            if len(mine):
+                return tensor.locate(region, mine - here.start)
+        raise AssertionError("no element is named")
+
+
+def _float32(flat):
+    return flat if flat is not None and flat.dtype == np.float32 else None
