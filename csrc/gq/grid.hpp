@@ -9,6 +9,13 @@
 namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
 
+#ifdef __CUDACC__
+// A GPU's memory holds fewer than 2^38 values and parts have more than 2^14, so that no product needs more bits;
+// divisions of 128 bits would cost a kernel half its threads.
+using wide_uint = std::uint64_t;
+
+inline std::uint64_t quotient(wide_uint a, std::uint64_t b) { return b == 1 ? a : a / b; }
+#else
 using wide_uint = unsigned __int128;
 
 // a / b, which fits; 128 bits are divided only where it must be.
@@ -16,6 +23,7 @@ inline std::uint64_t quotient(wide_uint a, std::uint64_t b) {
   if (b == 1) return static_cast<std::uint64_t>(a);
   return static_cast<std::uint64_t>(a >> 64 == 0 ? static_cast<std::uint64_t>(a) / b : a / b);
 }
+#endif
 
 // The unit of the whole vector that holds the element with global index i.
 inline std::uint64_t unit_of(const Grid& grid, std::uint64_t i) {

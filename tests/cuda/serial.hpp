@@ -16,7 +16,7 @@
 #include "races.hpp"
 
 #define GQ_KERNEL extern "C" void
-#define GQ_THREADS(count)
+#define GQ_THREADS(...)
 #define GQ_SHARED GQ_OF_BLOCK
 #define GQ_UNROLL
 

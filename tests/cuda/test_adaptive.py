@@ -89,13 +89,15 @@ def select_on_device(device, x, e, r, spans, pi, scope, separate, flaws):
         return columns
     search = np.full(launches.SEARCH_WORDS, 7, np.uint32)
     bins = np.zeros(launches.TABLE_WORDS, np.uint32)
-    launches.adaptive_search(device, parts, pi, separate, search, bins, flaws)
-    assert not bins.any()
-    begin = 0
-    for span, here, _, owing in parts:
-        mine = columns.part(begin, begin + span.units)
-        launches.adaptive_count(device, here if owing is None else owing, span, table(span), search, mine)
+    kept, begin = [], 0
+    for span in spans:
+        listed = np.full(launches.listed_size(span), 7, np.float32)
+        kept.append(launches.Part(span, table(span), columns.part(begin, begin + span.units), listed))
         begin += span.units
+    launches.adaptive_search(device, parts, kept, pi, search, bins, flaws)
+    assert not bins.any()
+    for part, (_, here, _, owing) in zip(kept, parts, strict=True):
+        launches.adaptive_count(device, here if owing is None else owing, part, search)
     return columns
 
 

@@ -246,9 +246,11 @@ def test_a_call_that_failed_leaves_nothing_for_the_next():
         return x, None, None
 
     def search():
-        with device.active(located, "w"), device.arithmetic.search() as (search, table):
-            parts = Parts([Span([region]) for region in regions], load)
-            adaptive.adaptive_search(device.launch, parts, 7, False, search, table, device.arithmetic.status)
+        with device.active(located, "w"), device.arithmetic.search(0) as (search, table, listed):
+            spans = [Span([region]) for region in regions]
+            kept = [adaptive.Part(span, None, adaptive.Columns(None, None, None, 1), listed) for span in spans]
+            parts = Parts(spans, load)
+            adaptive.adaptive_search(device.launch, parts, kept, 7, search, table, device.arithmetic.status)
 
     with pytest.raises(ZeroDivisionError):
         search()

@@ -251,9 +251,27 @@ def test_regions_as_a_vector_is_cut_into_them():
 
 
 @pytest.mark.races
+@both_orders
+@pytest.mark.parametrize("fault", [None, 0, 31, 32, 150])
+def test_many_regions_as_long_as_each_other_or_not(fault, descending):
+    """They are found together where they are, and one by one where they are not."""
+    sizes = [5] * 70 + list(range(1, 121)) + [9, 9, 9, 8] * 9 + [3] * 40
+    span = span_of(sizes)
+    m = integers(1, span.size, 3)
+    wire = check_sums(m, 0.5, 3, span, descending)
+    assert check_read(wire, 0.5, 3, span, descending)
+    if fault is not None:
+        before = sum(sizes[:fault])
+        at = check_sums(m[:before], 0.5, 3, span_of(sizes[:fault])).size if before else 0
+        flawed = wire.copy()
+        flawed[at] ^= 1  # the region's unit
+        assert not check_read(flawed, 0.5, 3, span, descending, ways=[(True, 1.0, False)])
+
+
+@pytest.mark.races
 def test_a_span_of_more_tiles_than_the_scan_takes_at_once():
-    span = span_of([1] * 1100)
-    assert check_read(check_sums(integers(1, 1100, 3), 1.5, 3, span), 1.5, 3, span)
+    span = span_of([1] * 8200)
+    assert check_read(check_sums(integers(1, 8200, 3), 1.5, 3, span), 1.5, 3, span)
 
 
 def test_a_span_of_no_values_has_no_bytes():

@@ -2,6 +2,9 @@
 
 `regions` is the device's copy of region_table(span, units) of the span at hand. What is kept of each unit is in
 Columns: one selection over a vector serves all its pieces.
+
+A selection over a vector goes through it twice: once for the first digit of the threshold, once for the second, when
+the values that agree with the first are listed.
 """
 
 from __future__ import annotations
@@ -11,15 +14,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gqallreduce.backends.cuda.launching import TEAM_THREADS, THREADS, blocks_for, blocks_of_teams, by_units, geometry
+from gqallreduce.backends.cuda.launching import TEAM_THREADS, THREADS, by_units, geometry
 from gqallreduce.coding.layout import Span
 
 SEARCH_WORDS = 6  # uint32, of what a search leaves for adaptive_count
 TABLE_WORDS = 2 * 4096  # uint32, of a search's histograms
 
 _SCAN_THREADS = 1024
-_HISTOGRAMS = 896  # blocks at most, of 32 KiB of shared memory: an H100 has 924 at a time, each to be cleared and added
+_HISTOGRAM_THREADS = 512
+_HISTOGRAMS = (
+    396  # blocks at most, of 32 KiB of shared memory: an H100 has as many at a time, each to be cleared and added
+)
 _DIGITS = ((19, 12), (7, 12), (0, 7))  # of a magnitude: the bits below, the bits
+_REFINING = 1056  # blocks at most of those that add a histogram of listed values
+_WARP = 32
+_ONE_OF = 16  # values that may be listed
 
 units = attrgetter("units")  # of a region, for region_table
 
@@ -52,37 +61,75 @@ class Columns(NamedTuple):
         return Columns(self.threshold[place], self.ties[place], self.first[begin : end + 1], self.sides)
 
 
-def adaptive_search(launch, parts, pi: int, separate: bool, search, table, status) -> None:
-    """Find the thresholds of a range of less than 2^32 elements: `search` (SEARCH_WORDS, any) is what `adaptive_count`
-    takes.
+class Part(NamedTuple):
+    """A part of a range that is selected from: what is kept of its units, and which values may be.
 
-    parts
+    listed
+        listed_size(span) float32, any.
+    """
+
+    span: Span
+    regions: object
+    columns: Columns
+    listed: object
+
+
+def listed_size(span: Span) -> int:
+    return span.size // _ONE_OF
+
+
+def adaptive_search(launch, loaded, parts: list[Part], pi: int, search, table, status) -> None:
+    """Find the thresholds of a range of less than 2^32 elements in at least one part: `search` (SEARCH_WORDS, any) is
+    what `adaptive_count` takes, with what this leaves in the parts.
+
+    loaded
         (span, x, e, r) of each part, gone through once for each of three digits, so that each may be loaded when asked
         for; where there is an e there must be an r, in which v = x + e is left.
     table
         TABLE_WORDS zeros; zeros again afterwards.
     """
-    sides, elements = np.uint32(1 + separate), 0
-    for number, (shift, width) in enumerate(_DIGITS):
-        first = number == 0
-        digit = np.int32(shift), np.int32(width), None if first else search, sides, table, status
-        for span, x, e, r in parts:
-            given = (x, e, r) if first else (x if r is None else r, None, None)
-            elements += span.size if first else 0
-            if span.size:
-                arguments = *given, np.uint64(span.size), *digit
-                blocks = min(blocks_for(span.size), _HISTOGRAMS)
-                launch("adaptive", "adaptive_histogram", blocks, THREADS, *arguments)
-        k = max(1, elements // pi) if first else 0
-        launch("adaptive", "adaptive_digit", 1, _SCAN_THREADS, table, np.int32(width), np.uint32(k), sides, search)
+    sides = np.uint32(parts[0].columns.sides)
+    elements = sum(part.span.size for part in parts)
+    shifts, widths = zip(*(map(np.int32, digit) for digit in _DIGITS), strict=True)
+
+    def next_digit(number: int, k: int = 0) -> None:
+        launch("adaptive", "adaptive_digit", 1, _SCAN_THREADS, table, widths[number], np.uint32(k), sides, search)
+
+    for span, x, e, r in loaded:
+        blocks = min(-(-span.size // (4 * _HISTOGRAM_THREADS)), _HISTOGRAMS)
+        arguments = x, e, r, np.uint64(span.size), shifts[0], sides, table, status
+        launch("adaptive", "adaptive_histogram", blocks, _HISTOGRAM_THREADS, *arguments)
+    next_digit(0, max(1, elements // pi))
+    for part, (span, x, _, r) in zip(parts, loaded, strict=True):
+        kept = part.columns.threshold, part.columns.ties, part.listed, sides
+        arguments = *_place(span, part.regions), shifts[1], widths[1], search, *kept, table
+        blocks = min(_blocks_of_warps(span, _HISTOGRAM_THREADS), _HISTOGRAMS)
+        launch("adaptive", "adaptive_sift", blocks, _HISTOGRAM_THREADS, _formed(x, r), *arguments)
+    next_digit(1)
+    for part, (span, x, _, r) in zip(parts, loaded, strict=True):
+        arguments = *_place(span, part.regions), widths[2], search, part.columns.ties, part.listed, sides, table
+        blocks = min(_blocks_of_warps(span, THREADS), _REFINING)
+        launch("adaptive", "adaptive_refine", blocks, THREADS, _formed(x, r), *arguments)
+    next_digit(2)
 
 
-def adaptive_count(launch, v, span: Span, regions, search, columns: Columns) -> None:
-    """What each unit of a span keeps of v, into `columns`; the spans of a selection in memory order."""
+def adaptive_count(launch, v, part: Part, search) -> None:
+    """What each unit of a part keeps of v, into its columns; the parts of a selection in memory order."""
+    span, regions, columns, listed = part
     if span.size:
-        arguments = v, *_place(span, regions), search, columns.threshold, columns.ties, columns.first
-        by_units(launch, "adaptive", "adaptive_count", span, (*arguments, np.uint32(columns.sides)))
+        kept = columns.threshold, columns.ties, columns.first, listed, np.uint32(columns.sides)
+        arguments = v, *_place(span, regions), search, *kept
+        launch("adaptive", "adaptive_count", _blocks_of_warps(span, THREADS), THREADS, *arguments)
         _scan(launch, v, span, regions, search, columns)
+
+
+def _formed(x, r):
+    return x if r is None else r
+
+
+def _blocks_of_warps(span: Span, threads: int) -> int:
+    """Blocks with a warp for each unit."""
+    return -(-span.units // (threads // _WARP))
 
 
 def adaptive_select(launch, x, e, r, span: Span, regions, pi: int, columns: Columns, status) -> None:
@@ -97,10 +144,9 @@ def adaptive_encode(launch, v, r, wire, span: Span, regions, columns: Columns, l
     """Write the messages of a span's regions, and into `length`, a uint64, how many bytes they are. Where errors are
     kept, r is v. NOT_FINITE where a value of v is not, kept or not.
     """
-    blocks, teams = blocks_of_teams(span)
     kept = columns.threshold, columns.ties, columns.first, np.uint32(columns.sides)
-    arguments = v, r, wire, *_place(span, regions), *kept, length, np.uint32(teams), status
-    launch("adaptive", "adaptive_encode", max(blocks, 1), TEAM_THREADS, *arguments)
+    arguments = v, r, wire, *_place(span, regions), *kept, length, status
+    launch("adaptive", "adaptive_encode", max(_blocks_of_warps(span, TEAM_THREADS), 1), TEAM_THREADS, *arguments)
 
 
 def adaptive_decode(launch, wire, y, span: Span, regions, scale: float, add: bool, status, where) -> None:

@@ -55,66 +55,75 @@ static inline void write_totals(std::uint8_t* wire, const RegionRow* regions, st
   if (thread == 0) *length = message_begin(regions, count, first);
 }
 
-// One tile's kept values, in order: entries, and the sums of each sign (at most 0, and above) in the lanes of a warp.
+// A column's kept values, in order: how many there are of each sign (at most 0, and above), and their sums in the lanes
+// of a warp.
 struct KeptValues {
   double lane[2] = {0.0, 0.0};
-  std::uint32_t count[2] = {0, 0};
+  std::uint32_t count = 0, positive = 0;
   Pair ties_seen = {0, 0};
-  bool finite = true;  // kept or not
 };
 
-static inline void keep_tile(const Team& team, std::size_t n, std::size_t first_row, const Pair& threshold,
-                             const Pair& ties, unsigned sides, std::uint8_t* entries, KeptValues& kept) {
-  const std::uint32_t before = (1u << lane_index()) - 1;
-  for (std::size_t row = 0; row < n; row += kWarp) {
-    const std::size_t i = row + lane_index();
-    const float v = i < n ? team.tile[i] : 0.0f;
-    const bool side = side_of(v, sides);
-    kept.finite &= is_finite(v);
-    if (!ballot(magnitude(v) >= threshold[side])) continue;
-    const std::uint32_t equal = ballot(magnitude(v) == threshold[side]), ones = ballot(side);
-    const std::uint32_t earlier = kept.ties_seen[side] + count_bits(equal & (side ? ones : ~ones) & before);
-    const bool taken = magnitude(v) == threshold[side] && earlier < ties[side];
-    const bool stays = magnitude(v) > threshold[side] || taken, positive = v > 0.0f;
-    kept.lane[0] += stays && !positive ? v : 0.0f;
-    kept.lane[1] += stays && positive ? v : 0.0f;
-    const std::uint32_t all = ballot(stays), positives = ballot(stays && positive);
-    if (stays) {
-      const std::size_t place = kept.count[0] + kept.count[1] + count_bits(all & before);
-      store(entries + place * kEntry, static_cast<std::uint16_t>((first_row + i) << 1 | positive));
-    }
-    kept.count[1] += count_bits(positives);
-    kept.count[0] += count_bits(all & ~positives);
-    kept.ties_seen.zero += count_bits(equal & ~ones);
-    kept.ties_seen.one += count_bits(equal & ones);
-  }
+// Which of a row's values stay: v is this lane's.
+static inline bool stays(float v, const Pair& threshold, const Pair& ties, unsigned sides, KeptValues& kept) {
+  const bool side = side_of(v, sides), ties_here = magnitude(v) == threshold[side];
+  const std::uint32_t equal = ballot(ties_here);
+  if (!equal) return magnitude(v) > threshold[side];
+  const std::uint32_t ones = ballot(side), before = (1u << lane_index()) - 1;
+  const std::uint32_t earlier = kept.ties_seen[side] + count_bits(equal & (side ? ones : ~ones) & before);
+  kept.ties_seen.zero += count_bits(equal & ~ones);
+  kept.ties_seen.one += count_bits(equal & ones);
+  return magnitude(v) > threshold[side] || (ties_here && earlier < ties[side]);
 }
 
-// The means of a column's kept values, v <= 0 and v > 0, packed to be told.
+static inline void keep_row(float v, bool stays, std::size_t row, std::uint8_t* entries, KeptValues& kept) {
+  const bool positive = v > 0.0f;
+  const std::uint32_t all = ballot(stays), before = (1u << lane_index()) - 1;
+  const std::uint32_t positives = ballot(stays && positive);
+  if (stays) {
+    (positive ? kept.lane[1] : kept.lane[0]) += static_cast<double>(v);
+    store(entries + (kept.count + count_bits(all & before)) * kEntry, static_cast<std::uint16_t>(row << 1 | positive));
+  }
+  kept.count += count_bits(all);
+  kept.positive += count_bits(positives);
+}
+
+// The means of a column's kept values, v <= 0 and v > 0.
 struct Means {
   float mean[2];
 };
 
-static inline Means write_entries(Team& team, const float* v, std::size_t n, const Pair& threshold, const Pair& ties,
+// Writes the entries of a column of n values, for a warp, in the blocks of the sum rule.
+static inline Means write_entries(const float* v, std::size_t n, const Pair& threshold, const Pair& ties,
                                   unsigned sides, std::uint8_t* entries, std::uint32_t* status) {
+  constexpr unsigned kRows = 8;  // on their way before the first is needed
   KeptValues kept;
   double sum[2] = {0.0, 0.0};
-  for (std::size_t done = 0; done < n; done += team.capacity) {
-    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
-    if (done > 0) team.sync();
-    team.stage(v + done, nullptr, count);
-    if (!team.in_first_warp()) continue;
-    keep_tile(team, count, done, threshold, ties, sides, entries, kept);
+  std::uint32_t largest = 0;
+  for (std::size_t begin = 0; begin < n; begin += kSumBlock) {
+    const unsigned count = n - begin < kSumBlock ? static_cast<unsigned>(n - begin) : kSumBlock;
+    for (unsigned done = 0; done < count; done += kRows * kWarp) {
+      const unsigned i = done + lane_index();
+      float row[kRows];
+      GQ_UNROLL
+      for (unsigned k = 0; k < kRows; ++k) row[k] = i + k * kWarp < count ? v[begin + i + k * kWarp] : 0.0f;
+      GQ_UNROLL
+      for (unsigned k = 0; k < kRows; ++k) {
+        largest = magnitude(row[k]) > largest ? magnitude(row[k]) : largest;
+        if (!ballot(magnitude(row[k]) >= threshold[side_of(row[k], sides)])) continue;
+        keep_row(row[k], stays(row[k], threshold, ties, sides, kept), begin + i + k * kWarp, entries, kept);
+      }
+    }
     for (int side = 0; side < 2; ++side) {
       sum[side] += fold(kept.lane[side]);
       kept.lane[side] = 0.0;
     }
   }
-  if (!kept.finite) atomic_or(status, kNotFinite);
+  if (largest >= kInfinity) atomic_or(status, kNotFinite);
+  const std::uint32_t counts[2] = {kept.count - kept.positive, kept.positive};
   Means means = {};
   for (int side = 0; side < 2; ++side)
-    if (kept.count[side]) means.mean[side] = static_cast<float>(sum[side] / static_cast<double>(kept.count[side]));
-  return team.tell(means);
+    if (counts[side]) means.mean[side] = static_cast<float>(sum[side] / static_cast<double>(counts[side]));
+  return means;
 }
 
 // Rows ascending strictly and below the height, for the whole team?

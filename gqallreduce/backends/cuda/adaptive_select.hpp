@@ -10,7 +10,61 @@
 namespace gq {
 namespace device {
 
-constexpr unsigned kBins = 1 << 12;
+constexpr unsigned kBins = 1 << 12, kLastBins = 1 << 7;  // of a side
+constexpr unsigned kHistogramThreads = 512;              // of a block
+constexpr unsigned kAtOnce = 2;  // fours that a thread has on their way before it needs the first
+
+// Bins of a block, in shared memory: so many of each side. They are zeros when the block has met.
+static inline void clear_bins(std::uint32_t* bins, unsigned count, unsigned sides) {
+  for (unsigned bin = thread_index(); bin < sides * count; bin += threads_per_block()) bins[bin] = 0;
+  block_barrier();
+}
+
+// Adds them to a table, which has kBins for each side.
+static inline void add_bins(const std::uint32_t* bins, unsigned count, unsigned sides, std::uint32_t* table) {
+  block_barrier();
+  for (unsigned bin = thread_index(); bin < sides * count; bin += threads_per_block())
+    if (bins[bin] > 0) atomic_add(&table[bin < count ? bin : kBins + bin - count], bins[bin]);
+}
+
+// The number of a warp in the grid, and how many there are.
+static inline std::size_t warp_number() {
+  return (std::size_t(block_index()) * threads_per_block() + thread_index()) / kWarp;
+}
+static inline std::size_t warps_of_grid() { return std::size_t(blocks_per_grid()) * threads_per_block() / kWarp; }
+
+// The room that a unit has in a list of a span's values: for one in sixteen.
+class List {
+ public:
+  static constexpr unsigned kOneOf = 16;
+
+  List(float* listed, const SpanUnit& unit)
+      : value_(listed + unit.begin / kOneOf), room_(static_cast<unsigned>(unit.end / kOneOf - unit.begin / kOneOf)) {}
+
+  void put(unsigned place, float v) const {
+    if (place < room_) value_[place] = v;
+  }
+
+ private:
+  float* value_;
+  unsigned room_;
+};
+
+// A unit's values that agree with the first digits of a search: those listed, or all where there was no room.
+struct Listed {
+  const float* v;
+  std::size_t n;
+  bool all;
+
+  Listed(const float* listed, const SpanUnit& unit, std::uint32_t found, const float* span)
+      : v(listed + unit.begin / List::kOneOf),
+        n(found),
+        all(found > unit.end / List::kOneOf - unit.begin / List::kOneOf) {
+    if (!all) return;
+    v = span + unit.begin;
+    n = unit.height();
+  }
+};
 
 // What is known of the k-th magnitudes: the digits found so far, how many of the values that agree with them may still
 // be kept, whether one of the sides keeps one less (not known yet which), and the number of the next entry.
@@ -171,6 +225,32 @@ static inline bool write_formed(const Team& team, const float* x, const float* e
 
 constexpr unsigned kOwnUnits = 4;  // of each thread of a scan
 constexpr std::size_t kUnitsAtOnce = kScanThreads * kOwnUnits;
+
+// The pairs of a thread's units; those from the last unit on are zeros.
+struct OwnPairs {
+  Four<std::uint32_t> zero, one;
+
+  static OwnPairs load(const std::uint32_t* numbers, std::size_t begin, std::size_t units, unsigned sides) {
+    const std::size_t n = units * sides;
+    const Four<std::uint32_t> a = four_of(numbers, begin * sides, n);
+    if (sides == 1) return {a, {}};
+    const Four<std::uint32_t> b = four_of(numbers, begin * sides + 4, n);
+    return {{{a.number[0], a.number[2], b.number[0], b.number[2]}},
+            {{a.number[1], a.number[3], b.number[1], b.number[3]}}};
+  }
+
+  void store(std::uint32_t* numbers, std::size_t begin, std::size_t units, unsigned sides) const {
+    if (sides == 1) return put_own(numbers, begin, units, zero);
+    const Four<std::uint32_t> a = {{zero.number[0], one.number[0], zero.number[1], one.number[1]}};
+    const Four<std::uint32_t> b = {{zero.number[2], one.number[2], zero.number[3], one.number[3]}};
+    put_own(numbers, begin * 2, units * 2, a);
+    put_own(numbers, begin * 2 + 4, units * 2, b);
+  }
+
+  static void put_own(std::uint32_t* numbers, std::size_t begin, std::size_t n, const Four<std::uint32_t>& four) {
+    if (begin < n) store_four(numbers + begin, four, n - begin);
+  }
+};
 
 // How many may still be kept when those `seen` have had their turn, and how many of the `equal` that come then stay.
 static inline std::uint32_t remaining(std::uint32_t left, std::uint32_t seen) { return left > seen ? left - seen : 0; }

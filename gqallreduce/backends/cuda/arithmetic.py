@@ -130,10 +130,10 @@ class Arithmetic:
             return kept
 
     @contextlib.contextmanager
-    def search(self):
-        """(search, table) for the launches of a selection."""
-        with self._lent(4 * adaptive.SEARCH_WORDS) as room:
-            yield room.view(np.uint32), self._histograms
+    def search(self, listed: int):
+        """(search, table, room for so many values) for the launches of a selection."""
+        with self._lent(4 * adaptive.SEARCH_WORDS) as room, self._lent(4 * listed) as values:
+            yield room.view(np.uint32), self._histograms, values.view(np.float32)
 
     def adaptive_encode(self, kept: Columns, x, r, wire, region) -> Length:
         v = x if r is None else r

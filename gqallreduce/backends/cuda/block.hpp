@@ -8,7 +8,8 @@
 
 #ifdef __CUDACC__
 #define GQ_KERNEL extern "C" __global__ void
-#define GQ_THREADS(count) __launch_bounds__(count)  // registers enough for so many in a block
+// Registers for so many threads in a block and, where given, so many blocks at a time on a multiprocessor.
+#define GQ_THREADS(...) __launch_bounds__(__VA_ARGS__)
 #define GQ_SHARED __shared__
 #define GQ_UNROLL _Pragma("unroll")
 
@@ -48,8 +49,14 @@ static inline double square_root(double v) { return sqrt(v); }
 namespace gq {
 namespace device {
 
+// A number that the compiler takes for a new one: what follows from it is found again where it is needed, in a loop
+// too, and not kept in registers.
+static inline void forget(std::uint32_t& number) { asm volatile("" : "+r"(number)); }
+
 constexpr unsigned kWarp = 32;
 static inline unsigned lane_index() { return thread_index() % kWarp; }
+
+static inline unsigned lowest_bit(std::uint32_t word) { return count_bits((word & (0u - word)) - 1); }
 
 // What a kernel found wrong, or'ed into a word of the device.
 constexpr std::uint32_t kNotFinite = 1, kMalformed = 2;

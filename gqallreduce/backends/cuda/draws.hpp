@@ -14,7 +14,10 @@ struct Draws {
   Draws() = default;
 
   // The bits of the eight elements from a global index on, which two blocks share unless it is a multiple of eight.
-  Draws(const Stream& stream, const KeySchedule& keys, std::uint64_t index) {
+  Draws(Stream stream, std::uint64_t index) {
+    forget(stream.key0);
+    forget(stream.key1);
+    const KeySchedule keys(stream);  // twenty words
     const unsigned inside = index % kEight;
     if (inside == 0) {
       random_block(stream, keys, index / kEight, word);

@@ -36,6 +36,12 @@ static inline void store_four(Number* target, const Four<Number>& four, std::siz
     if (k < count) target[k] = four.number[k];
 }
 
+// Numbers i ... i + 3 of n; those from n on are zeros.
+template <class Number>
+static inline Four<Number> four_of(const Number* source, std::size_t i, std::size_t n) {
+  return i < n ? load_four<Number>(source + i, n - i) : Four<Number>{};
+}
+
 // The same of bytes on the wire, at any address; byte by byte they cost several times as much.
 template <class Number>
 static inline bool fits_one(const void* address) {
@@ -81,6 +87,11 @@ static inline void put_four(float* y, Four<float> v, std::size_t count, bool add
 // The lowest `count` <= 8 bytes of a word, in the widest accesses that its place allows.
 static inline void store_bytes(std::uint8_t* target, std::uint64_t word, unsigned count) {
   const std::size_t place = reinterpret_cast<std::size_t>(target);
+  if (count % 4 == 0 && place % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(target) = static_cast<std::uint32_t>(word);
+    if (count == 8) *reinterpret_cast<std::uint32_t*>(target + 4) = static_cast<std::uint32_t>(word >> 32);
+    return;
+  }
   for (unsigned done = 0; done < count;) {
     const unsigned left = count - done;
     if (left >= 4 && place % 4 == 0) {
@@ -98,6 +109,7 @@ static inline void store_bytes(std::uint8_t* target, std::uint64_t word, unsigne
 
 static inline std::uint64_t load_bytes(const std::uint8_t* source, unsigned count) {
   const std::size_t place = reinterpret_cast<std::size_t>(source);
+  if (count == 4 && place % 4 == 0) return *reinterpret_cast<const std::uint32_t*>(source);
   std::uint64_t word = 0;
   for (unsigned done = 0; done < count;) {
     const unsigned left = count - done;

@@ -8,6 +8,26 @@
 #include "integers_writing.hpp"
 #include "team.hpp"
 
+namespace gq {
+namespace device {
+
+constexpr unsigned kOwnTiles = 8;  // of each thread of a scan
+
+// Where a message is read: this region begins there, and the last one had the usual length.
+struct Walk {
+  std::uint64_t at, region, usual, bad;
+
+  void pass(std::uint64_t length) {
+    bad |= length == kNoRegion;
+    at += length;
+    usual = length;
+    ++region;
+  }
+};
+
+}  // namespace device
+}  // namespace gq
+
 using namespace gq;
 using namespace gq::device;
 
@@ -20,11 +40,8 @@ GQ_KERNEL integers_measure_tiles(const float* x, const float* e, const std::uint
   const Kept kept(scratch, regions.tiles());
   Team team(shared, 1);
   team.stage(x + place.begin, e ? e + place.begin : e, place.height);
-  std::uint32_t largest = 0;
-  for (std::size_t i = team.rank; i < place.height; i += team.size)
-    largest = magnitude(team.tile[i]) > largest ? magnitude(team.tile[i]) : largest;
-  largest = team.largest(largest);
-  const double sum = squares ? tile_sum(team, place.height, Square()) : 0.0;
+  const std::uint32_t largest = team.largest(largest_staged(team, place.height));
+  const double sum = squares ? tile_squares(team, place.height) : 0.0;
   if (!team.leads()) return;
   kept.largest[place.tile] = largest;
   kept.sums()[place.tile] = sum;
@@ -65,7 +82,6 @@ GQ_KERNEL integers_lift(const float* x, const float* e, float* r, float* m, std:
                         std::uint64_t first, std::uint32_t key0, std::uint32_t key1, std::uint32_t hop,
                         std::uint32_t encoder, std::uint32_t step, std::uint32_t* status) {
   const Stream stream = {key0, key1, hop, encoder, step};
-  const KeySchedule keys(stream);
   const Sending sending(Lift{unit, ternary != 0});
   const std::size_t stride = 8 * std::size_t(blocks_per_grid()) * threads_per_block();
   bool finite = true;
@@ -73,7 +89,7 @@ GQ_KERNEL integers_lift(const float* x, const float* e, float* r, float* m, std:
     const Eight v(x + i, e ? e + i : e, n - i);
     Four<float> error[2], multiple[2];
     unsigned sent;
-    finite &= lift_eight(sending, stream, keys, first + i, v, error, &sent);
+    finite &= lift_eight(sending, stream, first + i, v, error, &sent);
     GQ_UNROLL
     for (unsigned k = 0; k < 8; ++k)
       multiple[k / 4].number[k % 4] = multiple_of(v.number[k], sent >> k & 1, is_finite(v.number[k]));
@@ -93,7 +109,6 @@ GQ_KERNEL integers_lift_tiles(const float* x, const float* e, float* r, float un
   const TilePlace place(regions);
   const Kept kept(scratch, regions.tiles());
   const Stream stream = {key0, key1, hop, encoder, step};
-  const KeySchedule keys(stream);
   const Sending sending(Lift{units ? units[place.region] : unit, ternary != 0});
   std::uint8_t* const sent_bytes = reinterpret_cast<std::uint8_t*>(kept.sent(place.tile));
   std::uint8_t* const negative_bytes = reinterpret_cast<std::uint8_t*>(kept.negative(place.tile));
@@ -104,7 +119,7 @@ GQ_KERNEL integers_lift_tiles(const float* x, const float* e, float* r, float un
       const std::size_t at = place.begin + i, left = place.height - i;
       const Eight v(x + at, e ? e + at : e, left);
       Four<float> error[2];
-      finite &= lift_eight(sending, stream, keys, start + at, v, error, &sent);
+      finite &= lift_eight(sending, stream, start + at, v, error, &sent);
       GQ_UNROLL
       for (unsigned k = 0; k < 8; ++k) negative |= bits_of(v.number[k]) >> 31 << k;
       if (r) store_eight(r + at, error, left);
@@ -143,10 +158,27 @@ GQ_KERNEL GQ_THREADS(kScanThreads)
   const std::size_t tiles = regions.tiles();
   const Kept kept(scratch, tiles);
   std::uint64_t nbytes = 0;
-  for (std::size_t done = 0; done < tiles; done += kScanThreads) {
-    const std::size_t tile = done + thread_index();
-    const Scan<std::uint64_t> sizes(tile < tiles ? kept.nbytes[tile] : 0, warp, Sum());
-    if (tile < tiles) kept.offset[tile] = nbytes + sizes.before;
+  for (std::size_t done = 0; done < tiles; done += kOwnTiles * kScanThreads) {
+    const std::size_t tile = done + kOwnTiles * thread_index();
+    Four<std::uint32_t> size[kOwnTiles / 4];
+    std::uint32_t own = 0;
+    GQ_UNROLL
+    for (unsigned k = 0; k < kOwnTiles; ++k) {
+      if (k % 4 == 0) size[k / 4] = four_of(kept.nbytes, tile + k, tiles);
+      own += size[k / 4].number[k % 4];
+    }
+    const Scan<std::uint64_t> sizes(own, warp, Sum());
+    std::uint64_t offset = nbytes + sizes.before;
+    GQ_UNROLL
+    for (unsigned k = 0; k < kOwnTiles; k += 4) {
+      Four<std::uint64_t> begins;
+      GQ_UNROLL
+      for (unsigned j = 0; j < 4; ++j) {
+        begins.number[j] = offset;
+        offset += size[k / 4].number[j];
+      }
+      if (tile + k < tiles) store_four(kept.offset + tile + k, begins, tiles - tile - k);
+    }
     nbytes += sizes.all;
     block_barrier();
   }
@@ -172,34 +204,42 @@ GQ_KERNEL integers_write(const float* m, std::uint8_t* wire, float unit, const s
   write_tile(shared, regions, Kept(scratch, regions.tiles()), place, unit, wire, sums);
 }
 
-// Where each tile of a message begins, if its regions have lawful units and end where it does: one warp.
-GQ_KERNEL integers_find(const std::uint8_t* wire, std::uint64_t nbytes, float unit, const std::uint64_t* table,
-                        std::uint64_t count, std::uint64_t* scratch, std::uint32_t* status) {
+// Where each tile of a message begins, if its regions have lawful units and end where it does: one block of 1024
+// threads. Each warp reads a region, at the place where it begins if those before it are as long as the last one that
+// is known. Where that is wrong at once, one warp goes on alone for a while, from region to region.
+GQ_KERNEL GQ_THREADS(kScanThreads)
+    integers_find(const std::uint8_t* wire, std::uint64_t nbytes, float unit, const std::uint64_t* table,
+                  std::uint64_t count, std::uint64_t* scratch, std::uint32_t* status) {
+  constexpr unsigned kTogether = kScanThreads / kWarp, kAlone = 64;
+  GQ_SHARED std::uint64_t length[kTogether];  // of the regions, kNoRegion where there is none
+  GQ_SHARED Walk shared;
   const Regions regions = {table, count};
   const Kept kept(scratch, regions.tiles());
-  std::uint64_t at = 0;
-  bool bad = false;
-  for (std::size_t region = 0; region < count && !bad && regions.tiles() > 0; ++region) {
-    const std::size_t first = regions.first_tile(region), tiles = regions.first_tile(region + 1) - first;
-    const std::uint8_t* const message = wire + at;
-    at += tiles_offset(regions.size(region));
-    if (at > nbytes) {
-      bad = true;
-      break;
+  const unsigned warp = thread_index() / kWarp;
+  Walk walk = {0, regions.tiles() > 0 ? 0 : count, 0, 0};
+  while (walk.region < count) {
+    const std::uint64_t place = walk.at + warp * walk.usual;
+    const std::uint64_t own = walk.region + warp < count
+                                  ? read_sizes(wire, nbytes, place, unit, regions, walk.region + warp, kept)
+                                  : kNoRegion;
+    if (lane_index() == 0) length[warp] = own;
+    block_barrier();
+    if (warp == 0) {
+      const std::uint64_t theirs = length[lane_index()];
+      const std::uint32_t alike = device::ballot(theirs == walk.usual), known = count_bits(alike & ~(alike + 1));
+      walk.at += known * walk.usual;
+      walk.region += known;
+      if (known < kTogether && walk.region < count) walk.pass(from_lane(theirs, known));
+      for (unsigned k = 0; known == 0 && k < kAlone && walk.region < count; ++k)
+        walk.pass(read_sizes(wire, nbytes, walk.at, unit, regions, walk.region, kept));
+      if (walk.bad) walk.region = count;
+      if (lane_index() == 0) shared = walk;
     }
-    const float found = load<float>(message);
-    bad = !is_finite(found) || bits_of(found) > kMagnitude || (unit >= 0 && found != unit);
-    for (std::size_t done = 0; done < tiles; done += 2 * kWarp) {  // a region has no more, as a rule
-      const std::size_t tile = done + 2 * lane_index();
-      const auto size = [&](std::size_t k) { return k < tiles ? tile_size(message + kUnitBytes, k) : 0; };
-      const auto one = static_cast<std::uint32_t>(size(tile)), both = one + static_cast<std::uint32_t>(size(tile + 1));
-      const std::uint32_t upto = scan_warp(both, Sum());
-      if (tile < tiles) kept.offset[first + tile] = at + upto - both;
-      if (tile + 1 < tiles) kept.offset[first + tile + 1] = at + upto - both + one;
-      at += from_lane(upto, kWarp - 1);
-    }
+    block_barrier();
+    walk = shared;
+    block_barrier();
   }
-  if (lane_index() == 0) report(bad || at != nbytes, kMalformed, status);
+  if (thread_index() == 0) report(walk.bad || walk.at != nbytes, kMalformed, status);
 }
 
 // y = scale * the values, or y += them, as integers if `whole`, unless integers_find found a fault.

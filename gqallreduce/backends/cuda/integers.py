@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gqallreduce.backends.cuda.launching import TEAM_THREADS, THREADS, blocks_for, region_table
+from gqallreduce.backends.cuda.launching import TEAM_THREADS, THREADS, blocks_for, first_units, region_table
 from gqallreduce.coding.layout import Region, Span
 
 _TILE = 4096
@@ -69,7 +69,8 @@ def integers_decode(
 ) -> None:
     """`wire` is the message of the span and nothing else; its units must be `unit`, unless that is negative."""
     table = _table(span, regions)
-    launch("integers", "integers_find", 1, 32, wire, np.uint64(wire.size), np.float32(unit), *table, scratch, status)
+    message = wire, np.uint64(wire.size), np.float32(unit)
+    launch("integers", "integers_find", 1, _SCAN_THREADS, *message, *table, scratch, status)
     how = np.int32(whole), np.float32(scale), np.int32(add), np.uint32(terms)
     _by_tiles(launch, "integers_decode", span, wire, y, *table, *how, scratch, status)
 
@@ -79,7 +80,7 @@ def _tiles_of(region: Region) -> int:
 
 
 def _tiles(span: Span) -> int:
-    return sum(map(_tiles_of, span.regions))
+    return first_units(span, "tiles before", _tiles_of)[-1]
 
 
 def _table(span: Span, regions) -> tuple:

@@ -76,6 +76,8 @@ static inline void store_eight(float* target, const Four<float> half[2], std::si
   if (count > 4) store_four(target + 4, half[1], count - 4);
 }
 
+constexpr unsigned kEightsOfThread = kTileValues / (8 * kTileThreads);
+
 // each(i, count) for the neighbours i ... i + count - 1 <= i + 7 of a tile that this thread has.
 template <class Each>
 static inline void by_eights(std::size_t height, Each each) {

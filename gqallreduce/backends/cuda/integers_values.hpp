@@ -8,10 +8,10 @@ namespace gq {
 namespace device {
 
 // Which of eight values v = x + e, with a global index, are sent (bit k), and their errors; false if one is not finite.
-static inline bool lift_eight(const Sending& sending, const Stream& stream, const KeySchedule& keys,
-                              std::uint64_t index, const Eight& v, Four<float> error[2], unsigned* sent) {
+static inline bool lift_eight(const Sending& sending, const Stream& stream, std::uint64_t index, const Eight& v,
+                              Four<float> error[2], unsigned* sent) {
   Draws draws;
-  if (sending.ternary) draws = Draws(stream, keys, index);
+  if (sending.ternary) draws = Draws(stream, index);
   bool finite = true;
   *sent = 0;
   GQ_UNROLL
@@ -40,11 +40,8 @@ struct Signs {
   std::uint32_t mask(TileShared&) const { return sent[thread_index()]; }
   std::int32_t operator()(std::size_t at) const { return negative[at / 32] >> at % 32 & 1 ? -1 : 1; }
 
-  void operator()(std::size_t i, unsigned, std::int32_t integer[8]) const {
-    const unsigned are_sent = sent[i / 32] >> i % 32, are_negative = negative[i / 32] >> i % 32;
-    GQ_UNROLL
-    for (unsigned k = 0; k < 8; ++k)
-      integer[k] = are_sent >> k & 1 ? 1 - 2 * static_cast<int>(are_negative >> k & 1) : 0;
+  void put_dense(TileShared& shared, std::size_t height, int) const {
+    put_own_codes(shared, height, sent[thread_index()], negative[thread_index()]);
   }
 };
 
@@ -81,10 +78,12 @@ struct Sums {
 
   std::int32_t operator()(std::size_t at) const { return static_cast<std::int32_t>(m[at]); }
 
-  void operator()(std::size_t i, unsigned count, std::int32_t integer[8]) const {
-    const Eight v(m + i, nullptr, count);
-    GQ_UNROLL
-    for (unsigned k = 0; k < 8; ++k) integer[k] = static_cast<std::int32_t>(v.number[k]);
+  void put_dense(TileShared& shared, std::size_t n, int width) const {
+    put_eights(shared, n, width, [this](std::size_t i, unsigned count, std::int32_t integer[8]) {
+      const Eight v(m + i, nullptr, count);
+      GQ_UNROLL
+      for (unsigned k = 0; k < 8; ++k) integer[k] = static_cast<std::int32_t>(v.number[k]);
+    });
   }
 };
 

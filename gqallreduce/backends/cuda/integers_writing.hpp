@@ -28,8 +28,6 @@ struct Entries {
     count = both.all >> 16;
     gap_bytes = both.all & 0xffff;
   }
-
-  static unsigned lowest_bit(std::uint32_t word) { return count_bits((word & (0u - word)) - 1); }
 };
 
 // ORs a number of up to 25 bits into a stream of bits.
@@ -46,7 +44,7 @@ static inline void put_entries(const Entries& entries, std::uint32_t mask, int w
   std::size_t gap_at = 8 * (kSparseHead + entries.gaps_before), next = entries.next;
   std::size_t code_at = 8 * (kSparseHead + entries.gap_bytes) + std::size_t(entries.before) * width;
   for (; mask; mask &= mask - 1, code_at += width) {
-    const std::size_t at = 32 * thread_index() + Entries::lowest_bit(mask);
+    const std::size_t at = 32 * thread_index() + lowest_bit(mask);
     std::size_t gap = at - next;
     for (; gap >= 255; gap -= 255, gap_at += 8) put_bits(word, gap_at, 255, 8);
     put_bits(word, gap_at, static_cast<std::uint32_t>(gap), 8);
@@ -71,7 +69,7 @@ static inline void put_sparse(TileShared& shared, std::uint32_t mask, int width,
 
 // A dense tile into shared.word: eight codes are `width` bytes.
 template <class Eights>
-static inline void put_dense(TileShared& shared, std::size_t height, int width, Eights eights) {
+static inline void put_eights(TileShared& shared, std::size_t height, int width, Eights eights) {
   std::uint8_t* const bytes = reinterpret_cast<std::uint8_t*>(shared.word);
   if (thread_index() == 0) bytes[0] = static_cast<std::uint8_t>(width);
   by_eights(height, [&](std::size_t i, unsigned count) {
@@ -84,10 +82,34 @@ static inline void put_dense(TileShared& shared, std::size_t height, int width, 
     for (unsigned k = 0; k < 8; ++k) {
       if (k >= count) continue;
       word |= std::uint64_t(code_of(integer[k], width)) << held;
-      for (held += width; held >= 8; held -= 8, word >>= 8) *out++ = static_cast<std::uint8_t>(word);
+      held += width;
+      if (width <= 8) continue;  // all eight are one word
+      for (; held >= 8; held -= 8, word >>= 8) *out++ = static_cast<std::uint8_t>(word);
     }
-    if (held > 0) *out = static_cast<std::uint8_t>(word);
+    for (; held > 0; held -= 8, word >>= 8) *out++ = static_cast<std::uint8_t>(word);
   });
+}
+
+// Bits 0 ... 15 at the even places of a word.
+static inline std::uint32_t spread(std::uint32_t bits) {
+  bits = (bits | bits << 8) & 0x00ff00ff;
+  bits = (bits | bits << 4) & 0x0f0f0f0f;
+  bits = (bits | bits << 2) & 0x33333333;
+  return (bits | bits << 1) & 0x55555555;
+}
+
+// The codes of 32 own values as a thread has them, two bits each: 0, 1 and 2 for minus one, zero and one.
+static inline void put_own_codes(TileShared& shared, std::size_t height, std::uint32_t sent, std::uint32_t negative) {
+  std::uint8_t* const bytes = reinterpret_cast<std::uint8_t*>(shared.word);
+  if (thread_index() == 0) bytes[0] = 2;
+  const std::size_t first = 32 * thread_index();
+  if (first >= height) return;
+  const std::uint32_t valid = height - first < 32 ? (1u << (height - first)) - 1 : ~0u;
+  const std::uint32_t zero = ~sent & valid, positive = sent & ~negative & valid;
+  for (unsigned k = 0; k < 8; ++k) {
+    const std::uint32_t half = spread(zero >> k / 4 * 16 & 0xffff) | spread(positive >> k / 4 * 16 & 0xffff) << 1;
+    bytes[1 + 8 * thread_index() + k] = static_cast<std::uint8_t>(half >> k % 4 * 8);
+  }
 }
 
 // target = the first `nbytes` of shared words, in accesses of four bytes but for the ends.
@@ -124,7 +146,7 @@ static inline void write_tile(TileShared& shared, const Regions& regions, const 
   if (nbytes < 1 + code_bytes(place.height, width))
     put_sparse(shared, source.mask(shared), largest > 1 ? width : 1, nbytes, source);
   else
-    put_dense(shared, place.height, width, source);
+    source.put_dense(shared, place.height, width);
   block_barrier();
   copy_out(shared.word, nbytes, tile);
 }

@@ -9,6 +9,8 @@ NOT_FINITE, MALFORMED. A launch of no blocks is left out.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from gqallreduce.coding.layout import Region, Span
@@ -46,6 +48,13 @@ def blocks_of_teams(region: Region | Span) -> tuple[int, int]:
 
 def geometry(region: Region | Span) -> tuple:
     return tuple(np.uint64(number) for number in region.geometry)
+
+
+def first_units(span: Span, name: str, units_of) -> list[int]:
+    """The number of the first unit of each region, and of what would follow the last; counted once and kept."""
+    if name not in span.tables:
+        span.tables[name] = list(itertools.accumulate(map(units_of, span.regions), initial=0))
+    return span.tables[name]
 
 
 def region_table(span: Span, units_of) -> np.ndarray:

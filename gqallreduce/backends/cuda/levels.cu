@@ -5,6 +5,7 @@
 #include "gq/levels_round.hpp"
 #include "gq/levels_wire.hpp"
 #include "team.hpp"
+#include "units.hpp"
 
 namespace gq {
 namespace device {
@@ -13,45 +14,54 @@ static inline float level_of(const Levels& levels, int code) {
   return levels.uniform ? uniform_level(levels, code) : levels.value[code];
 }
 
+static inline float level_of(const Uniform&, const Levels& levels, int code) { return uniform_level(levels, code); }
+static inline float level_of(const Tabled&, const Levels& levels, int code) { return levels.value[code]; }
+
 // The norm of n values; where they are no more than a tile, they stay staged.
 static inline float bucket_norm(Team& team, const float* x, const float* e, std::size_t n, bool l2) {
   double sum = 0.0;
   std::uint32_t largest = 0;
   for (std::size_t done = 0; done < n; done += team.capacity) {
-    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
+    const unsigned count = n - done < team.capacity ? static_cast<unsigned>(n - done) : team.capacity;
     if (done > 0) team.sync();
     team.stage(x + done, e ? e + done : e, count);
     if (l2) {
-      sum += tile_sum(team, count, Square());
+      sum += tile_squares(team, count);
     } else {
-      for (std::size_t i = team.rank; i < count; i += team.size)
-        largest = magnitude(team.tile[i]) > largest ? magnitude(team.tile[i]) : largest;
+      const std::uint32_t here = largest_staged(team, count);
+      largest = here > largest ? here : largest;
     }
   }
   return l2 ? team.tell(static_cast<float>(square_root(sum))) : float_of(team.largest(largest));
 }
 
-// The codes of the tile's n values, which begin at a global index, and their errors.
+// The codes of the tile's n values, which begin at a global index, and their errors in r, which may be null.
 template <class Coder>
-static inline void encode_tile(const Team& team, const Coder& coder, const Levels& levels, float norm, std::size_t n,
-                               const Stream& stream, std::uint64_t index, float* r, std::uint8_t* codes) {
-  const KeySchedule keys(stream);
-  for (std::size_t i = kEight * team.rank; i < n; i += kEight * team.size) {
-    const unsigned count = n - i < kEight ? static_cast<unsigned>(n - i) : kEight;
-    const Draws draws(stream, keys, index + i);
-    std::uint64_t word = 0;
+static inline void encode_tile(const Team& team, const Coder& coder, const Levels& levels, int bits, float norm,
+                               unsigned n, const Stream& stream, std::uint64_t index, float* r, std::uint8_t* codes) {
+  for (unsigned i = kEight * team.rank; i < n; i += kEight * team.size) {
+    const Draws draws(stream, index + i);
+    const Four<float> v[2] = {team.staged(i, n), team.staged(i + 4, n)};
+    std::uint32_t half[2] = {0, 0};  // four codes each, of 32 bits at most
+    GQ_UNROLL
+    for (unsigned k = 0; k < kEight; ++k)
+      half[k / 4] |= static_cast<std::uint32_t>(coder.code(v[k / 4].number[k % 4], draws[k])) << (k % 4 * bits);
+    std::uint64_t word = half[0] | std::uint64_t(half[1]) << (4 * bits);
+    unsigned nbytes = bits;
+    if (n - i < kEight) {
+      word &= (std::uint64_t(1) << ((n - i) * bits)) - 1;
+      nbytes = static_cast<unsigned>(packed_size(n - i, bits));
+    }
+    store_bytes(codes + i / kEight * bits, word, nbytes);
+    if (!r) continue;
     Four<float> error[2];
     GQ_UNROLL
     for (unsigned k = 0; k < kEight; ++k) {
-      const float v = k < count ? team.tile[i + k] : 0.0f;
-      const int code = coder.code(v, draws[k]);
-      if (k < count) word |= std::uint64_t(code) << (k * levels.bits);
-      error[k / 4].number[k % 4] = v - level_of(levels, code) * norm;
+      const int code = static_cast<int>(half[k / 4] >> (k % 4 * bits) & ((1u << bits) - 1));
+      error[k / 4].number[k % 4] = v[k / 4].number[k % 4] - level_of(coder, levels, code) * norm;
     }
-    store_bytes(codes + i / kEight * levels.bits, word, static_cast<unsigned>(packed_size(count, levels.bits)));
-    if (!r) continue;
-    store_four(r + i, error[0], count);
-    if (count > 4) store_four(r + i + 4, error[1], count - 4);
+    store_four(r + i, error[0], n - i);
+    if (n - i > 4) store_four(r + i + 4, error[1], n - i - 4);
   }
 }
 
@@ -60,14 +70,15 @@ static inline void encode_bucket(const Team& team, const Levels& levels, float n
                                  float* r, std::uint8_t* codes, std::size_t n, const Stream& stream,
                                  std::uint64_t index) {
   const Coder coder(levels, norm);
+  const int bits = levels.bits;
   for (std::size_t done = 0; done < n; done += team.capacity) {
-    const std::size_t count = n - done < team.capacity ? n - done : team.capacity;
+    const unsigned count = n - done < team.capacity ? static_cast<unsigned>(n - done) : team.capacity;
     if (n > team.capacity) {
       team.sync();
       team.stage(x + done, e ? e + done : e, count);
     }
-    encode_tile(team, coder, levels, norm, count, stream, index + done, r ? r + done : r,
-                codes + done / kEight * levels.bits);
+    encode_tile(team, coder, levels, bits, norm, count, stream, index + done, r ? r + done : r,
+                codes + done / kEight * bits);
   }
 }
 
@@ -79,18 +90,19 @@ using namespace gq::device;
 
 // Buckets of `bucket` values; e and r may be null. Blocks of 128 threads, `teams` buckets each.
 GQ_KERNEL levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::uint64_t n,
-                        const Levels* levels, int l2, std::uint64_t start, std::uint64_t bucket, std::uint32_t key0,
-                        std::uint32_t key1, std::uint32_t hop, std::uint32_t encoder, std::uint32_t step,
-                        unsigned teams, std::uint32_t* status) {
+                        const Levels* __restrict__ levels, int l2, std::uint64_t start, std::uint64_t bucket,
+                        std::uint32_t key0, std::uint32_t key1, std::uint32_t hop, std::uint32_t encoder,
+                        std::uint32_t step, unsigned teams, std::uint32_t* status) {
   GQ_SHARED Shared shared;
   const Grid grid = {start, bucket, 1};
-  const TeamUnit unit(grid, n, teams);
+  const GridUnit unit(grid, n, team_number(teams));
   if (!unit.exists) return;
   Team team(shared, teams);
   x += unit.begin;
   if (e) e += unit.begin;
   if (r) r += unit.begin;
-  wire += levels_offset(grid, n, unit.number, levels->bits);
+  const int bits = levels->bits;
+  wire += unit.offset(grid, n, [bits](std::size_t height) { return bucket_size(height, bits); });
   const float norm = bucket_norm(team, x, e, unit.height(), l2);
   if (!is_norm(norm) || (r && norm > kLargestOwed)) {
     if (team.leads()) atomic_or(status, kNotFinite);
@@ -105,13 +117,14 @@ GQ_KERNEL levels_encode(const float* x, const float* e, float* r, std::uint8_t* 
 }
 
 // y = scale * wire, or y += wire. The wire holds the region's bytes exactly: the caller has checked it.
-GQ_KERNEL levels_decode(const std::uint8_t* wire, float* y, std::uint64_t n, const Levels* levels, std::uint64_t start,
-                        std::uint64_t bucket, float scale, int add, unsigned teams, std::uint32_t* status) {
+GQ_KERNEL levels_decode(const std::uint8_t* wire, float* y, std::uint64_t n, const Levels* __restrict__ levels,
+                        std::uint64_t start, std::uint64_t bucket, float scale, int add, unsigned teams,
+                        std::uint32_t* status) {
   const Grid grid = {start, bucket, 1};
-  const TeamUnit unit(grid, n, teams);
+  const GridUnit unit(grid, n, team_number(teams));
   if (!unit.exists) return;
   const int bits = levels->bits;
-  wire += levels_offset(grid, n, unit.number, bits);
+  wire += unit.offset(grid, n, [bits](std::size_t height) { return bucket_size(height, bits); });
   const float norm = load<float>(wire);
   const unsigned size = kTeamThreads / teams, rank = thread_index() % size;
   if (!is_norm(norm)) {

@@ -1,6 +1,6 @@
 // The regions of a span (layout.py): each has a message of its own, one launch works on all of them.
 #pragma once
-#include "gq/grid.hpp"
+#include "units.hpp"
 
 namespace gq {
 namespace device {
@@ -34,8 +34,9 @@ struct SpanUnit {
     inside = unit - here.first;
     siblings = next.first - here.first;
     grid.start += here.start;
-    begin = here.start + unit_begin(grid, next.start - here.start, inside);
-    end = here.start + unit_begin(grid, next.start - here.start, inside + 1);
+    const GridUnit found(grid, next.start - here.start, inside);
+    begin = here.start + found.begin;
+    end = here.start + found.end;
   }
 
   std::size_t height() const { return end - begin; }

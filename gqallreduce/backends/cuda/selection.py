@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from gqallreduce.backends.cuda import adaptive
-from gqallreduce.backends.cuda.adaptive import Columns
+from gqallreduce.backends.cuda.adaptive import Columns, Part, listed_size
+from gqallreduce.backends.cuda.launching import first_units
 from gqallreduce.errors import Error
 
 _MOST = 1 << 32
@@ -31,15 +34,19 @@ def select_largest(arithmetic, parts, pi: int, separate: bool, workspace):
         raise Error(f"got {elements} values to select from on a GPU, expected fewer than 2^32: split the buffer")
     room = workspace.take(4 * Columns.words(units, separate))
     columns = Columns.of(room[: 4 * Columns.words(units, separate)].view(np.uint32), separate)
-    firsts, kept = [0], []
-    with arithmetic.search() as (search, table):
-        adaptive.adaptive_search(arithmetic.launch, parts, pi, separate, search, table, arithmetic.ignored)
-        for span, x, _, owing in parts:
-            regions = arithmetic.columns(span)
-            kept.append(columns.part(firsts[-1], firsts[-1] + span.units))
-            v = x if owing is None else owing
-            adaptive.adaptive_count(arithmetic.launch, v, span, regions, search, kept[-1])
-            for region in span.regions:
-                firsts.append(firsts[-1] + region.units)
+    begins = list(itertools.accumulate((span.units for span in spans), initial=0))
+    kept = [columns.part(*ends) for ends in itertools.pairwise(begins)]
+    with arithmetic.search(sum(map(listed_size, spans))) as (search, table, listed):
+        places, at = [], 0
+        for span, mine in zip(spans, kept, strict=True):
+            places.append(Part(span, arithmetic.columns(span), mine, listed[at : at + listed_size(span)]))
+            at += listed_size(span)
+        if places:
+            adaptive.adaptive_search(arithmetic.launch, parts, places, pi, search, table, arithmetic.ignored)
+        for place, (_, x, _, owing) in zip(places, parts, strict=True):
+            adaptive.adaptive_count(arithmetic.launch, x if owing is None else owing, place, search)
+    firsts = [0]  # found after the launches: there may be many regions
+    for begin, span in zip(begins, spans, strict=False):
+        firsts += [begin + first for first in first_units(span, "units before", adaptive.units)[1:]]
     yield
     return Selection(columns, firsts, kept, lambda: workspace.give(room))

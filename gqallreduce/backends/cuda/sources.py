@@ -26,7 +26,7 @@ def source(family: str) -> str:
 
 def kernels(family: str) -> list[str]:
     """The names of a family's kernels."""
-    return re.findall(r"^GQ_KERNEL (?:GQ_THREADS\(\w+\)\s+)?(\w+)\(", source(family), re.MULTILINE)
+    return re.findall(r"^GQ_KERNEL (?:GQ_THREADS\([\w, ]+\)\s+)?(\w+)\(", source(family), re.MULTILINE)
 
 
 @functools.cache
@@ -43,7 +43,6 @@ def options() -> tuple[str, ...]:
         "-std=c++17",
         f"-I{FOLDER}",
         "--device-as-default-execution-space",
-        "--device-int128",
         *ARITHMETIC,
         f"-DGQ_SOURCES={digest.hexdigest()[:16]}",
     )

@@ -6,7 +6,6 @@
 #pragma once
 #include "block.hpp"
 #include "fours.hpp"
-#include "gq/grid.hpp"
 #include "gq/sum.hpp"
 
 namespace gq {
@@ -49,17 +48,22 @@ class Team {
   }
 
   // tile = x + e; the team has met before (nobody reads the tile any more) and meets after.
-  void stage(const float* x, const float* e, std::size_t n) const {
+  void stage(const float* x, const float* e, unsigned n) const {
     const bool aligned = fits_four<float>(x) && fits_four<float>(e);
-    for (std::size_t row = 0; row < n; row += kAtOnce * 4 * size) {
-      const std::size_t i = row + 4 * rank;
-      if (aligned && n - row >= kAtOnce * 4 * size)
-        stage_fours(fours(x + i), e ? fours(e + i) : nullptr, reinterpret_cast<Four<float>*>(tile + i));
-      else
-        for (std::size_t k = i; k < n && k < row + kAtOnce * 4 * size; k += 4 * size)
-          store_four(tile + k, load_sum(x + k, e ? e + k : e, n - k), n - k);
-    }
+    const unsigned at_once = kAtOnce * 4 * size;
+    unsigned i = 4 * rank;
+    for (unsigned left = n; aligned && left >= at_once; left -= at_once, i += at_once)
+      stage_fours(fours(x + i), e ? fours(e + i) : nullptr, reinterpret_cast<Four<float>*>(tile + i));
+    for (; i < n; i += 4 * size) *reinterpret_cast<Four<float>*>(tile + i) = load_sum(x + i, e ? e + i : e, n - i);
     sync();
+  }
+
+  // Four of n staged values, from a multiple of four on; what lies behind the last is zero.
+  Four<float> staged(unsigned i, unsigned n) const {
+    Four<float> v = *reinterpret_cast<const Four<float>*>(tile + i);
+    if (i + 4 > n)
+      for (unsigned k = 0; k < 4; ++k) v.number[k] = i + k < n ? v.number[k] : 0.0f;
+    return v;
   }
 
   // The leader's value, to all.
@@ -127,34 +131,48 @@ static inline std::size_t team_number(unsigned teams) {
   return std::size_t(block_index()) * teams + Team::number(teams);
 }
 
-// The unit of a team, relative to the region.
-struct TeamUnit {
-  std::size_t number, begin, end;
-  bool exists;
-
-  TeamUnit(const Grid& grid, std::size_t n, unsigned teams) : number(team_number(teams)), begin(0), end(0) {
-    exists = number < unit_count(grid, n);
-    if (!exists) return;
-    begin = unit_begin(grid, n, number);
-    end = unit_begin(grid, n, number + 1);
-  }
-
-  std::size_t height() const { return end - begin; }
-};
-
 // The lanes of a warp folded by the sum rule; the result is in all lanes.
 static inline double fold(double lane) {
   for (unsigned width = kWarp / 2; width > 0; width /= 2) lane += from_lane(lane, lane_index() + width);
   return from_lane(lane, 0);
 }
 
-// The sum of term(v) over a tile of n values, for the threads of the first warp.
-template <class Term>
-static inline double tile_sum(const Team& team, std::size_t n, Term term) {
+// each(v) for the values of a tile of n that are this thread's of the first warp, in order; eight are read before the
+// first is needed.
+template <class Each>
+static inline void by_rows(const Team& team, unsigned n, Each each) {
+  constexpr unsigned kRows = 8;
+  unsigned i = team.rank;
+  for (unsigned left = n; left >= kRows * kWarp; left -= kRows * kWarp, i += kRows * kWarp) {
+    float v[kRows];
+    GQ_UNROLL
+    for (unsigned k = 0; k < kRows; ++k) v[k] = team.tile[i + k * kWarp];
+    GQ_UNROLL
+    for (unsigned k = 0; k < kRows; ++k) each(v[k]);
+  }
+  for (; i < n; i += kWarp) each(team.tile[i]);
+}
+
+// The sum of v * v over a tile of n values, for the threads of the first warp.
+static inline double tile_squares(const Team& team, unsigned n) {
   double lane = 0.0;
   if (!team.in_first_warp()) return lane;
-  for (std::size_t i = team.rank; i < n; i += kWarp) lane += term(static_cast<double>(team.tile[i]));
+  by_rows(team, n, [&lane](float v) { lane += static_cast<double>(v) * static_cast<double>(v); });
   return fold(lane);
+}
+
+// The largest magnitude that this thread has staged.
+static inline std::uint32_t largest_staged(const Team& team, unsigned n) {
+  std::uint32_t largest = 0;
+  for (unsigned i = 4 * team.rank; i < n; i += 4 * team.size)
+    for (const float v : team.staged(i, n).number) largest = magnitude(v) > largest ? magnitude(v) : largest;
+  return largest;
+}
+
+// What the lanes of a warp have, together.
+static inline std::uint32_t warp_sum(std::uint32_t value) {
+  for (unsigned width = kWarp / 2; width > 0; width /= 2) value += from_lane(value, lane_index() ^ width);
+  return value;
 }
 
 }  // namespace device
