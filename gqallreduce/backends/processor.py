@@ -101,8 +101,8 @@ class Host:
         return Frame(buffer, buffer[frame.SIZE : frame.SIZE + bound], bound=frame.SIZE + bound)
 
     def ship(self, made: Frame, header: frame.Header, nbytes: int) -> None:
-        """The frame's payload, of so many bytes, is made: put the header before it."""
-        self.mark(made, header._replace(word=nbytes))
+        """The frame's payload, of so many bytes, is made: put the header, which says so, before it."""
+        self.mark(made, header)
 
     def mark(self, made: Frame, header: frame.Header) -> None:
         """The header, which says how long the payload is."""

@@ -167,6 +167,9 @@ def measure(parts, squares: bool):
     for region, x, e, _ in parts:
         table = region.table
         largest, totals = _kernels.measure(x, e, squares, table)
+        if len(table) == 1:
+            yield float(largest[0]), float(totals[0]), x.size
+            continue
         yield from zip(largest.tolist(), totals.tolist(), table.sizes.tolist(), strict=True)
 
 
@@ -223,4 +226,4 @@ def integers_decode(wire, y, unit, terms: int, whole: bool, region, scale=1.0, a
 
 
 def _units(unit, table) -> np.ndarray:
-    return unit if isinstance(unit, np.ndarray) else np.full(len(table), unit, np.float32)
+    return unit if isinstance(unit, np.ndarray) else np.array([unit] * len(table), np.float32)

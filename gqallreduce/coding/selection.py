@@ -48,16 +48,16 @@ class Kept:
         return Kept(index, self.value, counts, self.finite)
 
     def look_for_flaws(self, x, residual, table) -> None:
-        """If a value of x + residual is not finite, find out in which regions of a table."""
-        if not self.finite:
-            with np.errstate(over="ignore", invalid="ignore"):
-                bad = ~np.isfinite(x if residual is None else x + residual)
-            before = np.concatenate([[0], np.cumsum(bad)])
-            ends = np.cumsum(table.sizes)
-            self.flawed = before[ends] > before[ends - table.sizes]
+        """Find out in which regions of a table a value of x + residual is not finite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            bad = ~np.isfinite(x if residual is None else x + residual)
+        before, ends = np.concatenate([[0], np.cumsum(bad)]), np.cumsum(table.sizes)
+        self.flawed = before[ends] > before[ends - table.sizes]
 
     def of_rows(self, rows: list[int]) -> Kept:
         """Of some regions, by ascending number."""
+        if len(rows) == len(self.counts):
+            return self
         chosen = np.zeros(len(self.counts), bool)
         chosen[rows] = True
         mine = np.repeat(chosen, self.counts)

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import operator
-from typing import NamedTuple
 
 import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
-from gqallreduce.coding.layout import Form
 
 
-class Given(NamedTuple):
+class Given:
     """What a call was given.
 
     name
         the key, or the tuple of a group's keys.
-    sources, targets
-        Buffers, one of each key; the same in an in-place call.
+    keys, sources, targets, forms
+        of each buffer; sources and targets are Buffers, the same ones in an in-place call.
     """
 
-    name: str | tuple[str, ...] | None
-    sources: list[Buffer]
-    targets: list[Buffer]
+    __slots__ = ("forms", "keys", "name", "sources", "targets")
 
-    @property
-    def keys(self) -> tuple:
-        return self.name if isinstance(self.name, tuple) else (self.name,)
-
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        return tuple(source.form for source in self.sources)
+    def __init__(self, name: str | tuple[str, ...] | None, sources: list[Buffer], targets: list[Buffer]):
+        self.name, self.sources, self.targets = name, sources, targets
+        self.keys = name if isinstance(name, tuple) else (name,)
+        self.forms = tuple([source.form for source in sources])
 
     def on_host(self, processor) -> Given:
         """Copies in host memory of buffers on a device; `copy_back` takes over the results."""

@@ -28,9 +28,6 @@ class Encoding:
         self.made, self.sealed = operation.processor.make_frame(chunk.bound), False
         own = instruction.own and operation.codec.lifts
         self._stream = operation.own_stream if own else operation.stream(instruction.hop, instruction.author)
-        self._header = frame.Header(
-            frame.DATA, operation.step, operation.signature, 0, instruction.author, instruction.hop, lane
-        )
         self._selecting = self._selected = None
         self._selections: list = []  # to be released
         self._extent = self._offset = 0
@@ -51,7 +48,7 @@ class Encoding:
                 return None
         receipt = None
         if self._place not in operation.flaws:
-            receipt = operation.processor.ship(self.made, self._header, self._offset)
+            receipt = operation.processor.ship(self.made, self._header(frame.DATA, self._offset), self._offset)
         if receipt is None:
             self.seal(False)
         return receipt
@@ -63,7 +60,7 @@ class Encoding:
             operation.find_flaws(self._place, chunk)
         if self._place in operation.flaws:
             rank, number = operation.flaws[self._place]
-            operation.processor.mark(made, self._header._replace(kind=frame.NOT_FINITE, word=number, rank=rank))
+            operation.processor.mark(made, self._header(frame.NOT_FINITE, number, rank))
         else:
             operation.spent.selected += operation.codec.entries(made.nbytes - frame.SIZE, chunk.regions)
         if self._stream is not operation.own_stream:
@@ -71,6 +68,11 @@ class Encoding:
         for selection in self._selections:
             selection.release()
         self.sealed = True
+
+    def _header(self, kind: int, word, rank: int | None = None) -> frame.Header:
+        operation, instruction = self.operation, self._instruction
+        rank = instruction.author if rank is None else rank
+        return frame.Header(kind, operation.step, operation.signature, word, rank, instruction.hop, self._place[0])
 
     def _select(self) -> None:
         """One step of choosing what is encoded."""

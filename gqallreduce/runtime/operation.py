@@ -69,17 +69,19 @@ class Operation:
         self.plan, self.processor, self.spent = plan, plan.processor, spent
         self.arithmetic, self.workspace = plan.processor.arithmetic, plan.processor.workspace
         self.key, self.signature, self._given = key, signature, given
-        self.step = sum(each.step for each in given) & frame.LARGEST_STEP
         self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
-        self._lent: dict[object, np.ndarray] = {}
-        self._scratch: dict[int, np.ndarray] = {}
-        self.values: list = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
         self.feeds_back = given[0].new_residual is not None
         if len(given) == 1:
+            self.step = given[0].step & frame.LARGEST_STEP
             self._keys, self._steps = given[0].stream, self.step
+            self.values: list = [Values(self, plan.tensors[0], given[0])]
         else:
+            self.step = sum([each.step for each in given]) & frame.LARGEST_STEP
             self._keys = np.array([each.stream for each in given], np.uint64)
             self._steps = np.array([each.step & frame.LARGEST_STEP for each in given], np.uint32)
+            self.values = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
+        self._lent: dict[object, np.ndarray] = {}
+        self._scratch: dict[int, np.ndarray] = {}
         self.own_stream = self.stream(0, plan.rank) if self.codec.lifts else None
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
@@ -138,8 +140,9 @@ class Operation:
         """Give everything borrowed back; also after an error."""
         if self.own_stream is not None:
             self.spent.saturated += self.own_stream.clipped
-        for values in self.values[: len(self._given)]:
-            values.release()
+        if self.codec.selects:
+            for values in self.values[: len(self._given)]:
+                values.release()
         for buffer in self._lent.values():
             self.workspace.give(buffer)
         self._lent.clear()

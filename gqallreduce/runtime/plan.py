@@ -25,15 +25,17 @@ class Tensor:
         of its regions in order, for what looks at the whole tensor.
     short
         is the buffer of 16 bits, which lose something of the result?
-    together
-        all of it as one Span, if it is small enough to select from in one kernel call, else None.
+    together, whole
+        all of it as one Span, of its regions and of one, if it can be selected from in one kernel call; else None.
     """
 
-    def __init__(self, form: Form, begin: int, codec, cut: list[list[Piece]], processor):
+    def __init__(self, number: int, form: Form, begin: int, codec, cut: list[list[Piece]], processor):
         self.form, self.begin, self.codec, self.pieces = form, begin, codec, cut
         regions = [region for lane in cut for piece in lane for region in piece.regions]
         self.extents: list[Span] = processor.extents(regions)
-        self.together = Span(regions) if regions and processor.batches and form.size <= SHORT else None
+        self.together = self.whole = None
+        if regions and processor.batches and form.size <= SHORT:
+            self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
         self.short = form.dtype in ("float16", "bfloat16")
 
     @property
@@ -69,7 +71,7 @@ class Plan:
             bound = codec.bind(form.dtype, size).on(processor.arithmetic)
             grid, chunks = bound.grid(columns(form.shape, form.order)), self.schedule.chunks(size)
             cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
-            self.tensors.append(Tensor(form, begin, bound, cut, processor))
+            self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched)
         everything = [chunk for lane in self.pieces for chunk in lane]
@@ -129,8 +131,8 @@ class Together:
     """
 
     def __init__(self, tensors: list[Tensor], numbers: list[int]):
-        forms, self.rows, cut = [tensor.form for tensor in tensors], {}, []
-        self.whole = Span([Region(0, f.size, Grid(1), f.size, n) for f, n in zip(forms, numbers, strict=True)])
+        self.rows, cut = {}, []
+        self.whole = Span([region for tensor in tensors for region in tensor.whole.regions])
         for number, tensor in zip(numbers, tensors, strict=True):
             self.rows[number] = len(cut)
             cut += tensor.together.regions

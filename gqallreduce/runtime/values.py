@@ -12,7 +12,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding.layout import Batch as Pieces
 from gqallreduce.coding.layout import Piece, Region, Span, of
-from gqallreduce.coding.selection import Kept, Parts, Selection, drained
+from gqallreduce.coding.selection import Kept, Parts, Selection
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
@@ -34,6 +34,11 @@ class Values:
     batch
         the Batch that it is part of, None if it is worked on alone.
     """
+
+    __slots__ = (
+        "_kept", "_operation", "_selecting", "_selection", "batch", "codec", "direct", "new_residual", "residual",
+        "source", "target", "tensor", "working",
+    )  # fmt: skip
 
     def __init__(self, operation: Operation, tensor, given):
         self._operation, self.tensor, self.codec = operation, tensor, tensor.codec
@@ -86,12 +91,12 @@ class Values:
 
     def _selected_at_once(self, piece: Piece) -> list:
         if self._kept is None:
-            span = self.tensor.together
-            whole = Parts([span], lambda span: (*self.own(span), of(self.new_residual, span)))
-            (self._kept,) = drained(self.codec.select(whole, self._operation.workspace))
-            self._kept.look_for_flaws(*self.own(span), span.table)
-        if not piece.regions:
-            return []
+            whole, regions = self.tensor.whole, self.tensor.together.table
+            x, residual = self.own(whole)
+            kept = self.codec.select_each(x, residual, of(self.new_residual, whole), whole)
+            self._kept = kept if len(regions) == 1 else kept.split(regions)
+            if not kept.finite:
+                self._kept.look_for_flaws(x, residual, regions)
         return [self._kept.of_rows([piece.first + number]) for number in range(len(piece.regions))]
 
     def release(self) -> None:
@@ -226,7 +231,8 @@ class Batch:
         begins = np.cumsum(together.whole.table.sizes) - together.whole.table.sizes
         kept.index += np.repeat(begins, kept.counts).astype(np.uint32)
         kept = kept.split(together.cut.table)
-        kept.look_for_flaws(x, residual, together.cut.table)
+        if not kept.finite:
+            kept.look_for_flaws(x, residual, together.cut.table)
         return kept
 
     def select(self, extent, y, alone: bool) -> Kept:

@@ -75,7 +75,7 @@ class Progress:
             return
         lanes = [_Lane(self, call, stage, number) for number in range(stage.lanes)]
         call.lanes_left, call.live = len(lanes), 0
-        before = sum(each.call.number <= call.number for each in self._coming)
+        before = len(self._coming) and sum(each.call.number <= call.number for each in self._coming)
         self._coming[before:before] = lanes
 
     def _end(self, call: Call, error: BaseException | None = None) -> None:
@@ -170,14 +170,14 @@ class Progress:
         due = {peer for owner in owners if owner.receives for peer in owner.peers}
         return due or {peer for owner in owners for peer in owner.peers}
 
-    def _ready(self) -> _Lane | None:
-        return next((lane for lane in self._running if lane.ready()), None)
-
     def _advance(self) -> bool:
         """Let the first lane that can go on do so, up to the next poll; False if there is none."""
-        self._admit()
-        lane = self._ready()
-        if lane is None:
+        if self._coming:
+            self._admit()
+        for lane in self._running:
+            if lane.ready():
+                break
+        else:
             return False
         lane.stage.poll_at = self._poll_at
         lane.lane.advance(lane)
@@ -289,12 +289,18 @@ class _Lane:
     def __init__(self, progress: Progress, call: Call, stage: Stage, number: int):
         self.progress, self.transport, self.call, self.stage = progress, progress.transport, call, stage
         self.lane, self.spent = stage.lane(number), stage.spent
-        self.tag = progress.link.tag(call.number, stage.first_lane + number, stage.signature)
+        self._number, self._tag = stage.first_lane + number, None
         self.to_send: deque = deque()
         self.to_receive: deque = deque()
         most = max(1, REQUESTS // 2 // min(stage.lanes, stage.lanes_at_once))
         self.share = min(most, 2 * stage.most_under_way(self.transport.shortest))  # of this round and the next
         self.sends_free = self.receives_free = self.share
+
+    @property
+    def tag(self) -> int:
+        if self._tag is None:
+            self._tag = self.progress.link.tag(self.call.number, self._number, self.stage.signature)
+        return self._tag
 
     def ready(self) -> bool:
         return not self.lane.finished and self.lane.can_advance()

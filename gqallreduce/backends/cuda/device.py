@@ -123,7 +123,7 @@ class Device:
 
     def ship(self, made: Frame, header: frame.Header, nbytes) -> Outcome:
         """`nbytes`: a number, or a Length that the device knows."""
-        return self._report(made, header, made.payload, nbytes)
+        return self._report(made, header._replace(word=0), made.payload, nbytes)
 
     def mark(self, made: Frame, header: frame.Header) -> None:
         made.seal(header)
