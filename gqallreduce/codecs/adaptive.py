@@ -36,7 +36,7 @@ class Adaptive(Codec):
     name = "adaptive"
     source = "Dryden et al., MLHPC 2016; poster LLNL-POST-729415"
     example = "direct/adaptive(pi=64)/ef"
-    deterministic = True
+    deterministic = batches = True
 
     def __post_init__(self):
         integer(self, "pi", 1, 2**31 - 1)

@@ -26,7 +26,7 @@ class OneBit(FixedSizeCodec):
     name = "onebit"
     source = "Seide et al., 1-bit SGD, Interspeech 2014"
     example = "direct/onebit/ef"
-    deterministic = True
+    deterministic = batches = True
 
     def grid(self, columns: Grid) -> Grid:
         return columns

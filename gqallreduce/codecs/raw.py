@@ -36,6 +36,7 @@ class _RawFloat64(Raw):
     """In float64 throughout; nothing is lost, so nothing is owed."""
 
     itemsize = 8
+    batches = False
     working = np.dtype(np.float64)
 
     def write(self, x, owed, owing, payload, region, stream):

@@ -4,8 +4,11 @@ A codec is an immutable value made of its options. It owns no memory and no rand
 comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by the caller. It works on a *region*:
 a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
 
-Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); then a region may be a Span
-of several, and what the device alone can know is told later (processor.py).
+What is called a region here may be a Span of several: on a device, and for codecs with `batches` on the host too. The
+arrays then hold the elements of all regions end to end, and the wire their messages.
+
+Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); what the device alone can
+know is told later (processor.py).
 
 encode(x, owed, owing, wire, region, stream, selected) -> bytes written, or NOT_FINITE
     v = x + owed, or x where owed is None. Writes the wire and, where `owing` is given, v minus what `wire` decodes to.
@@ -64,6 +67,8 @@ class Codec(ABC):
     lifts: ClassVar[bool] = False
     # must the largest `measure` of all ranks be known before the first encoding?
     agrees: ClassVar[bool] = False
+    # does it take a Span with regions of several small tensors, end to end?
+    batches: ClassVar[bool] = False
 
     @abstractmethod
     def grid(self, columns: Grid) -> Grid:

@@ -33,6 +33,7 @@ class IntegerCodec(Codec):
     unit: float | np.ndarray = field(default=ANY_UNIT, init=False, repr=False, compare=False)
 
     ternary: ClassVar[bool]
+    batches: ClassVar[bool] = True
 
     def knowing(self, **known) -> IntegerCodec:
         """A copy that knows the terms, or the unit."""

@@ -17,7 +17,7 @@ class LevelCodec(FixedSizeCodec):
     Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
     """
 
-    unbiased = True
+    unbiased = batches = True
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)

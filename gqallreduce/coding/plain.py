@@ -21,7 +21,7 @@ assert sys.byteorder == "little", "the wire formats are little-endian"
 class PlainCodec(FixedSizeCodec):
     """float32, unless a subclass says otherwise: `format`, the kernels' number of it, and its `itemsize` in bytes."""
 
-    deterministic = True
+    deterministic = batches = True
     format: ClassVar[int] = 3
     itemsize: ClassVar[int] = 4
 

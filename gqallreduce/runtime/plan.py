@@ -34,7 +34,7 @@ class Tensor:
         regions = [region for lane in cut for piece in lane for region in piece.regions]
         self.extents: list[Span] = processor.extents(regions)
         self.together = self.whole = None
-        if regions and processor.batches and form.size <= SHORT:
+        if regions and processor.batches and codec.batches and form.size <= SHORT:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
         self.short = form.dtype in ("float16", "bfloat16")
 
@@ -105,7 +105,7 @@ class Plan:
         made: list = []
         for piece in found:
             tensor = self.tensors[piece.tensor]
-            if not (self.processor.batches and tensor.small and tensor.codec.working == np.float32):
+            if not (self.processor.batches and tensor.small and tensor.codec.batches):
                 made.append(piece)
             elif piece.size:
                 last = made[-1] if made else None

@@ -111,6 +111,29 @@ def test_into_other_memory():
     assert bits(together, given, keys) == bits(together, draws(0, 4, forms), keys)
 
 
+@pytest.mark.parametrize("text", ["onebit", "adaptive", "qsgd", "terngrad"])
+def test_a_codec_that_takes_no_batches_is_given_one_tensor_at_a_time(text, monkeypatch):
+    keys, seen = [f"key {number}" for number in range(len(FORMS))], []
+    batched, apart = (LocalAllreduce(f"direct/{text}/ef", 3) for _ in range(2))
+    plain = CODECS[text].encode
+
+    def encode(codec, x, owed, owing, wire, region, *rest):
+        seen.append(len(region.regions))
+        return plain(codec, x, owed, owing, wire, region, *rest)
+
+    monkeypatch.setattr(CODECS[text], "encode", encode)
+    found = []
+    for local, batches in ((batched, True), (apart, False)):
+        monkeypatch.setattr(CODECS[text], "batches", batches)
+        seen.clear()
+        for step in range(2):
+            got = draws(step, 3, FORMS)
+            local(got, key=keys)
+            found.append(bits(local, got, keys))
+        assert (max(seen) > 1) == batches
+    assert found[:2] == found[2:]
+
+
 def test_a_group_has_one_set_of_messages():
     forms = [((256,), "float32", "C")] * 40
     _, together = compare("direct/onebit/ef", 4, forms)
