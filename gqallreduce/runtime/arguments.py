@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,19 +41,53 @@ class Given:
 
     def overlap(self, other: Given) -> str:
         """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
-        for source, target in zip(self.sources, self.targets, strict=True):
-            for there, written in zip(other.sources, other.targets, strict=True):
-                if source.overlaps(written):
-                    return "buf"
-                if target.overlaps(written) or target.overlaps(there):
-                    return "out" if target is not source else "buf"
+        for one, two in _overlapping([*self._memory(0), *other._memory(1)], lambda one, two: one.call != two.call):
+            mine = two if one.call else one
+            return "out" if mine.written and mine.apart else "buf"
         return ""
+
+    def _memory(self, call: int) -> list[_Memory]:
+        """Where its buffers lie."""
+        found = []
+        for number, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            apart = target is not source
+            found.append(_Memory(*target.bounds, target, True, number, call, apart))
+            if apart:
+                found.append(_Memory(*source.bounds, source, False, number, call, apart))
+        return found
+
+
+class _Memory(NamedTuple):
+    """From one address up to another: a Buffer of the number-th key of a call, read or written."""
+
+    begin: int
+    stop: int
+    buffer: Buffer
+    written: bool
+    number: int
+    call: int
+    apart: bool
+
+
+def _overlapping(every: list[_Memory], asked):
+    """Pairs of which one at least is written and for which `asked` is true, that share memory."""
+    open_: list[_Memory] = []
+    for each in sorted(every, key=lambda memory: memory.begin):
+        open_ = [other for other in open_ if other.stop > each.begin]
+        for other in open_:
+            if (each.written or other.written) and asked(each, other) and each.buffer.overlaps(other.buffer):
+                yield each, other
+        open_.append(each)
 
 
 def given(buf, out, key, allreduce) -> Given:
     """The arguments of a call: a buffer and its key, or a list of buffers and a list of as many keys."""
     scheme, processors, memory = allreduce.scheme, allreduce.processors, allreduce.memory
     if not isinstance(buf, (list, tuple)):
+        if isinstance(key, (list, tuple)):
+            raise TypeError(
+                f"key is a {type(key).__name__}, so a group; buf is a {type(buf).__name__}, expected a list"
+            )
         key = plain_key(key, scheme)
         known = memory.get(key)
         source, target = buffers(buf, out, key, processors, known and known.form)
@@ -62,7 +97,10 @@ def given(buf, out, key, allreduce) -> Given:
     for number, each in enumerate(keys):
         known = memory.get(each)
         into = None if out is None else out[number]
-        found = buffers(buf[number], into, each, processors, known and known.form)
+        try:
+            found = buffers(buf[number], into, each, processors, known and known.form)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"key {each!r} of the group: {error}".replace(f": key {each!r}:", ":")) from None
         if sources and found[0].device != sources[0].device:
             raise ValueError(
                 f"buffers of a group lie in one memory: that of key {each!r} is {found[0].device}, that of key "
@@ -70,8 +108,9 @@ def given(buf, out, key, allreduce) -> Given:
             )
         sources.append(found[0])
         targets.append(found[1])
-    _require_apart(keys, sources, targets)
-    return Given(keys, sources, targets)
+    found = Given(keys, sources, targets)
+    _require_apart(found)
+    return found
 
 
 def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
@@ -94,19 +133,11 @@ def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
     return keys
 
 
-def _require_apart(keys, sources: list[Buffer], targets: list[Buffer]) -> None:
+def _require_apart(group: Given) -> None:
     """ValueError if what is written of one key overlaps the buffers of another."""
-    every = [(*buffer.bounds, number, buffer) for number, buffer in enumerate(targets)]
-    every += [(*buffer.bounds, n, buffer) for n, buffer in enumerate(sources) if buffer is not targets[n]]
-    every.sort(key=lambda each: each[:3])
-    reached: list = []
-    for begin, stop, number, buffer in every:
-        reached = [each for each in reached if each[1] > begin]
-        for _, _, other, there in reached:
-            written = buffer is targets[number] or there is targets[other]
-            if other != number and written and buffer.overlaps(there):
-                raise ValueError(f"the buffers of keys {keys[other]!r} and {keys[number]!r} of the group overlap")
-        reached.append((begin, stop, number, buffer))
+    for one, two in _overlapping(group._memory(0), lambda one, two: one.number != two.number):
+        first, second = sorted((one.number, two.number))
+        raise ValueError(f"the buffers of keys {group.keys[first]!r} and {group.keys[second]!r} of the group overlap")
 
 
 def plain_key(key, scheme) -> str | None:

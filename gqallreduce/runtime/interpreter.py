@@ -325,13 +325,13 @@ class Lane:
             for values, begin, stop, mine, before in self._before:
                 operation.arithmetic.subtract(before, mine, before)
                 values.add_error(begin, stop, before)
-                operation.give_back((self, values))
+                operation.give_back((self, values, begin))
             self._before = None
         self._close_payload(instruction.part)
 
     def _copied(self, values, begin: int, stop: int, mine) -> tuple:
         """The same, and a copy of the running value."""
-        before = self.operation.lend(stop - begin, values.working, (self, values))
+        before = self.operation.lend(stop - begin, values.working, (self, values, begin))
         self.operation.arithmetic.copy(before, mine)
         return values, begin, stop, mine, before
 

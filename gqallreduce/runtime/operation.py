@@ -13,6 +13,7 @@ import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
+from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.frame import NO_RANK
 from gqallreduce.coding.layout import Chunk, Piece, Span
 from gqallreduce.coding.selection import Parts
@@ -196,6 +197,8 @@ class Operation:
 
     def own_selection(self, chunk: Chunk) -> list | None:
         """What of a chunk of own values is encoded, one of each extent; None if that takes more steps."""
+        if self.plan.batched and not self.values[-1].select_own():
+            return None
         found = []
         for piece in chunk.pieces:
             kept = self.values[piece.tensor].selected(piece)
@@ -279,17 +282,30 @@ class Operation:
             x is own values + residual already.
         """
         x, residual = self.processor.on_host(x), None if residual is None else self.processor.on_host(residual)
+        parts, at_fault = list(self.values_of(extent).parts(extent)), []
         with np.errstate(over="ignore", invalid="ignore"):
             v = x if formed or residual is None else x + residual
-            bad = ~np.isfinite(v)
-            own_flaws = bad.copy() if own else np.zeros_like(bad)
+            own_flaws = ~np.isfinite(v) if own else np.zeros(len(v), bool)
             if residual is not None:  # an infinity may also be the sum of two finite values
                 own_flaws &= np.isnan(v) | (np.abs(residual) < _OVERFLOWING)
-        where = np.flatnonzero(own_flaws if own_flaws.any() else ~self.codec_of(extent).carries(v))
-        if not len(where):  # none is too large by itself: the largest, for their norm
-            where = np.argmax(np.abs(v), keepdims=True)
-        rank = self.plan.rank if own_flaws.any() else NO_RANK
-        self.flawed(place, (rank, self.values_of(extent).locate(extent, where)))
+        if own_flaws.any():
+            self.flawed(place, (self.plan.rank, self.values_of(extent).locate(extent, np.flatnonzero(own_flaws))))
+            return
+        for part, here in parts:
+            where = np.flatnonzero(~self.codec_of(extent).carries(v[here]))
+            if not len(where) and (len(parts) == 1 or not self._can_send(part, v[here], own)):
+                where = np.argmax(np.abs(v[here]), keepdims=True)  # none is too large by itself, all are for a norm
+            if len(where):
+                at_fault.append(where + here.start)
+        where = at_fault[0] if at_fault else np.argmax(np.abs(v), keepdims=True)
+        self.flawed(place, (NO_RANK, self.values_of(extent).locate(extent, where)))
+
+    def _can_send(self, part: Span, v, own: bool) -> bool:
+        """Is a part of a batch not what made its encoding fail?"""
+        codec = self.codec_of(part) if own else self.codec_of(part).sums
+        wire, stream = np.empty(self.codec.nbytes_bound(part.regions), np.uint8), self.stream(0, 0)
+        kept = codec.select_each(v, None, None, part) if own and self.codec.selects else None
+        return codec.encode(v, None, None, wire, part, stream, kept) != NOT_FINITE
 
     def find_overflow(self, place, extent: Span, y) -> None:
         """Note where a finished sum leaves the range of float32 (in y, or None), or else that of the buffer."""

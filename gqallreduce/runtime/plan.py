@@ -13,6 +13,7 @@ from gqallreduce.scheduling.topology import Topology
 
 LIVE_LEAST = 1 << 18
 LIVE_SHARE = 0.75
+TOGETHER_MOST = 1 << 16  # elements of such tensors together
 BATCH_MOST = 1 << 14  # elements of a tensor that is worked on together with others; at most SHORT
 
 
@@ -27,20 +28,18 @@ class Tensor:
         is the buffer of 16 bits, which lose something of the result?
     together, whole
         all of it as one Span, of its regions and of one, if it can be selected from in one kernel call; else None.
+    block
+        the number of the tensors that it may be worked on with; None if it is worked on alone.
     """
 
     def __init__(self, number: int, form: Form, begin: int, codec, cut: list[list[Piece]], processor):
         self.form, self.begin, self.codec, self.pieces = form, begin, codec, cut
         regions = [region for lane in cut for piece in lane for region in piece.regions]
         self.extents: list[Span] = processor.extents(regions)
-        self.together = self.whole = None
+        self.together = self.whole = self.block = None
         if regions and processor.batches and codec.batches and form.size <= SHORT:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
         self.short = form.dtype in ("float16", "bfloat16")
-
-    @property
-    def small(self) -> bool:
-        return self.form.size <= BATCH_MOST
 
 
 class Plan:
@@ -59,7 +58,7 @@ class Plan:
     widest
         elements of the largest extent.
     batched
-        the tensors that are worked on several at once; None without.
+        block -> the tensors of which several are worked on at once.
     """
 
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
@@ -73,6 +72,7 @@ class Plan:
             cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
+        self._number_blocks()
         self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched)
         everything = [chunk for lane in self.pieces for chunk in lane]
         for chunk in everything:
@@ -100,29 +100,41 @@ class Plan:
         widest = max(sum(self.bound(lane, each.wires) for each in found if _holds(each)) for found in self.rounds)
         return widest + sum(frame.SIZE + chunk.bound for chunk in self.pieces[lane])
 
+    def _number_blocks(self) -> None:
+        """Small tensors of one codec that follow each other, up to so many elements, are a block."""
+        block, room, codec = -1, 0, None
+        for tensor in self.tensors if len(self.tensors) > 1 and self.processor.batches else ():
+            size = tensor.form.size
+            if tensor.codec.batches and 0 < size <= BATCH_MOST:
+                if size > room or tensor.codec != codec:
+                    block, room, codec = block + 1, TOGETHER_MOST, tensor.codec
+                tensor.block, room = block, room - size
+
     def _batched(self, found: list[Piece]) -> list[Piece | Batch]:
-        """Pieces of a chunk, those of small tensors joined as long as they have one codec."""
+        """Pieces of a chunk, those of tensors of a block joined."""
         made: list = []
         for piece in found:
-            tensor = self.tensors[piece.tensor]
-            if not (self.processor.batches and tensor.small and tensor.codec.batches):
+            block = self.tensors[piece.tensor].block
+            if block is None:
                 made.append(piece)
             elif piece.size:
                 last = made[-1] if made else None
-                if isinstance(last, list) and self.tensors[last[0].tensor].codec == tensor.codec:
+                if isinstance(last, list) and self.tensors[last[0].tensor].block == block:
                     last.append(piece)
                 else:
                     made.append([piece])
         return [each if isinstance(each, Piece) else each[0] if len(each) == 1 else Batch(each) for each in made]
 
-    def _members(self, chunks) -> Together | None:
+    def _members(self, chunks) -> dict[int, Together]:
         batches = [piece for chunk in chunks for piece in chunk.pieces if isinstance(piece, Batch)]
-        members = sorted({piece.tensor for batch in batches for piece in batch.parts})
-        return Together([self.tensors[number] for number in members], members) if members else None
+        blocks: dict[int, set[int]] = {}
+        for number in {part.tensor for batch in batches for part in batch.parts}:
+            blocks.setdefault(self.tensors[number].block, set()).add(number)
+        return {block: Together(self.tensors, sorted(members)) for block, members in sorted(blocks.items())}
 
 
 class Together:
-    """The tensors of which a Batch holds a piece, end to end: what is sent of them is selected at once.
+    """The tensors of a block of which a Batch holds a piece, end to end: what is sent of them is selected at once.
 
     whole, cut
         Spans: a region for each tensor; the regions of their pieces.
@@ -132,10 +144,10 @@ class Together:
 
     def __init__(self, tensors: list[Tensor], numbers: list[int]):
         self.rows, cut = {}, []
-        self.whole = Span([region for tensor in tensors for region in tensor.whole.regions])
-        for number, tensor in zip(numbers, tensors, strict=True):
+        self.whole = Span([region for number in numbers for region in tensors[number].whole.regions])
+        for number in numbers:
             self.rows[number] = len(cut)
-            cut += tensor.together.regions
+            cut += tensors[number].together.regions
         self.cut = Span(cut)
 
 

@@ -1,7 +1,7 @@
 """What runs for a buffer, and why: which schedule and codec, or MPI's own allreduce. Plans are made once.
 
 Of the key None, which is bound to no shape, the last `SHAPES_MOST` shapes are remembered. What is said of a key here is
-said of a group too: its name is the tuple of its keys.
+said of a group too: its name is the tuple of its keys. The last `GROUPS_MOST` groups are remembered.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gqallreduce.scheme import AUTO, Scheme
 RAW = "/raw"
 EXACT = "ring/raw"
 SHAPES_MOST = 64
+GROUPS_MOST = 512  # more than calls can be under way: a call's own group is known until it ends
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Plans:
         self.number = number
         self.profile = model.Profile()
         self._known: dict[tuple, Agreed] = {}
+        self._groups: dict[tuple, None] = {}  # names, by the first call of each
         self._plans: dict[tuple, Plan] = {}
 
     # --- what is known ---
@@ -86,6 +88,15 @@ class Plans:
             for each in same[: -SHAPES_MOST if key is None else -1]:
                 self._forget(each)
 
+    def _forget_groups(self, name: tuple) -> None:
+        """A group is called that is not known. The oldest are forgotten, at the same call on all ranks."""
+        self._groups[name] = None
+        if len(self._groups) > GROUPS_MOST:
+            oldest = next(iter(self._groups))
+            del self._groups[oldest]
+            for place in [place for place in self._known if place[0] == oldest]:
+                self._forget(place)
+
     def _forget(self, place: tuple) -> None:
         form = self._known.pop(place).form
         if all(agreed.form != form for agreed in self._known.values()):
@@ -95,6 +106,7 @@ class Plans:
     def clear(self) -> None:
         """Agree on everything anew."""
         self._known.clear()
+        self._groups.clear()
 
     # --- deciding ---
 
@@ -135,6 +147,7 @@ class Plans:
         name, forms = place
         choice, why = self.choose(forms, on_device)
         if isinstance(name, tuple):
+            self._forget_groups(name)
             shapes, orders, dtypes = zip(*forms, strict=True)
             streams = tuple(hash64(seed, key, group) for key in name)
         else:

@@ -23,6 +23,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     """The stages of `Allreduce.__call__` and `start`, of their object."""
     began = perf_counter()
     call.result = buf if out is None else out
+    buf, key, out = (each[:] if isinstance(each, (list, tuple)) else each for each in (buf, key, out))
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
@@ -104,13 +105,13 @@ def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spe
 def _dense(call: Call, allreduce, tensors: list[Tensor], agreed: Agreed, processor, spent: Spent):
     """The stages of a dense call: tensor by tensor."""
     dense = Dense(call.link, call, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
-    begin = 0
+    begin, flaws = 0, []
     for each in tensors:
         flaw = yield from dense_on(processor, dense, *each[:4], spent)
         if flaw is not None:
-            return flaw[0], begin + flaw[1]
+            flaws.append((flaw[0], begin + flaw[1]))
         begin += each.source.size
-    return None
+    return min(flaws, default=None)
 
 
 def join_invalid(call: Call, allreduce, error: Exception):

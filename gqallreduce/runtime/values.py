@@ -155,6 +155,10 @@ class Values:
         """y := what has been stored of an extent."""
         self.target.load(extent.start, extent.start + extent.size, y)
 
+    def parts(self, extent):
+        """(extent of one region, slice of the extent's arrays): what a call on its tensor alone encodes at once."""
+        return [(extent, slice(0, extent.size))]
+
     def locate(self, extent, where) -> int:
         """The number of the first, in C order, of some elements of an extent, among those of all tensors."""
         return self.tensor.begin + self.source.c_index(extent.start + where)
@@ -168,9 +172,11 @@ class Batch:
 
     def __init__(self, operation: Operation, tensors: list[Values]):
         self._operation, self._tensors = operation, tensors
-        self.agreed = self._kept = None  # the codec that ranks have agreed on for all tensors; what is selected of all
-        for number in operation.plan.batched.rows:
-            tensors[number].batch = self
+        self.agreed = None  # the codec that ranks have agreed on for all tensors
+        self._kept: dict[int, Kept] = {}  # block -> what is selected
+        for together in operation.plan.batched.values():
+            for number in together.rows:
+                tensors[number].batch = self
         self._sources = [_float32(tensor.source.flat) for tensor in tensors]
         self._targets = [_float32(tensor.target.flat) for tensor in tensors]
         self._plain = all(each is not None for each in self._sources + self._targets)
@@ -205,18 +211,27 @@ class Batch:
     def _scratch(self, which: int, extent: Span):
         return self._operation.scratch(which, extent.size, self.working)
 
+    def select_own(self) -> bool:
+        """Select from own values of one more block; are all done?
+
+        That comes before anything is encoded: selecting writes the new residuals of whole tensors.
+        """
+        blocks = self._operation.plan.batched
+        left = next((block for block in blocks if block not in self._kept), None)
+        if left is not None:
+            self._kept[left] = self._select(blocks[left])
+        return len(self._kept) == len(blocks)
+
     def selected(self, piece: Piece | Pieces) -> list:
         """Of a batch of pieces, or of a piece alone."""
-        if self._kept is None:
-            self._kept = self._select()
-        rows = self._operation.plan.batched.rows
+        block = self._tensors[piece.parts[0].tensor].tensor.block
+        rows = self._operation.plan.batched[block].rows
         mine = [rows[part.tensor] + part.first + number for part in piece.parts for number in range(len(part.regions))]
-        return [self._kept.of_rows(mine)] if mine else []
+        return [self._kept[block].of_rows(mine)] if mine else []
 
-    def _select(self) -> Kept:
-        """What of their own values is encoded, of each tensor within itself."""
-        operation, together = self._operation, self._operation.plan.batched
-        x, residual, errors = (operation.lend(together.whole.size, self.working) for _ in range(3))
+    def _select(self, together) -> Kept:
+        """What of the own values of a block is encoded, of each tensor within itself."""
+        x, residual, errors = (self._scratch(which, together.whole) for which in (0, 2, 3))
         _kernels.gather(self._sources, together.whole.table, x)
         for tensor, region, here in self._others(together.whole, self._sources):
             tensor.load(region, x[here])
@@ -263,6 +278,12 @@ class Batch:
             (piece,) = (each for each in extent.piece.parts if each.tensor == region.segment)
             flawed = tensor.store_scaled(region, piece, y[here], rounded[here], place) or flawed
         return flawed
+
+    def parts(self, extent):
+        for _, region, here in self._each(extent):
+            part = Span([region])
+            part.piece = extent.piece
+            yield part, here
 
     def load_result(self, extent, y) -> None:
         for tensor, region, here in self._each(extent):

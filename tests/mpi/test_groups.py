@@ -5,6 +5,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, works
 
 import gqallreduce as gq
+from gqallreduce.runtime import plans
 from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi
@@ -146,15 +147,15 @@ ONE = np.ones(30, np.float32)
     [
         ([ONE.copy()], None, None, TypeError, "key is a NoneType, expected a list"),
         ([ONE.copy()], "w", None, TypeError, "key is a str, expected a list"),
-        (ONE.copy(), ["w"], None, TypeError, "key is a list, expected a string"),
+        (ONE.copy(), ["w"], None, TypeError, "key is a list, so a group; buf is a ndarray, expected a list"),
         ([], [], None, ValueError, "got 0 buffers and 0 keys"),
         ([ONE.copy()], ["a", "b"], None, ValueError, "got 1 buffers and 2 keys"),
         ([ONE.copy(), ONE.copy()], ["a", "a"], None, ValueError, "key 'a' is in the group twice"),
         ([ONE.copy(), ONE.copy()], ["a", None], None, TypeError, "a key of the group is a NoneType"),
-        ([ONE.copy(), np.ones(3, np.int64)], ["a", "b"], None, TypeError, "int64"),
+        ([ONE.copy(), np.ones(3, np.int64)], ["a", "b"], None, TypeError, "key 'b' of the group: got dtype int64"),
         ([ONE.copy()], ["a"], ONE.copy(), ValueError, "out: expected a list of 1 buffers"),
         ([ONE.copy()], ["a"], [ONE.copy(), ONE.copy()], ValueError, "out: expected a list of 1 buffers"),
-        ([ONE.copy()], ["a"], [np.ones(31, np.float32)], ValueError, "out has"),
+        ([ONE.copy()], ["a"], [np.ones(31, np.float32)], ValueError, "key 'a' of the group: out has"),
         ([ONE, ONE[20:]], ["a", "b"], None, ValueError, "keys 'a' and 'b' of the group overlap"),
         ([ONE[:2], ONE[10:20], ONE[12:13]], ["a", "b", "c"], None, ValueError, "keys 'b' and 'c' of the group overlap"),
     ],
@@ -243,3 +244,41 @@ def test_a_group_is_compared_and_verified_like_a_call(comm):
     allreduce = make(comm, "direct/qsgd(bits=4)", check="always", verify=1)
     for step in range(3):
         allreduce(gradients(comm, step), key=KEYS)
+
+
+def test_the_lists_may_be_changed_after_start(comm):
+    """Also where the arguments are looked at again, once a call whose request was dropped is done."""
+    allreduce, other = make(comm, "direct/raw"), np.ones(4000, np.float32)
+    for _ in range(2):
+        allreduce.start(np.ones(300000, np.float32), key="dropped")
+        first, keys = [np.ones(4000, np.float32), np.ones(50, np.float32)], ["a", "b"]
+        bucket = list(first)
+        request = allreduce.start(bucket, key=keys)
+        bucket[0], keys[1] = other, "c"
+        assert request.wait() is bucket
+        assert all((array == comm.size).all() for array in first)
+    assert (other == 1).all()
+
+
+def test_a_dense_group_names_the_lowest_rank(comm):
+    if comm.size < 3:
+        pytest.skip("two ranks with a fault beside one without")
+    allreduce, arrays = make(comm, "dense/ef"), gradients(comm)
+    if comm.rank == 1:
+        arrays[5][7] = np.nan
+    if comm.rank == 2:
+        arrays[1][3] = np.inf
+    _, said = everywhere(comm, allreduce, arrays, key=KEYS)
+    assert (said["rank"], said["key"], said["index"]) == (1, "table", 7)
+
+
+def test_groups_that_never_come_again_are_forgotten(comm):
+    allreduce, room = make(comm, "direct/raw"), [np.ones(3, np.float32) for _ in range(40)]
+    draws = np.random.default_rng(0)
+    for _ in range(plans.GROUPS_MOST + 50):
+        chosen = draws.permutation(40)[:3]
+        allreduce([room[place] for place in chosen], key=[str(place) for place in chosen])
+        for array in room:
+            array.fill(1)
+    assert len(allreduce.plans._known) <= plans.GROUPS_MOST
+    works(comm, allreduce)

@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
+from gqallreduce.coding import layout
 from gqallreduce.coding.layout import LANES_MOST, Form
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime import plan as plans
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheme import Scheme
 
@@ -83,6 +85,50 @@ def test_on_any_number_of_ranks_averaged_too(text, ranks):
 )
 def test_groups_of_any_forms(forms, text, schedule, ranks):
     compare(f"{schedule}/{text}", ranks, forms, steps=1)
+
+
+@pytest.fixture
+def many_lanes(monkeypatch):
+    """Few bytes make a lane, few elements a block or a batch, and few lanes are under way."""
+    monkeypatch.setattr(layout, "LANE_BYTES", 300)
+    monkeypatch.setattr(layout, "BLOCK", 700)
+    monkeypatch.setattr(plans, "LIVE_LEAST", 1)
+    monkeypatch.setattr(plans, "LIVE_SHARE", 1e-6)
+    monkeypatch.setattr(plans, "TOGETHER_MOST", 1500)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("text", ["adaptive(pi=2)/ef", "float16/ef", "terngrad/ef", "qsgd(bits=8)/ef"])
+def test_tensors_with_and_without_batches_in_many_lanes(text, schedule, ranks, many_lanes, monkeypatch):
+    """Also those with fewer elements than ranks, and large ones of which several lanes are in one message."""
+    monkeypatch.setattr(plans, "BATCH_MOST", 1100)
+    sizes = [3000, 1, 2, 3000, 5000, 1000, 2, 1000, 900, 800, 2500]
+    compare(f"{schedule}/{text}", ranks, [((size,), "float32", "C") for size in sizes], steps=3)
+
+
+def overflow(text, ranks, tensors):
+    """(rank, key, index) that a group says, and a call of its first key alone; the others work alone."""
+    keys, found = [str(number) for number in range(len(tensors))], []
+    for chosen in (keys, *[[key] for key in keys]):
+        arrays = [[tensors[keys.index(key)].copy() for key in chosen] for _ in range(ranks)]
+        try:
+            LocalAllreduce(text, ranks)(arrays, key=chosen)
+            found.append(None)
+        except NonFiniteError as error:
+            found.append((error.rank, error.key, error.index))
+    assert found[2:] == [None] * (len(tensors) - 1)
+    return found[:2]
+
+
+def test_an_overflow_is_that_of_its_tensor():
+    large, other = np.full(512, 3e37, np.float32), np.full(2, 1e38, np.float32)
+    group, alone = overflow("direct/qsgd(norm=l2)", 1, [large, other])
+    assert group == alone == (None, "0", 0)
+    large, other = np.full(40, 3e38, np.float32), np.ones(50, np.float32)
+    for schedule in ("direct", "ring", "halving_doubling"):
+        group, alone = overflow(f"{schedule}/terngrad", 3, [large, other])
+        assert group[:2] == alone[:2] == (None, "0")
 
 
 @pytest.mark.parametrize("text", ["direct/onebit/ef", "direct/qsgd(bits=4)"])
