@@ -1,9 +1,9 @@
 # distutils: language = c++
 """Doors to the C++ kernels: check sizes, drop the GIL, call. One file per family in gqallreduce/kernels.
 
-x (values), e (what is owed, or None), r (what will be owed, or None) and y (what is decoded) are float32, wire is
-uint8. Where a kernel takes `regions`, a table of them, the arrays hold the elements of all regions end to end, and the
-wire their messages.
+x (values), e (residual before, or None), r (new residual, or None) and y (what is decoded) are float32, wire is uint8.
+Where a kernel takes `regions`, a table of them, the arrays hold the elements of all regions end to end, and the wire
+their messages.
 `streaming`: the array written (r or y) is large and not read again soon; it changes no value.
 """
 

@@ -77,7 +77,7 @@ class Allreduce:
         self.stats = Statistics(self._residual_norm)
         self.begun, self.failures_in_step, self.raised_in_step = 0, 0, False
         self.unusable: str | None = None
-        self.unheard: list[Call] = []  # ended by an error that nobody has waited for yet
+        self.unheard: list[Call] = []  # ended by an error that no caller has waited for yet
         self.home = home(self.comm)
         claim = self.home.claim()
         try:
@@ -283,7 +283,7 @@ class Allreduce:
         self.finish()
         shape, order, _ = self.form_of(key)
         with self.memory.processor_of(key).active(None, key):
-            return to_array(self.memory.owed(key).copy(), shape, order)
+            return to_array(self.memory.residual(key).copy(), shape, order)
 
     def flush(self, key: str | None = None):
         """The exact sum (or average) over ranks of the residuals, which are then zero. Collective.

@@ -18,19 +18,19 @@ FORM = ((3,), "C", "float32")
 
 def call(memory, key, values, commit=True):
     """One call that leaves `values` as the residual; returns the residual before it and the State after it."""
-    owed, after = memory.next(key, FORM, 3, HOST)
-    owed = owed.copy()
+    residual, after = memory.next(key, FORM, 3, HOST)
+    residual = residual.copy()
     after.residual[:] = values
     if commit:
         memory.commit({key: after})
-    return owed, after
+    return residual, after
 
 
 def test_a_new_key_has_a_residual_of_zeros_once_a_call_has_succeeded():
     memory = Memory()
-    owed, after = call(memory, "w", 0, commit=False)
-    assert owed.dtype == after.residual.dtype == np.float32
-    assert not owed.any()
+    residual, after = call(memory, "w", 0, commit=False)
+    assert residual.dtype == after.residual.dtype == np.float32
+    assert not residual.any()
     assert "w" not in memory
     assert memory.get("w") is None
     memory.commit({"w": after})
@@ -41,13 +41,13 @@ def test_a_new_key_has_a_residual_of_zeros_once_a_call_has_succeeded():
 def test_what_was_written_is_the_residual_after_a_commit_only():
     memory = Memory()
     call(memory, "w", [1, 2, 3])
-    owed, failed = call(memory, "w", 7, commit=False)
-    np.testing.assert_array_equal(owed, [1, 2, 3])
-    np.testing.assert_array_equal(memory.owed("w"), [1, 2, 3])
+    residual, failed = call(memory, "w", 7, commit=False)
+    np.testing.assert_array_equal(residual, [1, 2, 3])
+    np.testing.assert_array_equal(memory.residual("w"), [1, 2, 3])
     assert memory.holds({"w": memory.get("w")})
     assert not memory.holds({"w": failed})
-    owed, _ = call(memory, "w", 9)
-    np.testing.assert_array_equal(owed, [1, 2, 3])
+    residual, _ = call(memory, "w", 9)
+    np.testing.assert_array_equal(residual, [1, 2, 3])
     assert memory.get("w").step == 2
 
 
@@ -61,8 +61,8 @@ def test_a_failed_first_call_leaves_nothing():
     """Also no form: the next first call may have another shape."""
     memory = Memory()
     call(memory, "w", 1, commit=False)
-    owed, _ = memory.next("w", ((5,), "C", "float32"), 5, HOST)
-    assert owed.shape == (5,)
+    residual, _ = memory.next("w", ((5,), "C", "float32"), 5, HOST)
+    assert residual.shape == (5,)
 
 
 def test_keys_are_apart_and_sorted():
@@ -70,18 +70,18 @@ def test_keys_are_apart_and_sorted():
     for key in ("w", "b", "a"):
         call(memory, key, ord(key))
     assert list(memory) == ["a", "b", "w"]
-    assert memory.owed("b")[0] == ord("b")
+    assert memory.residual("b")[0] == ord("b")
     with pytest.raises(KeyError):
-        memory.owed("c")
+        memory.residual("c")
 
 
 def test_a_residual_may_be_loaded_and_set_to_zero():
     memory = Memory()
     memory.commit({"w": Memory.loaded(FORM, 4, np.array([4, 5, 6], np.float32), HOST, "w")})
     zeroed = memory.zeroed("w")
-    np.testing.assert_array_equal(memory.owed("w"), [4, 5, 6])
+    np.testing.assert_array_equal(memory.residual("w"), [4, 5, 6])
     memory.commit({"w": zeroed})
-    assert not memory.owed("w").any()
+    assert not memory.residual("w").any()
     assert memory.get("w").step == 4
 
 
@@ -93,9 +93,9 @@ def test_calls_of_a_step_take_effect_together_or_not_at_all():
         for value in (2, 3, 4):  # a key may be called again and again
             call(memory, "a", value)
         call(memory, "b", 5)
-        assert memory.owed("a")[0] == 4
+        assert memory.residual("a")[0] == 4
         memory.unstage(keep)
-        assert memory.owed("a")[0] == (4 if keep else 1)
+        assert memory.residual("a")[0] == (4 if keep else 1)
         assert memory.get("a").step == (4 if keep else 1)
         assert ("b" in memory) == keep
 

@@ -111,7 +111,7 @@ def test_a_control_word_changes_no_bit_of_a_result(scheme, dtype, word):
             allreduce(arrays, key="w")
         assert [array.tobytes() for array in arrays] == [array.tobytes() for array in expected]
         for mine, others in zip(allreduce.memory, plain.memory, strict=True):
-            assert mine.owed("w").tobytes() == others.owed("w").tobytes()
+            assert mine.residual("w").tobytes() == others.residual("w").tobytes()
 
 
 @every_word

@@ -24,14 +24,14 @@ VALUES = st.lists(
 )
 
 
-def chosen(v, pi, separate, lengths, owed=None, owing=None):
+def chosen(v, pi, separate, lengths, residual=None, new_residual=None):
     """Places kept of a vector that comes in blocks of these lengths; and every Kept, alike by either way."""
-    places, kept = found_in_general(v, pi, separate, lengths, owed, owing)
-    left = None if owing is None else owing.copy()
+    places, kept = found_in_general(v, pi, separate, lengths, residual, new_residual)
+    left = None if new_residual is None else new_residual.copy()
     one = Span(regions_of(v, lengths) or [Region(0, 0, Grid(16), 0)])
-    (short,) = drained(select_largest(Parts([one], lambda _: (v, owed, owing)), pi, separate, Workspace()))
+    (short,) = drained(select_largest(Parts([one], lambda _: (v, residual, new_residual)), pi, separate, Workspace()))
     if len(v) <= selection.SHORT:
-        assert owing is None or same_bits(owing, left)
+        assert new_residual is None or same_bits(new_residual, left)
         assert short.finite == all(each.finite for each in kept)
         for name in ("index", "value", "counts"):
             together = [getattr(each, name) for each in kept] or [getattr(short, name)]
@@ -49,10 +49,10 @@ def regions_of(v, lengths):
     return regions
 
 
-def found_in_general(v, pi, separate, lengths, owed, owing):
+def found_in_general(v, pi, separate, lengths, residual, new_residual):
     def load(region):
         span = slice(region.start, region.start + region.size)
-        return tuple(None if each is None else each[span] for each in (v, owed, owing))
+        return tuple(None if each is None else each[span] for each in (v, residual, new_residual))
 
     regions = regions_of(v, lengths)
     with mock.patch.object(selection, "SHORT", -1):
@@ -91,19 +91,19 @@ def test_a_value_that_is_not_finite_in_a_short_range(separate, value, pi):
         for place in {0, n // 2, n - 1}:
             v = np.abs(floats(n, n))
             v[place] = value
-            owed, owing = (np.zeros(n, np.float32), np.full(n, 7, np.float32)) if feedback else (None, None)
-            places, (kept,) = chosen(v, pi, separate, [], owed, owing)
+            residual, new_residual = (np.zeros(n, np.float32), np.full(n, 7, np.float32)) if feedback else (None, None)
+            places, (kept,) = chosen(v, pi, separate, [], residual, new_residual)
             assert (kept.finite, len(places), kept.counts.tolist()) == (False, 0, [0])
 
 
 @given(VALUES, st.integers(1, 70), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_with_feedback_v_is_left_in_owing(values, pi, separate):
+def test_with_feedback_v_is_left_in_the_new_residual(values, pi, separate):
     x = np.array(values, np.float32)
-    owed, owing = np.roll(x, 1) * np.float32(1e-3), np.full(len(x), 7, np.float32)
-    places, _ = chosen(x, pi, separate, [7, 7], owed, owing)
-    np.testing.assert_array_equal(owing, x + owed)
-    np.testing.assert_array_equal(places, largest(x + owed, max(1, len(x) // pi) if len(x) else 0, separate))
+    residual, new_residual = np.roll(x, 1) * np.float32(1e-3), np.full(len(x), 7, np.float32)
+    places, _ = chosen(x, pi, separate, [7, 7], residual, new_residual)
+    np.testing.assert_array_equal(new_residual, x + residual)
+    np.testing.assert_array_equal(places, largest(x + residual, max(1, len(x) // pi) if len(x) else 0, separate))
 
 
 @pytest.mark.parametrize("separate", [False, True])

@@ -94,7 +94,7 @@ static int levels_encode(const float* x, const float* e, float* r, std::uint8_t*
     const float* const unit_x = x + unit.begin;
     const float* const unit_e = e ? e + unit.begin : nullptr;
     const float norm = bucket_norm(unit_x, unit_e, unit.height(), l2);
-    if (!is_norm(norm) || (r && norm > kLargestOwed)) return 1;
+    if (!is_norm(norm) || (r && norm > kLargestWithError)) return 1;
     std::memcpy(wire, &norm, kNormBytes);
     encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire + kNormBytes, unit.height(),
                   grid.start + unit.begin, levels, norm, random);

@@ -9,7 +9,7 @@ namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
 
 constexpr std::size_t kNormBytes = 4;
-constexpr float kLargestOwed = 0x1p126f;  // an error is at most twice the norm, and must stay finite
+constexpr float kLargestWithError = 0x1p126f;  // an error is at most twice the norm, and must stay finite
 
 inline std::size_t bucket_size(std::size_t height, int bits) { return kNormBytes + packed_size(height, bits); }
 

@@ -95,7 +95,7 @@ class Buffer:
     flat
         the vector as a float32 or float64 array that shares memory, or None (16 bits, or gaps).
     arithmetic
-        the operations by which elements are loaded and stored: the host's, until somebody sets a device's.
+        the operations by which elements are loaded and stored: the host's, until a device's are set.
     """
 
     __slots__ = (

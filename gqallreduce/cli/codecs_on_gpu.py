@@ -98,7 +98,7 @@ def target_of(codec):
 def wrong(coder, first):
     """What differs between the first message of the device and that of the host; "" if nothing does.
 
-    The messages compared are the second ones: with feedback, of values to which something is owed. They are those that
+    The messages compared are the second ones: with feedback, of values that have a residual. They are those that
     `encode_again` makes.
     """
     host = Coder(coder.text, [first], Host())
@@ -115,7 +115,7 @@ def wrong(coder, first):
 def _outcome(coder):
     """The first message, what it lost and what it decodes to, on the host."""
     decoded, added, _ = coder.decoded()
-    made = coder.wires[0][: coder.lengths[0]], coder.owing[0], decoded, added
+    made = coder.wires[0][: coder.lengths[0]], coder.new_residual[0], decoded, added
     return [None if array is None else coder.processor.on_host(array) for array in made]
 
 

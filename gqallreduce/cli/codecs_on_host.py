@@ -101,11 +101,11 @@ def wrong(coder):
         return f"decode and decode_add read {read} of {coder.lengths[0]} bytes"
     if not np.array_equal(decoded, added):
         return "decode and decode_add differ"
-    if coder.owed[0] is None:
+    if coder.residual[0] is None:
         return "" if np.isfinite(decoded).all() else "the decoded values are not finite"
-    lost = np.abs(coder.inputs[0] + coder.owed[0] - decoded - coder.owing[0]).max()
-    allowed = 1e-6 * np.abs(coder.owed[0]).max() + 1e-6
-    return f"{lost:.3g} of a value is neither sent nor owed" if lost > allowed else ""
+    lost = np.abs(coder.inputs[0] + coder.residual[0] - decoded - coder.new_residual[0]).max()
+    allowed = 1e-6 * np.abs(coder.residual[0]).max() + 1e-6
+    return f"{lost:.3g} of a value is neither sent nor in the residual" if lost > allowed else ""
 
 
 def codecs_table(rows):

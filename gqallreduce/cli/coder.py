@@ -58,8 +58,8 @@ class Coder:
         self.wires = [room[:bound] for room in self._lent]
         self.lengths = [0] * len(inputs)
         self.sums = [processor.zeros(size) for _ in inputs]
-        self.owed = [processor.zeros(size) if scheme.feedback else None for _ in inputs]
-        self.owing = [processor.zeros(size) if scheme.feedback else None for _ in inputs]
+        self.residual = [processor.zeros(size) if scheme.feedback else None for _ in inputs]
+        self.new_residual = [processor.zeros(size) if scheme.feedback else None for _ in inputs]
         self._step = 0
 
     def close(self):
@@ -75,7 +75,7 @@ class Coder:
     def encode(self):
         """Every input to its message, with what the last one lost."""
         self.settle()
-        self.owed, self.owing = self.owing, self.owed
+        self.residual, self.new_residual = self.new_residual, self.residual
         self._step += 1
 
     def settle(self):
@@ -106,7 +106,7 @@ class Coder:
 
     def _arrays(self, number, extent):
         cut = slice(extent.start, extent.start + extent.size)
-        arrays = self.inputs[number], self.owed[number], self.owing[number]
+        arrays = self.inputs[number], self.residual[number], self.new_residual[number]
         return tuple(None if array is None else array[cut] for array in arrays)
 
     def decode(self):

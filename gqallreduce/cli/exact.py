@@ -95,11 +95,11 @@ class Check:
         magnitudes = self.slices.sums(lambda part: np.abs(vector[part]))
         largest = max((_most(magnitude) for _, magnitude in magnitudes), default=0.0)
         self._rounding = comm.size * ROUNDING * self.slices.largest(largest)
-        self._owed = None
+        self._residual = None
 
     def before(self, contender):
-        """To be called before each call of the contender; keeps what is owed then."""
-        self._owed = contender.residual() if contender.feedback else None
+        """To be called before each call of the contender; keeps the residual of that time."""
+        self._residual = contender.residual() if contender.feedback else None
 
     def after(self, contender, result):
         """Judges one result: identical on all ranks, finite, and by the kind of scheme exact, conserved or fair."""
@@ -134,18 +134,22 @@ class Check:
 
     def _loses(self, contender, result):
         """result + new residuals == gradients + old residuals, to 1e-6 of the largest magnitudes' sum."""
-        vector, owing = self.vector, contender.residual()
-        owed = self._owed if self._owed.ndim else np.broadcast_to(self._owed, vector.shape)
+        vector, new_residual = self.vector, contender.residual()
+        residual = self._residual if self._residual.ndim else np.broadcast_to(self._residual, vector.shape)
         lost = scale = 0.0
         for part, due in self.slices.sums(
-            lambda part: np.add(vector[part], owed[part], dtype=np.float64) - owing[part]
+            lambda part: np.add(vector[part], residual[part], dtype=np.float64) - new_residual[part]
         ):
             lost = max(lost, _most(result[part] - due))
-        for _, size in self.slices.sums(lambda part: np.abs(vector[part]) + np.abs(owed[part]) + np.abs(owing[part])):
+        for _, size in self.slices.sums(
+            lambda part: np.abs(vector[part]) + np.abs(residual[part]) + np.abs(new_residual[part])
+        ):
             scale = max(scale, _most(size))
         lost, scale = self.slices.largest(lost), self.slices.largest(scale)
         bound = 1e-6 * max(1.0, self.comm.size / 8) * scale
-        return f"{lost:.3g} of a value is neither in the result nor owed; allowed {bound:.3g}" if lost > bound else ""
+        if lost > bound:
+            return f"{lost:.3g} of a value is neither in the result nor in a residual; allowed {bound:.3g}"
+        return ""
 
     def _unfair(self, contender, result):
         """An unbiased result's error is uncorrelated with the sum, and no larger than the codec's own explains."""

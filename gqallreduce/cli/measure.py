@@ -47,7 +47,7 @@ class Quantized:
         return self._allreduce.stats.last
 
     def residual(self):
-        """What this rank owes, flat, in host memory; zeros (a 0-d array) before the first call."""
+        """This rank's residual, flat, in host memory; zeros (a 0-d array) before the first call."""
         try:
             return self._on_host(self._allreduce.residual(self.key)).ravel(order="K")
         except KeyError:

@@ -36,7 +36,7 @@ class Twins:
         if not _same_bits(result, self._buffers.result()):
             return "the result is not the host's"
         same = not contender.feedback or _same_bits(contender.residual(), twin.residual())
-        return "" if same else "what is owed is not what the host owes"
+        return "" if same else "the residual is not the host's"
 
 
 def _same_bits(a, b):

@@ -64,14 +64,14 @@ class Adaptive(Codec):
     def select(self, parts, workspace):
         return self.arithmetic.select_largest(parts, self.pi, self.signs == "separate", workspace)
 
-    def select_each(self, x, owed, owing, span):
-        return self.arithmetic.select_regions(x, owed, owing, span.table, self.pi, self.signs == "separate")
+    def select_each(self, x, residual, new_residual, span):
+        return self.arithmetic.select_regions(x, residual, new_residual, span.table, self.pi, self.signs == "separate")
 
-    def encode(self, x, owed, owing, wire, region: Region, stream=None, selected=None) -> int:
+    def encode(self, x, residual, new_residual, wire, region: Region, stream=None, selected=None) -> int:
         if selected is None:
             separate = self.signs == "separate"
-            selected = self.arithmetic.select_columns(x, owed, owing, region, self.pi, separate)
-        return self.arithmetic.adaptive_encode(selected, x, owing, wire, region)
+            selected = self.arithmetic.select_columns(x, residual, new_residual, region, self.pi, separate)
+        return self.arithmetic.adaptive_encode(selected, x, new_residual, wire, region)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
         return self.arithmetic.adaptive_decode(wire, y, region, scale, False, streaming)

@@ -34,8 +34,8 @@ class OneBit(FixedSizeCodec):
     def nbytes(self, region: Region) -> int:
         return _kernels.onebit_nbytes(region.table)
 
-    def write(self, x, owed, owing, payload, region, stream):
-        return self.arithmetic.onebit_encode(x, owed, owing, payload, region)
+    def write(self, x, residual, new_residual, payload, region, stream):
+        return self.arithmetic.onebit_encode(x, residual, new_residual, payload, region)
 
     def read(self, payload, y, region, scale, streaming):
         self.arithmetic.onebit_decode(payload, y, region, scale, add=False)

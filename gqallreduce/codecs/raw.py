@@ -33,16 +33,16 @@ class Raw(PlainCodec):
 
 
 class _RawFloat64(Raw):
-    """In float64 throughout; nothing is lost, so nothing is owed."""
+    """In float64 throughout; nothing is lost, so the new residual is zero."""
 
     itemsize = 8
     batches = False
     working = np.dtype(np.float64)
 
-    def write(self, x, owed, owing, payload, region, stream):
-        if owing is not None:
-            self.arithmetic.clear(owing)
-        return self.arithmetic.wide_encode(x, owed, payload)
+    def write(self, x, residual, new_residual, payload, region, stream):
+        if new_residual is not None:
+            self.arithmetic.clear(new_residual)
+        return self.arithmetic.wide_encode(x, residual, payload)
 
     def read(self, payload, y, region, scale, streaming):
         self.arithmetic.wide_decode(payload, y, scale, add=False)

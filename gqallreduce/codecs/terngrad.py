@@ -21,7 +21,7 @@ class TernGrad(IntegerCodec):
 
     clip
         a rank's values are clipped to clip times their standard deviation about zero (root mean square); 0 or None for
-        no clipping. What is cut off is owed, with feedback, and lost without it: only clip=0 is unbiased.
+        no clipping. What is cut off goes into the residual, or is lost without feedback: only clip=0 is unbiased.
     shared
         True: s is the largest magnitude of any rank, after clipping, agreed before the first message; a rank's own
         values are rounded once and their sums travel as exact integers, the same on every schedule. False: each message
@@ -68,9 +68,11 @@ class TernGrad(IntegerCodec):
     def grid(self, columns: layout.Grid) -> layout.Grid:
         return layout.Grid(1 if self.shared else layout.BLOCK)
 
-    def unit_of(self, x, owed, region):
+    def unit_of(self, x, residual, region):
         known = isinstance(self.unit, np.ndarray) or self.unit != ANY_UNIT
-        return super().unit_of(x, owed, region) if known else self.arithmetic.own_unit(x, owed, region, self.clip)
+        if known:
+            return super().unit_of(x, residual, region)
+        return self.arithmetic.own_unit(x, residual, region, self.clip)
 
     def measure(self, parts) -> float:
         """The scale of a rank's own values, 0 if one is not finite: that comes out when it is encoded."""

@@ -20,8 +20,9 @@ class Threshold(IntegerCodec):
         the threshold, a positive number within float32; about as large as the values that are to be sent. The default
         is that of LBANN in 2016.
     A sum is an exact multiple of tau, the same on every schedule: only a rank's own values are quantized, once, and
-    that rank owes the error. A rank sends at most tau per value and step; what a gradient has beyond that stays owed.
-    Error: v where it is not sent, |v| - tau where it is; with feedback and |gradient| < tau what is owed stays below
+    the error goes into that rank's residual. A rank sends at most tau per value and step; what a gradient has beyond
+    that stays in the residual.
+    Error: v where it is not sent, |v| - tau where it is; with feedback and |gradient| < tau the residual stays below
     tau, but for rounding.
     Cost: 9 bits per sent value, or 2 bits per value where that is less; sums of P values up to log2(2P + 1) bits,
     rounded up; 4 bytes per block and at most 24 per 4096 values.

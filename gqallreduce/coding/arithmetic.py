@@ -1,7 +1,7 @@
 """The operations on arrays in host memory that codecs and values ask for; cuda/arithmetic.py has the same for a device.
 
-x (values), e (what is owed, or None), r (what will be owed, or None), y (what is decoded) and m (multiples of a unit)
-are float32 vectors where nothing else is said, wire is uint8, and a region (or a Span of several, whose elements and
+x (values), e (residual before, or None), r (new residual, or None), y (what is decoded) and m (multiples of a unit) are
+float32 vectors where nothing else is said, wire is uint8, and a region (or a Span of several, whose elements and
 messages follow each other) says where in the vector they lie.
 What may meet a value that is not finite returns whether it did, or as a number of bytes NOT_FINITE; a device returns
 None, or a number of bytes that only it knows yet: see processor.py.

@@ -1,8 +1,8 @@
 """The contract of a codec: n float32 values to bytes and back, nothing else.
 
-A codec is an immutable value made of its options. It owns no memory and no randomness: the memory of what was lost
-comes in as arrays (`owed`, `owing`), the randomness as a `Stream`, both keyed by the caller. It works on a *region*:
-a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
+A codec is an immutable value made of its options. It owns no memory and no randomness: the residuals before and
+after a call come in as arrays (`residual`, `new_residual`), the randomness as a `Stream`, both keyed by the caller.
+It works on a *region*: a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
 
 What is called a region here may be a Span of several: on a device, and for codecs with `batches` on the host too. The
 arrays then hold the elements of all regions end to end, and the wire their messages.
@@ -10,8 +10,9 @@ arrays then hold the elements of all regions end to end, and the wire their mess
 Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); what the device alone can
 know is told later (processor.py).
 
-encode(x, owed, owing, wire, region, stream, selected) -> bytes written, or NOT_FINITE
-    v = x + owed, or x where owed is None. Writes the wire and, where `owing` is given, v minus what `wire` decodes to.
+encode(x, residual, new_residual, wire, region, stream, selected) -> bytes written, or NOT_FINITE
+    v = x + residual, or x where residual is None. Writes the wire and, where `new_residual` is given, v minus what
+    `wire` decodes to.
 decode(wire, y, region, scale, streaming) -> bytes read
     overwrites y with scale times what was encoded. The sender decodes its own bytes: what is sent is what is kept.
     `streaming` is a hint, y is large and not read again soon, that changes no value.
@@ -79,7 +80,7 @@ class Codec(ABC):
         """The most bytes that encoding these regions into one message takes; with `fixed_size`, exactly those."""
 
     @abstractmethod
-    def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int: ...
+    def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int: ...
 
     @abstractmethod
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int: ...
@@ -119,8 +120,8 @@ class Codec(ABC):
         """The codec of partial sums."""
         return self
 
-    def lift(self, x, owed, owing, y, region: Region, stream) -> bool:
-        """For codecs with `lifts`: y := x + owed as `sums` takes it, owing := what that lost; y may be x.
+    def lift(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+        """For codecs with `lifts`: y := x + residual as `sums` takes it, new_residual := what that lost; y may be x.
 
         True if a value is not finite; that value stays in y.
         """
@@ -131,7 +132,7 @@ class Codec(ABC):
         raise AssertionError(f"{self.name} lifts nothing")
 
     def measure(self, parts) -> float:
-        """For codecs with `agrees`: this rank's number, from (region, x, owed, owing) of its whole vector."""
+        """For codecs with `agrees`: this rank's number, from (region, x, residual, new_residual) of all its parts."""
         raise AssertionError(f"{self.name} agrees on nothing")
 
     def agreed(self, largest: float | np.ndarray) -> Codec:
@@ -144,11 +145,11 @@ class Codec(ABC):
 
         A generator that yields between kernel calls and returns what `encode` takes as `selected`, one per part.
         parts
-            sequence of (region, x, owed, owing), each loaded when it is asked for.
+            sequence of (region, x, residual, new_residual), each loaded when it is asked for.
         """
         raise AssertionError(f"{self.name} selects nothing")
 
-    def select_each(self, x, owed, owing, span):
+    def select_each(self, x, residual, new_residual, span):
         """For codecs with `selects`: the same of each region of a Span by itself, in one go; they are small."""
         raise AssertionError(f"{self.name} selects nothing")
 
@@ -183,7 +184,7 @@ class FixedSizeCodec(Codec):
         """Exactly the bytes of a region."""
 
     @abstractmethod
-    def write(self, x, owed, owing, payload, region: Region, stream) -> bool:
+    def write(self, x, residual, new_residual, payload, region: Region, stream) -> bool:
         """Encode into exactly the region's bytes; True if a value is not finite."""
 
     @abstractmethod
@@ -195,9 +196,9 @@ class FixedSizeCodec(Codec):
     def nbytes_bound(self, regions: list[Region]) -> int:
         return sum(map(self.nbytes, regions))
 
-    def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
+    def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int:
         nbytes = self.nbytes(region)
-        return NOT_FINITE if self.write(x, owed, owing, wire[:nbytes], region, stream) else nbytes
+        return NOT_FINITE if self.write(x, residual, new_residual, wire[:nbytes], region, stream) else nbytes
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
         payload = self._payload(wire, region)

@@ -51,13 +51,13 @@ class IntegerCodec(Codec):
     def nbytes_bound(self, regions: list[Region]) -> int:
         return sum(_kernels.integers_bound(region.table, self.terms) for region in regions)
 
-    def unit_of(self, x, owed, region: Region):
+    def unit_of(self, x, residual, region: Region):
         """The unit of a message of these own values, or one per region; not finite if a value is not."""
         return by_region(self.unit, region)
 
-    def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
-        unit = self.unit_of(x, owed, region)
-        return self.arithmetic.integers_encode_own(x, owed, owing, wire, unit, self.ternary, region, stream)
+    def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int:
+        unit = self.unit_of(x, residual, region)
+        return self.arithmetic.integers_encode_own(x, residual, new_residual, wire, unit, self.ternary, region, stream)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
         unit = by_region(self.unit, region)
@@ -71,9 +71,9 @@ class IntegerCodec(Codec):
     def sums(self):
         return Sums(self.unit, self.terms, self.arithmetic) if self.lifts else self
 
-    def lift(self, x, owed, owing, y, region: Region, stream) -> bool:
+    def lift(self, x, residual, new_residual, y, region: Region, stream) -> bool:
         unit = by_region(self.unit, region)
-        return self.arithmetic.integers_lift(x, owed, owing, y, unit, self.ternary, region, stream)
+        return self.arithmetic.integers_lift(x, residual, new_residual, y, unit, self.ternary, region, stream)
 
     def lower(self, y, region: Region) -> bool:
         return self.arithmetic.integers_lower(y, by_region(self.unit, region), region)
@@ -81,13 +81,13 @@ class IntegerCodec(Codec):
 
 @dataclass(frozen=True)
 class Sums:
-    """The codec of partial sums: integers in float32, to bytes and back without loss, so that nothing is owed."""
+    """The codec of partial sums: integers in float32, to bytes and back without loss, so with no residual."""
 
     unit: float | np.ndarray
     terms: int
     arithmetic: object
 
-    def encode(self, x, owed, owing, wire, region: Region, stream, selected=None) -> int:
+    def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int:
         """NOT_FINITE if a sum times the unit leaves float32."""
         return self.arithmetic.integers_encode(x, wire, by_region(self.unit, region), self.terms, region)
 

@@ -25,8 +25,10 @@ class LevelCodec(FixedSizeCodec):
     def nbytes(self, region: Region) -> int:
         return _kernels.levels_nbytes(region.table, self.bits)
 
-    def write(self, x, owed, owing, payload, region, stream):
-        return self.arithmetic.levels_encode(x, owed, owing, payload, self.levels, self.norm == "l2", region, stream)
+    def write(self, x, residual, new_residual, payload, region, stream):
+        return self.arithmetic.levels_encode(
+            x, residual, new_residual, payload, self.levels, self.norm == "l2", region, stream
+        )
 
     def read(self, payload, y, region, scale, streaming):
         self.arithmetic.levels_decode(payload, y, self.levels, region, scale, add=False)

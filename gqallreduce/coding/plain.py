@@ -31,8 +31,8 @@ class PlainCodec(FixedSizeCodec):
     def nbytes(self, region: Region) -> int:
         return self.itemsize * region.size
 
-    def write(self, x, owed, owing, payload, region, stream):
-        return self.arithmetic.plain_encode(x, owed, owing, payload, self.format)
+    def write(self, x, residual, new_residual, payload, region, stream):
+        return self.arithmetic.plain_encode(x, residual, new_residual, payload, self.format)
 
     def read(self, payload, y, region, scale, streaming):
         self.arithmetic.plain_decode(payload, y, self.format, scale, False, streaming)

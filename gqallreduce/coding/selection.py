@@ -1,7 +1,7 @@
 """Exact selection of the k largest magnitudes of a range, in about one pass over it and without sorting.
 
-A small sample guesses a floor that a little more than k values reach. One pass forms v = x + owed and keeps what lies
-above the floor (the survivors); the exact k-th magnitude is then found among those few by radix histograms. If the
+A small sample guesses a floor that a little more than k values reach. One pass forms v = x + residual and keeps what
+lies above the floor (the survivors); the exact k-th magnitude is then found among those few by radix histograms. If the
 guess was too high, or far too low, a histogram of the whole range gives the floor. The sample decides only the time
 that is taken, never the result. A short range in one part is left to one kernel call, which finds the same.
 """
@@ -66,7 +66,7 @@ class Kept:
 
 
 class Parts:
-    """The regions (or Spans) of a range, each loaded when asked for: parts[i] is (region, x, owed, owing)."""
+    """The regions (or Spans) of a range, loaded when asked for: parts[i] is (region, x, residual, new_residual)."""
 
     def __init__(self, regions, load):
         self.regions, self._load = regions, load
@@ -94,22 +94,22 @@ class Survivors:
         """Fill, or stop when there is no room. A generator: yields between kernel calls, returns whether all fitted.
 
         formed
-            `owing` holds v already, from an earlier pass.
+            `new_residual` holds v already, from an earlier pass.
         """
         fits = True
         for part in range(len(self.parts)):
-            region, x, owed, owing = self.parts[part]
-            if formed and owing is not None:
-                x, owed, owing = owing, None, None
+            region, x, residual, new_residual = self.parts[part]
+            if formed and new_residual is not None:
+                x, residual, new_residual = new_residual, None, None
             if fits:
                 room = self.capacity - self.total
                 index, value = self.index[self.total :], self.value[self.total :]
-                count = _kernels.collect(x, owed, owing, self.floor, index, value, region.streams)
+                count = _kernels.collect(x, residual, new_residual, self.floor, index, value, region.streams)
                 fits = count <= room
                 self.spans.append((self.total, min(count, room)))
                 self.total += min(count, room)
-            elif owing is not None:
-                _kernels.add_finite(x, owed, owing)
+            elif new_residual is not None:
+                _kernels.add_finite(x, residual, new_residual)
             yield
         return fits
 
@@ -162,8 +162,8 @@ def drained(steps):
 def select_largest(parts, pi: int, separate: bool, workspace):
     """Keep exactly max(1, n // pi) nonzero values of a range, fewer if fewer exist; ties in memory order.
 
-    A generator that yields between kernel calls; returns a Selection. `parts` is a Parts; its `owing`, where given,
-    holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
+    A generator that yields between kernel calls; returns a Selection. `parts` is a Parts; its `new_residual`, where
+    given, holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
     """
     elements = sum(region.size for region in parts.regions)
     if len(parts) == 1 and elements <= SHORT:
@@ -187,18 +187,18 @@ def select_largest(parts, pi: int, separate: bool, workspace):
 
 def _select_short(parts, pi: int, separate: bool) -> Selection:
     """Of one part, in one kernel call."""
-    region, x, owed, owing = parts[0]
-    found = select_regions(x, owed, owing, _kernels.Regions([(x.size, 0, 1, 1, 0)]), pi, separate)
+    region, x, residual, new_residual = parts[0]
+    found = select_regions(x, residual, new_residual, _kernels.Regions([(x.size, 0, 1, 1, 0)]), pi, separate)
     kept = _kept(region, found.index, found.value)
     kept.finite = found.finite
     return Selection([kept], _nothing)
 
 
-def select_regions(x, owed, owing, table, pi: int, separate: bool) -> Kept:
+def select_regions(x, residual, new_residual, table, pi: int, separate: bool) -> Kept:
     """Of each region of a table by itself, in one kernel call; regions have at most SHORT elements."""
     room = sum(min(size, max(1, size // pi)) for size in table.sizes.tolist())
     index, value, counts = np.empty(room, np.uint32), np.empty(room, np.float32), np.empty(len(table), np.int64)
-    count = _kernels.select_regions(x, owed, owing, index, value, counts, table, pi, separate)
+    count = _kernels.select_regions(x, residual, new_residual, index, value, counts, table, pi, separate)
     if count < 0:
         return Kept(index[:0], value[:0], np.zeros_like(counts), finite=False)
     return Kept(index[:count], value[:count], counts)
@@ -213,8 +213,8 @@ def _sampled_floor(parts, k: int, elements: int) -> int:
     stride = max(1, elements // _SAMPLE) | 1  # odd: not in step with columns
     samples = []
     for part in range(0, len(parts), max(1, len(parts) // 64)):
-        _, x, owed, _ = parts[part]
-        samples.append(np.abs(x[::stride] if owed is None else x[::stride] + owed[::stride]))
+        _, x, residual, _ = parts[part]
+        samples.append(np.abs(x[::stride] if residual is None else x[::stride] + residual[::stride]))
     sample = np.concatenate(samples) if samples else np.zeros(0, np.float32)
     expected = k * len(sample) / max(elements, 1)
     rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
@@ -228,8 +228,8 @@ def _exact_floor(parts, k: int):
     """(bits of a histogram bin's lower edge that at least k values reach, how many do)."""
     counts = np.zeros(4096, np.int64)
     for part in range(len(parts)):
-        _, x, owed, owing = parts[part]
-        v, e = (x, owed) if owing is None else (owing, None)
+        _, x, residual, new_residual = parts[part]
+        v, e = (x, residual) if new_residual is None else (new_residual, None)
         _kernels.histogram(v, e, counts)
         yield
     reached = np.cumsum(counts[::-1])[::-1]

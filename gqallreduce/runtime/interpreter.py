@@ -1,7 +1,7 @@
 """Carries out a rank's instructions on arrays: one lane of an operation, an instruction on one extent at a time.
 
 The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here as
-at everyone else's, and the difference is owed: all of it by a single holder, a slice of it by each of several.
+on all other ranks, and the difference is added to residuals: by a single holder all of it, by each of several a slice.
 """
 
 from __future__ import annotations

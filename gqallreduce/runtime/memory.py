@@ -91,7 +91,7 @@ class Memory:
             return self._staged[key]
         return self._states.get(key)
 
-    def owed(self, key: str):
+    def residual(self, key: str):
         """The residual."""
         return self._state_of(key).residual
 

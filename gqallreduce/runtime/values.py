@@ -138,10 +138,10 @@ class Values:
     def _keep_rounding(self, region, piece: Piece, y, rounded, place) -> None:
         """Add this rank's share of what the buffer lost of y to the residual. Worthless if it is not finite."""
         plan, begin, stop = self._operation.plan, region.start, region.start + region.size
-        debtors = plan.schedule.debtors(place[1], plan.size)
-        if plan.rank not in debtors:
+        error_holders = plan.schedule.error_holders(place[1], plan.size)
+        if plan.rank not in error_holders:
             return
-        low, high = piece.share(debtors.index(plan.rank), len(debtors))
+        low, high = piece.share(error_holders.index(plan.rank), len(error_holders))
         low, high = max(low, begin), min(high, stop)
         if low < high:
             arithmetic = self._operation.arithmetic

@@ -14,7 +14,7 @@ from gqallreduce.scheduling.topology import Topology
 @register(
     "allgather",
     chunks=lambda size: 1,
-    debtors=lambda chunk, size: range(size),
+    error_holders=lambda chunk, size: range(size),
     cost="(P-1) alpha + n(P-1) beta + nP gamma",
     source="Alistarh et al., QSGD, NeurIPS 2017 (algorithm 1: broadcast and decode all); differs: one fixed order of "
     "additions",

@@ -14,7 +14,7 @@ from gqallreduce.scheduling.topology import Topology
 @register(
     "direct",
     chunks=lambda size: size,
-    debtors=lambda chunk, size: alone(chunk),
+    error_holders=lambda chunk, size: alone(chunk),
     cost="2(P-1) alpha + 2n(P-1)/P beta + n gamma",
     source="Dryden et al., MLHPC 2016 (pairwise exchange); Seide et al., Interspeech 2014; differs: the owner adds in "
     "rank order and keeps the decoded sum",

@@ -2,8 +2,8 @@
 
 With p2 the largest power of two <= P, the P - p2 ranks above fold their vector into a rank below first, and are sent
 the finished bytes at the end. In the scatter half, pairs at distance p2/2, p2/4, ... 1 each send the half of their
-chunks that the other goes on with; who sends is the only one to hold that partial sum, encodes it and owes. Rank r
-ends with chunk r, encodes it once and owes; from then on these bytes travel unchanged.
+chunks that the other goes on with; the sender alone holds that partial sum, encodes it and keeps the error in its
+residual. Rank r ends with chunk r, encodes it once and keeps the error; from then on these bytes travel unchanged.
 
 Cost: (2 log2 p2 + 2) alpha + n (2 (p2-1)/p2 + 2) beta + 2 n gamma.  Encodings per contribution: log2 p2 + 1,
 and one more if folded.
@@ -16,7 +16,7 @@ from gqallreduce.scheduling.topology import Topology
 @register(
     "halving_doubling",
     chunks=power_of_two,
-    debtors=lambda chunk, size: alone(chunk),
+    error_holders=lambda chunk, size: alone(chunk),
     cost="(2 log2 P + 2) alpha + n(2(P-1)/P + 2) beta + 2n gamma",
     source="Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: partial sums are "
     "encoded when sent, finished chunks once",

@@ -2,7 +2,7 @@
 
 With p2 the largest power of two <= P, the P - p2 ranks above fold their vector into a rank below first, and are sent
 the last round's bytes at the end. Ranks that hold the same partial sum encode it with one stream, as one author, so
-that all of them keep the same bits; each owes its slice of that one error.
+that all of them keep the same bits; each adds its slice of that one error to its residual.
 
 Cost: (log2 p2 + 2) alpha + n (log2 p2 + 2) beta + n (log2 p2 + 1) gamma.  Encodings per contribution: log2 p2,
 and one more if folded.
@@ -15,7 +15,7 @@ from gqallreduce.scheduling.topology import Topology
 @register(
     "recursive_doubling",
     chunks=lambda size: 1,
-    debtors=lambda chunk, size: range(power_of_two(size)),
+    error_holders=lambda chunk, size: range(power_of_two(size)),
     cost="(log2 P + 2) alpha + n(log2 P + 2) beta + n(log2 P + 1) gamma",
     source="Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: equal partial sums are one encoder's",
 )

@@ -1,6 +1,6 @@
 """Bandwidth-optimal ring: a reduce-scatter whose partial sums travel right, then an allgather that forwards bytes.
 
-Every hop adds its own value exactly, encodes the partial sum and owes that encoding's error.
+Every hop adds its own value exactly, encodes the partial sum and adds the error of that encoding to its residual.
 
 Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n (P-1)/P gamma.  Encodings per contribution: up to P.
 
@@ -16,7 +16,7 @@ _LAST_HOP = 2**16 - 1
 @register(
     "ring",
     chunks=lambda size: size,
-    debtors=lambda chunk, size: alone((chunk - 1) % size),
+    error_holders=lambda chunk, size: alone((chunk - 1) % size),
     cost="2(P-1) alpha + 2n(P-1)/P beta + n(P-1)/P gamma",
     source="Patarasuk and Yuan, JPDC 69(2), 2009; differs: partial sums are encoded on every hop",
 )

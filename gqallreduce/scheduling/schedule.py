@@ -7,8 +7,8 @@ round; then what arrived is applied. What a rank encoded takes its own value's p
 itself. Additions to one chunk are made in ascending order of source, whatever the order of arrival, so that a sum is
 the same in every run; a value that was not encoded in the round comes first.
 
-Source of the form: MSCCL's chunk language and LibNBC's rounds; differs in the explicit author, holders and debtors
-that an encoding with error needs.
+Source of the form: MSCCL's chunk language and LibNBC's rounds; differs in the explicit author, holders and error
+holders that an encoding with error needs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Wire(NamedTuple):
 class Encode:
     """Turn the local value of a chunk into bytes, and keep what those bytes decode to.
 
-    The `holders` have the same value and make the same bytes: their author is the lowest of them, and holder j owes
-    the j-th of len(holders) equal slices of the error. A single holder owes all of it.
+    The `holders` have the same value and make the same bytes: their author is the lowest of them, and holder j adds
+    the j-th of len(holders) equal slices of the error to its residual. A single holder adds all of it.
     """
 
     chunk: int
@@ -64,12 +64,16 @@ Round = tuple[Move, ...]
 
 @dataclass(frozen=True)
 class Schedule:
-    """One algorithm: its rounds for a rank, its number of chunks, and who owes the last rounding of a chunk."""
+    """One algorithm: its rounds for a rank, its number of chunks, and the holders of a chunk's last error.
+
+    error_holders
+        (chunk, size) -> the ranks that add a slice of the last rounding's error to their residual.
+    """
 
     name: str
     rounds: Callable[[int, Topology], tuple[Round, ...]]
     chunks: Callable[[int], int]
-    debtors: Callable[[int, int], range]
+    error_holders: Callable[[int, int], range]
     cost: str
     source: str
 
@@ -78,11 +82,11 @@ class Schedule:
         return self.rounds.__doc__
 
 
-def register(name: str, *, chunks, debtors, cost: str, source: str):
-    """Decorate `rounds(rank, topology)`; `chunks(size)`, `debtors(chunk, size)`."""
+def register(name: str, *, chunks, error_holders, cost: str, source: str):
+    """Decorate `rounds(rank, topology)`; `chunks(size)`, `error_holders(chunk, size)`."""
 
     def add(rounds):
-        SCHEDULES.add(name, Schedule(name, rounds, chunks, debtors, cost, source))
+        SCHEDULES.add(name, Schedule(name, rounds, chunks, error_holders, cost, source))
         return rounds
 
     return add

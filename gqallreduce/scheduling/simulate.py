@@ -84,19 +84,19 @@ class Symbols:
 
 @dataclass
 class Outcome:
-    """What all ranks hold and owe after a schedule has run on symbols.
+    """What all ranks hold after a schedule has run on symbols, and the errors in their residuals.
 
     values
         per rank, per chunk: a symbol.
-    debts
-        symbol of an encoding -> {(rank, slice, of how many slices): how often it was written down}.
+    errors
+        symbol of an encoding -> {(rank, slice, of how many slices): how often that rank added it to its residual}.
     rounds, messages, chunks_sent
         per rank: numbers of rounds, of messages sent, and of chunks sent in them.
     """
 
     symbols: Symbols
     values: list[list[int]]
-    debts: dict[int, Counter]
+    errors: dict[int, Counter]
     rounds: list[int]
     messages: list[int]
     chunks_sent: list[int]
@@ -106,10 +106,10 @@ class Outcome:
         return max(max(self.symbols.encodings(value).values()) for value in self.values[0])
 
     def single_encodings(self) -> list[Counter]:
-        """Per rank: how often it alone owed a chunk's whole error (the residual is written, not added to, there)."""
+        """Per rank: how often it alone held a chunk's whole error (the residual is written, not added to, there)."""
         counts = [Counter() for _ in self.values]
-        for (_, chunk), owed in self.debts.items():
-            for rank, _, holders in owed:
+        for (_, chunk), slices in self.errors.items():
+            for rank, _, holders in slices:
                 if holders == 1:
                     counts[rank][chunk] += 1
         return counts
@@ -169,7 +169,7 @@ class _Rank:
                 value = symbols.own(self.rank) if own else self.running[chunk]
                 self.slots[slot] = [symbols.coded(value, author, hop)]
                 if alone:
-                    self._owe(self.slots[slot][0], chunk, 0, 1)
+                    self._keep_error(self.slots[slot][0], chunk, 0, 1)
             case Join(slot, parts, _):
                 self.slots[slot] = [self._wire(part) for part in parts]
             case Transmit(slot, to):
@@ -187,7 +187,7 @@ class _Rank:
                     self.running[chunk] = value
             case Share(part, chunk, index, of):
                 self.running[chunk] = self._wire(part)
-                self._owe(self._wire(part), chunk, index, of)
+                self._keep_error(self._wire(part), chunk, index, of)
             case Drop(chunk):
                 del self.running[chunk]
             case Finish(chunk):
@@ -199,8 +199,8 @@ class _Rank:
         slot, number = part
         return self.slots[slot][number]
 
-    def _owe(self, coded: int, chunk: int, index: int, of: int) -> None:
-        self.outcome.debts.setdefault((coded, chunk), Counter())[self.rank, index, of] += 1
+    def _keep_error(self, coded: int, chunk: int, index: int, of: int) -> None:
+        self.outcome.errors.setdefault((coded, chunk), Counter())[self.rank, index, of] += 1
 
     def _arrived(self, slot: int) -> bool:
         """Take the message for a posted slot in, if it is there and no other one is due before it."""
@@ -236,19 +236,19 @@ def simulate(schedule: Schedule, topology: Topology) -> Outcome:
 
 
 def check(schedule: Schedule, topology: Topology) -> Outcome:
-    """Simulate and assert the promises: every contribution once, ranks equal, every error owed exactly once."""
+    """Simulate and assert the promises: every contribution once, ranks equal, every error kept exactly once."""
     outcome, size = simulate(schedule, topology), topology.size
     symbols = outcome.symbols
     for chunk in range(schedule.chunks(size)):
         finals = {values[chunk] for values in outcome.values}
         assert len(finals) == 1, f"{schedule.name}, {size} ranks: ranks hold different sums of chunk {chunk}"
         assert symbols.contributions(finals.pop()) == Counter(range(size))
-        assert set(schedule.debtors(chunk, size)) <= set(range(size))
-    for (_, chunk), owed in outcome.debts.items():
-        holders = {share[2] for share in owed}
+        assert set(schedule.error_holders(chunk, size)) <= set(range(size))
+    for (_, chunk), slices in outcome.errors.items():
+        holders = {share[2] for share in slices}
         assert len(holders) == 1, f"holders of chunk {chunk} disagree on their number"
-        assert sorted(share[1] for share in owed) == list(range(holders.pop())), "an error is owed twice, or never"
-        assert set(owed.values()) == {1}
+        assert sorted(share[1] for share in slices) == list(range(holders.pop())), "an error is kept twice, or never"
+        assert set(slices.values()) == {1}
     assert all(set(counts.values()) <= {1} for counts in outcome.single_encodings()), "a residual is written twice"
     return outcome
 

@@ -63,24 +63,24 @@ class Summing(OneLane):
         messages.start(self._link.comm.Iallreduce, arguments, self, tuple(self._link.others))
 
 
-def dense_on(processor, call, source, target, owed, owing, spent):
+def dense_on(processor, call, source, target, residual, new_residual, spent):
     """`dense_sum` of buffers in any memory: MPI adds in the host's."""
     if source.located is None:
-        return (yield from dense_sum(call, source, target, owed, owing, spent))
+        return (yield from dense_sum(call, source, target, residual, new_residual, spent))
     here, result = source.copied_to_host(processor), target.copied_to_host(processor)
-    mine = None if owed is None else processor.on_host(owed)
-    lost = None if owing is None else np.empty_like(mine)
+    mine = None if residual is None else processor.on_host(residual)
+    lost = None if new_residual is None else np.empty_like(mine)
     flaw = yield from dense_sum(call, here, result, mine, lost, spent)
     with processor.active(source.located, None):
         target.copy_from_host(processor, result)
-        if owing is not None:
-            processor.arithmetic.copy(owing, processor.adopt(lost))
+        if new_residual is not None:
+            processor.arithmetic.copy(new_residual, processor.adopt(lost))
         processor.finish()
     return flaw
 
 
-def dense_sum(call, source, target, owed, owing, spent):
-    """target := sum (or average) of source + owed over ranks; owing := 0, or what rounding to 16 bits loses.
+def dense_sum(call, source, target, residual, new_residual, spent):
+    """target := sum (or average) of source + residual; new_residual := 0, or what rounding to 16 bits loses.
 
     A generator of stages. call: a Dense, where and how. Returns None, or (rank, C-order index) of a value that is not
     finite: only then a small exchange asks for it.
@@ -90,36 +90,36 @@ def dense_sum(call, source, target, owed, owing, spent):
     dtype = np.dtype(np.float64 if source.dtype == "float64" else np.float32)
     lent = call.workspace.take(source.size * dtype.itemsize)  # after an error it is not given back
     values = lent[: source.size * dtype.itemsize].view(dtype)
-    _load(source, owed, values)
+    _load(source, residual, values)
     if link.size > 1:
         yield Summing(link, call.call, values)
         spent.bytes_sent += values.nbytes
         spent.bytes_received += values.nbytes
-    first = None if np.isfinite(values).all() else _first_flaw(source, owed, np.empty_like(values))
-    exact = values.copy() if short and owing is not None else None
+    first = None if np.isfinite(values).all() else _first_flaw(source, residual, np.empty_like(values))
+    exact = values.copy() if short and new_residual is not None else None
     if call.average:
         values *= dtype.type(1.0 / link.size)
     flaw = None
     if target.store(0, source.size, values):
         flaw = yield from _name(call, first, source, values)
     call.workspace.give(lent)
-    if flaw is None and owing is not None:
-        owing[:] = 0
+    if flaw is None and new_residual is not None:
+        new_residual[:] = 0
         if short:
-            _owe_rounding(link, target, exact, owing, call.average)
+            _keep_rounding(link, target, exact, new_residual, call.average)
     return flaw
 
 
-def _load(source, owed, values) -> None:
-    """values := source + owed."""
+def _load(source, residual, values) -> None:
+    """values := source + residual."""
     source.load(0, source.size, values)
-    if owed is not None:
-        values += owed
+    if residual is not None:
+        values += residual
 
 
-def _first_flaw(source, owed, values) -> int | None:
+def _first_flaw(source, residual, values) -> int | None:
     """The C-order index of this rank's own first value that is not finite; `values` is scratch."""
-    _load(source, owed, values)
+    _load(source, residual, values)
     bad = np.flatnonzero(~np.isfinite(values))
     return source.c_index(bad) if len(bad) else None
 
@@ -139,11 +139,11 @@ def _name(call: Dense, first: int | None, source, values):
     return frame.NO_RANK, source.c_index(bad)
 
 
-def _owe_rounding(link, target, exact, owing, average: bool) -> None:
-    """Every rank holds the sum; rank r owes the r-th of P slices of what the 16-bit result lost."""
+def _keep_rounding(link, target, exact, new_residual, average: bool) -> None:
+    """Every rank holds the sum; rank r keeps the r-th of P slices of what the 16-bit result lost."""
     begin, stop = link.rank * len(exact) // link.size, (link.rank + 1) * len(exact) // link.size
     kept = np.empty(stop - begin, np.float32)
     target.load(begin, stop, kept)
     if average:
         kept *= np.float32(link.size)
-    np.subtract(exact[begin:stop], kept, out=owing[begin:stop])
+    np.subtract(exact[begin:stop], kept, out=new_residual[begin:stop])

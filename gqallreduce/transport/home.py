@@ -37,7 +37,7 @@ class Home:
     cached
         (scheme, average) -> Allreduce.
     unclaimed
-        calls with a request that nobody has waited for yet, until they are done or it is dropped.
+        calls with a request that no one has waited for yet, until they are done or it is dropped.
     """
 
     def __init__(self, comm):
@@ -220,7 +220,7 @@ def collect() -> None:
 
 @atexit.register
 def _end_of_interpreter() -> None:
-    """Calls that nobody waited for cannot be finished: say so here, and tell the other ranks."""
+    """Calls that no one waited for cannot be finished: say so here, and tell the other ranks."""
     for home in [] if MPI.Is_finalized() else list(_homes):
         calls = [] if home.link is None else home.link.progress.calls
         if calls:

@@ -77,19 +77,19 @@ def vector(codec, seed: int, size: int, kind: str = "normal") -> np.ndarray:
 KINDS = ["normal", "denormal", "huge", "ties", "wide", "constant", "zero", "one hot"]
 
 
-def encode(codec, x, owed, found: Region, stream=STREAM, feedback=True):
-    """(message or NOT_FINITE, owing or None) of one region, as a Worker would have it encoded, with guards."""
-    inputs = [Guarded(x), Guarded(np.zeros(0, np.float32) if owed is None else owed)]
-    given = inputs[0].array, None if owed is None else inputs[1].array
-    owing = Guarded(np.full(x.size, 99, np.float32))
-    out = owing.array if feedback else None
+def encode(codec, x, residual, found: Region, stream=STREAM, feedback=True):
+    """(message or NOT_FINITE, new residual or None) of one region, as a Worker would have it encoded, with guards."""
+    inputs = [Guarded(x), Guarded(np.zeros(0, np.float32) if residual is None else residual)]
+    given = inputs[0].array, None if residual is None else inputs[1].array
+    new_residual = Guarded(np.full(x.size, 99, np.float32))
+    out = new_residual.array if feedback else None
     wire = Guarded(np.zeros(codec.nbytes_bound([found]), np.uint8))
     selected = select(codec, [(found, *given, out)])[0] if codec.selects else None
     nbytes = codec.encode(*given, out, wire.array, found, stream, selected)
-    for each in (*inputs, owing, wire):
+    for each in (*inputs, new_residual, wire):
         each.check()
     assert same_bits(given[0], x)
-    assert owed is None or same_bits(given[1], owed)
+    assert residual is None or same_bits(given[1], residual)
     if nbytes == NOT_FINITE:
         return NOT_FINITE, None
     assert 0 <= nbytes <= wire.array.size
@@ -98,7 +98,7 @@ def encode(codec, x, owed, found: Region, stream=STREAM, feedback=True):
 
 
 def select(codec, loaded) -> list:
-    """What `Codec.select` keeps of each of [(region, x, owed, owing)]."""
+    """What `Codec.select` keeps of each of [(region, x, residual, new_residual)]."""
     parts = Parts([each[0] for each in loaded], lambda found: next(each[1:] for each in loaded if each[0] == found))
     return drained(codec.select(parts, Workspace()))
 
@@ -131,9 +131,9 @@ def decode_add(codec, wire, y, found: Region) -> np.ndarray:
     return into.array
 
 
-def formed(codec, x, owed) -> np.ndarray:
-    """v = x + owed, as every codec forms it: one rounded addition in the working dtype."""
-    return x if owed is None else x + owed.astype(codec.working)
+def formed(codec, x, residual) -> np.ndarray:
+    """v = x + residual, as every codec forms it: one rounded addition in the working dtype."""
+    return x if residual is None else x + residual.astype(codec.working)
 
 
 def same_bits(a, b) -> bool:

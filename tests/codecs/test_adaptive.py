@@ -67,8 +67,8 @@ def oracle(codec, v, ends) -> tuple[np.ndarray, np.ndarray]:
 def test_the_values_kept_and_their_means_are_those_of_the_definition(scope, signs, pi, kind):
     codec = adaptive(pi=pi, scope=scope, signs=signs)
     found = region(codec, (Grid(33), 17, 1201, 1201))
-    x, owed = vector(codec, 1, found.size, kind), vector(codec, 2, found.size, "ties")
-    for given in (None, owed):
+    x, residual = vector(codec, 1, found.size, kind), vector(codec, 2, found.size, "ties")
+    for given in (None, residual):
         v = formed(codec, x, given)
         wire, _ = encode(codec, x, given, found)
         kept, expected = oracle(codec, v, cuts(found))
@@ -187,15 +187,15 @@ def adversaries(n: int) -> dict[str, np.ndarray]:
 def test_an_unlucky_sample_changes_nothing(name, feedback, signs):
     n, pi = 70001, 50
     v = adversaries(n)[name]
-    owed = (vector(adaptive(), 3, n) * np.float32(0)) if feedback else None
+    residual = (vector(adaptive(), 3, n) * np.float32(0)) if feedback else None
     grid, size = Grid(4096), 4096 * 3
     regions = [Region(start, min(size, n - start), grid, n) for start in range(0, n, size)]
-    owing = np.full(n, 7, np.float32)
+    new_residual = np.full(n, 7, np.float32)
     parts = Parts(
         regions,
         lambda at: tuple(
             None if array is None else array[at.start : at.start + at.size]
-            for array in (v, owed, owing if feedback else None)
+            for array in (v, residual, new_residual if feedback else None)
         ),
     )
     chosen = drained(select_largest(parts, pi, signs == "separate", Workspace()))
@@ -207,7 +207,7 @@ def test_an_unlucky_sample_changes_nothing(name, feedback, signs):
     else:
         expected = separate_in_bulk(v, k)
     np.testing.assert_array_equal(got, expected)
-    assert np.array_equal(owing, v) or not feedback
+    assert np.array_equal(new_residual, v) or not feedback
 
 
 def separate_in_bulk(v, k) -> np.ndarray:
@@ -261,9 +261,9 @@ def test_these_are_the_bytes_of_two_columns():
     codec = adaptive(pi=2)
     found = region(codec, (Grid(4), 0, 8, 8))
     v = np.array([0.5, 8, -1, 4, 0, -6, 0.25, 0], np.float32)  # kept: 8, -1, 4 | -6
-    wire, owing = encode(codec, v, None, found)
+    wire, new_residual = encode(codec, v, None, found)
     headers = [(0, 6.0, -1.0), (3, 0.0, -6.0)]
     expected = b"".join(np.uint32(at).tobytes() + np.float32([up, down]).tobytes() for at, up, down in headers)
     expected += np.uint32(4).tobytes() + np.array([1 << 1 | 1, 2 << 1, 3 << 1 | 1, 1 << 1], np.uint16).tobytes()
     assert wire.tobytes() == expected
-    np.testing.assert_array_equal(owing, [0.5, 2, 0, -2, 0, 0, 0.25, 0])
+    np.testing.assert_array_equal(new_residual, [0.5, 2, 0, -2, 0, 0, 0.25, 0])

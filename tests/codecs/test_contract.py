@@ -35,37 +35,37 @@ FINITE_ALWAYS = ("normal", "denormal", "ties", "constant", "zero", "one hot")
 
 
 def lawful(codec, seed, place, kinds=KINDS):
-    """(region, x, owed) of every kind that this codec can encode."""
+    """(region, x, residual) of every kind that this codec can encode."""
     found = region(codec, place)
     for kind in kinds:
-        for owed in (None, vector(codec, seed + 1, found.size, "normal").astype(np.float32)):
-            yield kind, found, vector(codec, seed, found.size, kind), owed
+        for residual in (None, vector(codec, seed + 1, found.size, "normal").astype(np.float32)):
+            yield kind, found, vector(codec, seed, found.size, kind), residual
 
 
 @every_codec
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_what_is_owed_is_the_value_less_what_its_bytes_decode_to(codec, place):
-    for kind, found, x, owed in lawful(codec, 1, place):
-        wire, owing = encode(codec, x, owed, found)
+def test_the_new_residual_is_the_value_less_what_its_bytes_decode_to(codec, place):
+    for kind, found, x, residual in lawful(codec, 1, place):
+        wire, new_residual = encode(codec, x, residual, found)
         if isinstance(wire, int):
             assert kind in ("huge", "wide"), f"finite values of kind {kind} were refused"
             continue
         decoded = decode(codec, wire, found)
         assert np.isfinite(decoded).all(), kind
-        assert np.isfinite(owing).all(), kind
-        v = formed(codec, x, owed)
+        assert np.isfinite(new_residual).all(), kind
+        v = formed(codec, x, residual)
         expected = (v - decoded).astype(np.float32)
-        assert same_bits(owing + np.float32(0), expected + np.float32(0)), kind  # -0 is 0
+        assert same_bits(new_residual + np.float32(0), expected + np.float32(0)), kind  # -0 is 0
 
 
 @every_codec
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_feedback_changes_no_byte(codec, place):
-    for kind, found, x, owed in lawful(codec, 3, place):
-        fused, _ = encode(codec, x, owed, found)
+    for kind, found, x, residual in lawful(codec, 3, place):
+        fused, _ = encode(codec, x, residual, found)
         if isinstance(fused, int):
             continue  # an error beyond float32 can only be refused where it must be kept
-        apart, _ = encode(codec, formed(codec, x, owed), None, found, feedback=False)
+        apart, _ = encode(codec, formed(codec, x, residual), None, found, feedback=False)
         assert np.array_equal(fused, apart), kind
 
 
@@ -80,8 +80,8 @@ def test_an_empty_region_is_no_trouble(codec):
 @every_codec
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_adding_a_message_is_adding_what_it_decodes_to(codec, place):
-    for kind, found, x, owed in lawful(codec, 5, place, FINITE_ALWAYS):
-        wire, _ = encode(codec, x, owed, found)
+    for kind, found, x, residual in lawful(codec, 5, place, FINITE_ALWAYS):
+        wire, _ = encode(codec, x, residual, found)
         y = vector(codec, 7, found.size)
         assert same_bits(decode_add(codec, wire, y, found), y + decode(codec, wire, found)), kind
 
@@ -89,8 +89,8 @@ def test_adding_a_message_is_adding_what_it_decodes_to(codec, place):
 @every_codec
 @pytest.mark.parametrize("scale", [1.0, 0.5, 1 / 3, 1 / 7])
 def test_a_scale_multiplies_what_is_decoded(codec, scale):
-    for kind, found, x, owed in lawful(codec, 5, PLACES[6], FINITE_ALWAYS):
-        wire, _ = encode(codec, x, owed, found)
+    for kind, found, x, residual in lawful(codec, 5, PLACES[6], FINITE_ALWAYS):
+        wire, _ = encode(codec, x, residual, found)
         assert same_bits(decode(codec, wire, found, scale), decode(codec, wire, found) * codec.working.type(scale)), (
             kind
         )
@@ -101,13 +101,13 @@ def test_a_cut_between_units_changes_no_value(codec):
     if codec.selects or codec.agrees:
         pytest.skip("what is kept, or its scale, depends on the whole range")
     found = region(codec, (Grid(33), 17, 1201, 4000))
-    x, owed = vector(codec, 1, 1201), vector(codec, 2, 1201).astype(np.float32)
-    whole = decode(codec, encode(codec, x, owed, found)[0], found)
+    x, residual = vector(codec, 1, 1201), vector(codec, 2, 1201).astype(np.float32)
+    whole = decode(codec, encode(codec, x, residual, found)[0], found)
     units = cuts(found)
     middle = units[len(units) // 2]
     for begin, end in ((0, middle), (middle, 1201)):
         part = Region(found.start + begin, end - begin, found.grid, found.total)
-        wire, _ = encode(codec, x[begin:end], owed[begin:end], part)
+        wire, _ = encode(codec, x[begin:end], residual[begin:end], part)
         assert same_bits(decode(codec, wire, part), whole[begin:end])
 
 
@@ -193,21 +193,21 @@ def test_the_mean_is_the_value_and_the_variance_is_as_stated(name, kind):
 def test_a_value_that_is_not_finite_is_never_encoded(codec, value, place):
     found = region(codec, place)
     spots = {0, found.size - 1, found.size // 2, *(min(cut, found.size - 1) for cut in cuts(found)[:3])}
-    for spot, kind, in_owed in itertools.product(spots, ("normal", "zero"), (False, True)):
-        x, owed = vector(codec, 1, found.size, kind), np.zeros(found.size, np.float32)
-        (owed if in_owed else x)[spot] = value
+    for spot, kind, in_residual in itertools.product(spots, ("normal", "zero"), (False, True)):
+        x, residual = vector(codec, 1, found.size, kind), np.zeros(found.size, np.float32)
+        (residual if in_residual else x)[spot] = value
         for feedback in (True, False):
-            assert encode(codec, x, owed if in_owed else None, found, feedback=feedback)[0] is NOT_FINITE
-    x[:], owed[:] = value, 0
-    assert encode(codec, x, owed, found)[0] is NOT_FINITE
+            assert encode(codec, x, residual if in_residual else None, found, feedback=feedback)[0] is NOT_FINITE
+    x[:], residual[:] = value, 0
+    assert encode(codec, x, residual, found)[0] is NOT_FINITE
 
 
 @every_codec
 def test_a_sum_with_the_residual_that_leaves_the_format_is_not_finite(codec):
     found = region(codec, (Grid(33), 5, 90, 200))
-    x, owed = np.zeros(90, codec.working), np.zeros(90, np.float32)
-    x[40] = owed[40] = np.finfo(np.float32).max
-    made = encode(codec, x, owed, found)[0]
+    x, residual = np.zeros(90, codec.working), np.zeros(90, np.float32)
+    x[40] = residual[40] = np.finfo(np.float32).max
+    made = encode(codec, x, residual, found)[0]
     assert made is NOT_FINITE or codec.working == np.float64
 
 
@@ -218,23 +218,23 @@ def test_values_near_the_end_of_float32_stay_finite_or_are_refused(codec, sign):
     magnitude = np.linspace(2e38, 3.4e38, 990)
     x = (magnitude * (sign or np.where(np.arange(990) % 3, 1, -1))).astype(np.float32).astype(codec.working)
     for step in range(20):
-        wire, owing = encode(codec, x, None, found, _kernels.Stream(1, 1, 1, step))
+        wire, new_residual = encode(codec, x, None, found, _kernels.Stream(1, 1, 1, step))
         if not isinstance(wire, int):
             assert np.isfinite(decode(codec, wire, found)).all()
-            assert np.isfinite(owing).all()
+            assert np.isfinite(new_residual).all()
 
 
 # --- determinism ---
 
 
-def message_and_meaning(codec, found, x, owed):
-    wire, owing = encode(codec, x, owed, found)
+def message_and_meaning(codec, found, x, residual):
+    wire, new_residual = encode(codec, x, residual, found)
     if isinstance(wire, int):
         return [wire]
     y = vector(codec, 9, found.size)
     parts = (
         wire,
-        owing,
+        new_residual,
         decode(codec, wire, found),
         decode(codec, wire, found, 1 / 3),
         decode_add(codec, wire, y, found),
@@ -245,11 +245,11 @@ def message_and_meaning(codec, found, x, owed):
 @every_codec
 @pytest.mark.parametrize("place", [PLACES[1], PLACES[6], PLACES[7]], ids=str)
 def test_instruction_sets_agree_in_every_bit(codec, place):
-    for kind, found, x, owed in lawful(codec, 11, place):
+    for kind, found, x, residual in lawful(codec, 11, place):
         made = []
         for level in LEVELS:
             with simd(level):
-                made.append(message_and_meaning(codec, found, x, owed))
+                made.append(message_and_meaning(codec, found, x, residual))
         assert all(each == made[0] for each in made), kind
 
 
@@ -257,11 +257,11 @@ def test_instruction_sets_agree_in_every_bit(codec, place):
 @pytest.mark.parametrize("place", [(Grid(4096), 100, 150001, 300000), (Grid(33), 0, 99991, 99991)], ids=str)
 def test_the_number_of_threads_changes_no_bit(codec, place):
     found = region(codec, place)
-    x, owed = vector(codec, 1, found.size, "wide"), vector(codec, 2, found.size).astype(np.float32)
+    x, residual = vector(codec, 1, found.size, "wide"), vector(codec, 2, found.size).astype(np.float32)
     made = []
     for count in (1, 2, 3):
         with threads(count):
-            made.append(message_and_meaning(codec, found, x, owed))
+            made.append(message_and_meaning(codec, found, x, residual))
     assert made[0] == made[1] == made[2]
 
 

@@ -34,8 +34,8 @@ def mean(column, where) -> np.float32:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_message_is_that_of_the_definition(place, kind):
     found = region(ONEBIT, place)
-    x, owed = vector(ONEBIT, 1, found.size, kind), vector(ONEBIT, 2, found.size, "ties")
-    for given in (None, owed):
+    x, residual = vector(ONEBIT, 1, found.size, kind), vector(ONEBIT, 2, found.size, "ties")
+    for given in (None, residual):
         wire, _ = encode(ONEBIT, x, given, found)
         expected, decoded = oracle(formed(ONEBIT, x, given), cuts(found))
         assert wire.tobytes() == expected
@@ -68,9 +68,9 @@ def test_two_values_are_exact(magnitude):
     """Rademacher data: LBANN's own exactness test."""
     found = region(ONEBIT, (Grid(33), 5, 700, 1000))
     v = np.where(np.random.default_rng(1).random(700) < 0.5, magnitude, -magnitude).astype(np.float32)
-    wire, owing = encode(ONEBIT, v, None, found)
+    wire, new_residual = encode(ONEBIT, v, None, found)
     np.testing.assert_array_equal(decode(ONEBIT, wire, found), v)
-    assert not owing.any()
+    assert not new_residual.any()
 
 
 def test_zero_of_either_sign_is_positive():
@@ -88,8 +88,8 @@ def test_a_missing_sign_has_mean_zero_and_tail_bits_are_zero():
 
 def test_the_error_on_normal_data_is_the_known_one():
     found = region(ONEBIT, (Grid(4096), 0, 4096 * 8, 4096 * 8))
-    _, owing = encode(ONEBIT, vector(ONEBIT, 4, found.size), None, found)
-    assert abs((owing**2).mean() - (1 - 2 / np.pi)) < 0.01
+    _, new_residual = encode(ONEBIT, vector(ONEBIT, 4, found.size), None, found)
+    assert abs((new_residual**2).mean() - (1 - 2 / np.pi)) < 0.01
 
 
 def test_one_bit_has_no_options():

@@ -25,8 +25,8 @@ def test_every_plain_codec_has_a_format():
 def test_the_wire_is_the_values_in_their_format(name, kind):
     codec = PLAIN[name]
     found = region(codec, PLACE)
-    x, owed = vector(codec, 1, 1000, kind), vector(codec, 2, 1000, "ties").astype(np.float32)
-    for residual in (None, owed):
+    x = vector(codec, 1, 1000, kind)
+    for residual in (None, vector(codec, 2, 1000, "ties").astype(np.float32)):
         with np.errstate(over="ignore"):
             expected = formed(codec, x, residual).astype(FORMATS[name])
         wire, _ = encode(codec, x, residual, found)
@@ -38,12 +38,12 @@ def test_the_wire_is_the_values_in_their_format(name, kind):
 
 
 @every_codec
-def test_what_rounding_loses_is_owed_and_nothing_else(name):
+def test_the_new_residual_is_what_rounding_loses_and_nothing_else(name):
     codec = PLAIN[name]
     x = vector(codec, 2, 1000)
-    _, owing = encode(codec, x, None, region(codec, PLACE))
-    np.testing.assert_array_equal(owing, x - x.astype(FORMATS[name]).astype(codec.working))
-    assert owing.any() == (codec.itemsize == 2)
+    _, new_residual = encode(codec, x, None, region(codec, PLACE))
+    np.testing.assert_array_equal(new_residual, x - x.astype(FORMATS[name]).astype(codec.working))
+    assert new_residual.any() == (codec.itemsize == 2)
 
 
 @every_codec

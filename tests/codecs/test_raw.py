@@ -26,9 +26,9 @@ def test_on_a_sixteen_bit_buffer_it_is_the_codec_of_that_name(dtype):
 def test_on_a_float64_buffer_nothing_passes_through_float32():
     codec = Scheme.parse("raw").codec.bind("float64")
     x = np.array([1 + 2**-50, 1e300, 5e-324])
-    wire, owing = encode(codec, x, None, region(codec, (Grid(4096), 0, 3, 3)))
+    wire, new_residual = encode(codec, x, None, region(codec, (Grid(4096), 0, 3, 3)))
     assert wire.tobytes() == x.tobytes()
-    assert not owing.any()
+    assert not new_residual.any()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -44,9 +44,9 @@ def test_a_message_that_holds_what_is_not_finite_is_refused(dtype, value):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nothing_is_lost_so_nothing_is_owed(dtype):
+def test_nothing_is_lost_so_the_new_residual_is_zero(dtype):
     codec = Scheme.parse("raw").codec.bind(dtype)
     found = region(codec, (Grid(4096), 3, 1000, 2000))
-    owed = vector(codec, 1, 1000, "wide").astype(np.float32)
-    _, owing = encode(codec, vector(codec, 2, 1000), owed, found)
-    assert not owing.any()
+    residual = vector(codec, 1, 1000, "wide").astype(np.float32)
+    _, new_residual = encode(codec, vector(codec, 2, 1000), residual, found)
+    assert not new_residual.any()

@@ -29,12 +29,12 @@ def span_of(codec, sizes=SIZES) -> Span:
     return Span(regions)
 
 
-def encode(codec, places, x, owed, owing):
+def encode(codec, places, x, residual, new_residual):
     """The messages of regions or Spans, one after the other."""
 
     def load(place):
         here = slice(place.start, place.start + place.size)
-        return tuple(None if array is None else array[here] for array in (x, owed, owing))
+        return tuple(None if array is None else array[here] for array in (x, residual, new_residual))
 
     selected = None
     if getattr(codec, "selects", False):  # the codec of sums never does
@@ -61,13 +61,13 @@ def decode(codec, places, wire, y, add):
 @pytest.mark.parametrize("feedback", [False, True])
 def test_a_span_is_its_regions(codec, feedback):
     span = span_of(codec)
-    x, owed = vector(codec, 1, span.size), vector(codec, 2, span.size).astype(np.float32) if feedback else None
+    x, residual = vector(codec, 1, span.size), vector(codec, 2, span.size).astype(np.float32) if feedback else None
     made = []
     for places in ([span], span.regions, [Span(span.regions[:3]), Span(span.regions[3:])]):
-        owing = np.full(span.size, 7, np.float32) if feedback else None
-        wire = encode(codec, places, x, owed, owing)
+        new_residual = np.full(span.size, 7, np.float32) if feedback else None
+        wire = encode(codec, places, x, residual, new_residual)
         y = [decode(codec, places, wire, x.copy(), add) for add in (False, True)]
-        made.append([wire, *y, *([owing] if feedback else [])])
+        made.append([wire, *y, *([new_residual] if feedback else [])])
         if codec.fixed_size:
             assert sum(map(codec.nbytes, places)) == wire.size
     for each in made[1:]:

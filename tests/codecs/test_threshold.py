@@ -1,4 +1,4 @@
-"""Particulars of threshold: what is sent, what stays owed, sums that are exact multiples, and what they cost."""
+"""Particulars of threshold: what is sent, what stays in the residual, sums that are exact multiples, and their cost."""
 
 import numpy as np
 import pytest
@@ -21,10 +21,10 @@ def test_values_from_tau_on_are_sent_as_tau_and_the_others_not_at_all(tau):
     for kind in ("normal", "wide", "huge", "ties", "zero"):
         v = vector(threshold(tau), 3, found.size, kind)
         v[:4] = tau, -tau, np.nextafter(tau, np.float32(0)), -np.nextafter(tau, np.float32(0))
-        wire, owing = encode(threshold(tau), v, None, found)
+        wire, new_residual = encode(threshold(tau), v, None, found)
         expected = np.where(np.abs(v) >= tau, np.copysign(tau, v), np.float32(0))
         assert same_bits(decode(threshold(tau), wire, found), expected), kind
-        np.testing.assert_array_equal(owing, v - expected)
+        np.testing.assert_array_equal(new_residual, v - expected)
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from serial import SANITIZED, built
 
-NBYTES = 1 << 28  # of memory; what nobody touches takes none
+NBYTES = 1 << 28  # of memory; what is never touched takes none
 FLAGS = ["-O1", "-g", "-fsanitize=thread"]
 
 

@@ -43,7 +43,7 @@ struct Fiber {
 };
 
 // Meetings of the threads of one block. At a barrier all tell before any hears; the next one is another meeting, at
-// which nobody tells before all have heard of this one.
+// which no thread tells before all have heard of this one.
 struct Meetings {
   races::Meeting begin[2], block[2], warp[kMostThreads / 32][2];
 };

@@ -1,7 +1,7 @@
 """A device without a GPU: its memory is the host's, its kernels run as a serial grid, and its stream runs late.
 
-What is launched or copied waits in a queue until somebody waits for it, and an event says at first that it is not
-ready: whoever reads or writes memory too early does so before the work that it should have waited for.
+What is launched or copied waits in a queue until a caller waits for it, and an event says at first that it is not
+ready: code that reads or writes memory too early does so before the work that it should have waited for.
 """
 
 import contextlib

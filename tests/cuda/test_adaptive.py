@@ -65,13 +65,13 @@ def encode_on_cpu(x, e, keep, pieces, pi, scope, separate):
     for piece in pieces:
         wires = []
         for region in piece:
-            here, owed, owing = load(region)
+            here, residual, new_residual = load(region)
             if scope == "matrix":
                 found = next(kept)
             else:
-                found = arithmetic.select_columns(here, owed, owing, region, pi, separate)
+                found = arithmetic.select_columns(here, residual, new_residual, region, pi, separate)
             wire = np.empty(12 * region.units + 4 + 2 * len(found.index), np.uint8)
-            assert arithmetic.adaptive_encode(found, here, owing, wire, region) == wire.size
+            assert arithmetic.adaptive_encode(found, here, new_residual, wire, region) == wire.size
             wires.append(wire)
         messages.append((np.concatenate(wires), part_of(r, whole, Span(piece))))
     return messages
@@ -96,8 +96,8 @@ def select_on_device(device, x, e, r, spans, pi, scope, separate, flaws):
         begin += span.units
     launches.adaptive_search(device, parts, kept, pi, search, bins, flaws)
     assert not bins.any()
-    for part, (_, here, _, owing) in zip(kept, parts, strict=True):
-        launches.adaptive_count(device, here if owing is None else owing, part, search)
+    for part, (_, here, _, new_residual) in zip(kept, parts, strict=True):
+        launches.adaptive_count(device, here if new_residual is None else new_residual, part, search)
     return columns
 
 
@@ -119,12 +119,12 @@ def encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once=Tr
         columns = select_on_device(device, x, e, r, [whole] if at_once else spans, pi, scope, separate, flaws)
     messages, begin = [], 0
     for span in spans:
-        here, owed, owing, formed = (part_of(array, whole, span) for array in (x, e, r, v))
+        here, residual, new_residual, formed = (part_of(array, whole, span) for array in (x, e, r, v))
         if scope == "matrix" or at_once:
             mine = columns.part(begin, begin + span.units)
         else:
-            mine = select_on_device(device, here, owed, owing, [span], pi, scope, separate, flaws)
-        messages.append((write_on_device(device, formed, owing, span, mine, flaws), owing))
+            mine = select_on_device(device, here, residual, new_residual, [span], pi, scope, separate, flaws)
+        messages.append((write_on_device(device, formed, new_residual, span, mine, flaws), new_residual))
         begin += span.units
     return messages, int(flaws[0])
 
@@ -136,9 +136,9 @@ def check(x, e, pieces, pi, scope, separate, descending=False, at_once=True):
         ours, flaws = encode_on_device(device, x, e, keep, pieces, pi, scope, separate, at_once)
         assert flaws == 0
         theirs = encode_on_cpu(x, e, keep, pieces, pi, scope, separate)
-        for (wire, r), (expected, owing) in zip(ours, theirs, strict=True):
+        for (wire, r), (expected, new_residual) in zip(ours, theirs, strict=True):
             assert same_bits(wire, expected)
-            assert not keep or same_bits(r, owing)
+            assert not keep or same_bits(r, new_residual)
     return theirs
 
 
@@ -242,13 +242,13 @@ def test_equal_candidates_far_apart_in_one_unit(scope, sign, far):
 @every_scope
 @given(regions(), st.data(), st.integers(1, 20), st.sampled_from(KINDS), st.booleans(), st.booleans())
 @settings(max_examples=30)
-def test_any_regions(scope, separate, place, data, pi, kind, owed, at_once):
+def test_any_regions(scope, separate, place, data, pi, kind, feedback, at_once):
     n = place[0]
     found = cut_up(*place, cuts=data.draw(st.lists(st.integers(0, n), max_size=4)))
     first = data.draw(st.integers(1, len(found)))
     pieces = [piece for piece in (found[:first], found[first:]) if piece]
     x = floats(n, n, kind)
-    check(x, floats(n + 1, n, kind) if owed else None, pieces, pi, scope, separate, at_once=at_once)
+    check(x, floats(n + 1, n, kind) if feedback else None, pieces, pi, scope, separate, at_once=at_once)
 
 
 @both_signs

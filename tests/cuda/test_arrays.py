@@ -1,4 +1,4 @@
-"""Arrays in GPU memory are recognised, whoever made them, and located with the stream that they are ready on."""
+"""Arrays in GPU memory are recognised, of any library, and located with the stream that they are ready on."""
 
 import sys
 from types import SimpleNamespace

@@ -45,10 +45,10 @@ def encode_both(x, e, number, keep, descending=False, shift=0):
 @pytest.mark.parametrize("n", [*SOME, 300001])
 def test_values_are_sent_as_the_cpu_sends_them(number, descending, kind, n):
     x, e = floats(n, n, kind), floats(n + 1, n, kind)
-    for owed, keep, shift in ((None, False, 0), (e, True, 0), (None, True, 1), (e, False, 3)):
-        given_owed = None if owed is None else shifted(owed, shift)
+    for residual, keep, shift in ((None, False, 0), (e, True, 0), (None, True, 1), (e, False, 3)):
+        given_residual = None if residual is None else shifted(residual, shift)
         (bad, wire, r), (flawed, ours, kept) = encode_both(
-            shifted(x, shift), given_owed, number, keep, descending, shift
+            shifted(x, shift), given_residual, number, keep, descending, shift
         )
         assert flawed == bad
         if not bad:
@@ -128,10 +128,10 @@ def test_float64s_at_the_edge_of_float32(bits):
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_added_and_scaled_as_on_the_cpu(n, kind):
     x, e, device = floats(n, n, kind), floats(n + 1, n, kind), launcher()
-    for owed in (None, e):
+    for residual in (None, e):
         ours, theirs, found = np.empty_like(x), np.empty_like(x), status()
-        launches.buffer_add(device, x, owed, ours, found)
-        assert bool(found[0]) == bool(_kernels.add_finite(x, owed, theirs))
+        launches.buffer_add(device, x, residual, ours, found)
+        assert bool(found[0]) == bool(_kernels.add_finite(x, residual, theirs))
         assert same_bits(ours, theirs)
     for factor in (0.25, 3.0, 1e30):
         ours, theirs, found = x.copy(), x.copy(), status()
@@ -144,10 +144,10 @@ def test_values_are_added_and_scaled_as_on_the_cpu(n, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_float64_is_added_and_scaled_as_on_the_cpu(n, kind):
     x, e, device = floats(n, n, kind).astype(np.float64) * 1e200, floats(n + 1, n, kind), launcher()
-    for owed in (None, e):
+    for residual in (None, e):
         ours, theirs, found = np.empty_like(x), np.empty_like(x), status()
-        launches.wide_add(device, x, owed, ours, found)
-        assert bool(found[0]) == arithmetic.add_finite(x, owed, theirs)
+        launches.wide_add(device, x, residual, ours, found)
+        assert bool(found[0]) == arithmetic.add_finite(x, residual, theirs)
         assert same_bits(ours, theirs)
     for factor in (0.25, 1e150):
         ours, theirs, found = np.empty_like(x), x.copy(), status()

@@ -63,8 +63,8 @@ def compare(text, ranks, arrays_of, mixed=False, aware=False, steps=2, average=F
         for rank in range(ranks):
             np.testing.assert_array_equal(bits(content(got[rank])), bits(expected[rank]))
             if theirs.scheme.feedback:
-                owed = ours.processors[rank].on_host(ours.memory[rank].owed("w"))
-                np.testing.assert_array_equal(bits(owed), bits(theirs.memory[rank].owed("w")))
+                residual = ours.processors[rank].on_host(ours.memory[rank].residual("w"))
+                np.testing.assert_array_equal(bits(residual), bits(theirs.memory[rank].residual("w")))
             here, there = ours.spent[rank], theirs.spent[rank]
             assert (here.bytes_sent, here.messages, here.selected) == (there.bytes_sent, there.messages, there.selected)
 
@@ -166,12 +166,12 @@ def test_what_is_not_finite_is_named_alike(text, schedule, flaw):
     ours = LocalAllreduce(f"{schedule}/{text}/ef", 3, processors=devices)
     theirs(inputs(0, 3, 1003), key="w")
     ours(list(map(OnDevice, inputs(0, 3, 1003))), key="w")
-    before = [devices[rank].on_host(ours.memory[rank].owed("w")) for rank in range(3)]
+    before = [devices[rank].on_host(ours.memory[rank].residual("w")) for rank in range(3)]
     expected = error(theirs, spoiled(1))
     assert error(ours, list(map(OnDevice, spoiled(1)))) == expected
     assert expected or (flaw, text) == ("overflow", "threshold(tau=0.5)")
     for rank in range(3 if expected else 0):
-        np.testing.assert_array_equal(devices[rank].on_host(ours.memory[rank].owed("w")), before[rank])
+        np.testing.assert_array_equal(devices[rank].on_host(ours.memory[rank].residual("w")), before[rank])
 
 
 @pytest.mark.parametrize("text", ["raw", "float16", "bfloat16", "onebit", "qsgd(bits=4)"])
@@ -191,8 +191,8 @@ def test_groups(text):
             for rank in range(3):
                 for number, key in enumerate(keys):
                     np.testing.assert_array_equal(bits(content(got[rank][number])), bits(expected[rank][number]))
-                    owed = ours.processors[rank].on_host(ours.memory[rank].owed(key))
-                    np.testing.assert_array_equal(bits(owed), bits(theirs.memory[rank].owed(key)))
+                    residual = ours.processors[rank].on_host(ours.memory[rank].residual(key))
+                    np.testing.assert_array_equal(bits(residual), bits(theirs.memory[rank].residual(key)))
 
 
 @pytest.mark.parametrize("text", ["raw", "onebit", "qsgd", "adaptive", "threshold", "terngrad"])
@@ -229,9 +229,9 @@ def test_work_on_no_callers_stream_is_done_when_the_next_may_begin():
     device = Device(SerialRuntime(), False)
     assert device.runtime.queue == []  # its own words are zeros, whatever stream comes first
     with device.active(None, "w"):
-        owed = device.zeros(4)
+        residual = device.zeros(4)
     assert device.runtime.queue == []
-    assert not owed.any()
+    assert not residual.any()
 
 
 def test_a_call_that_failed_leaves_nothing_for_the_next():

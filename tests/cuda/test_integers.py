@@ -37,7 +37,7 @@ def own(span, region):
 
 
 class Device:
-    """A span with its table and scratch, whose content nobody may rely on."""
+    """A span with its table and scratch, whose content is arbitrary."""
 
     def __init__(self, span, descending=False):
         self.launch, self.span = launcher(descending), span
@@ -85,21 +85,21 @@ def check_own(x, e, unit, ternary, span, units=None, descending=False, shift=0):
     """Own values to bytes, with and without feedback; returns the bytes, None where the CPU refuses the values."""
     for keep in (True, False):
         device, wire = Device(span, descending), room(span, 1, shift)
-        r, owing = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
+        r, new_residual = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
         given = x, e, r, wire, unit, units, ternary, *device.place(), STREAM
         launches.integers_encode_own(device.launch, *given, *device.ends())
 
-        def encode(at, to, region, owing=owing):
+        def encode(at, to, region, new_residual=new_residual):
             its_unit = unit if units is None else units[span.regions.index(region)]
             how = np.array([its_unit], np.float32), ternary, region.table, STREAM
-            return _kernels.integers_encode_own(x[at], cut_off(e, at), cut_off(owing, at), to, *how)
+            return _kernels.integers_encode_own(x[at], cut_off(e, at), cut_off(new_residual, at), to, *how)
 
         expected = joined(span, encode)
         assert device.found[0] == (NOT_FINITE if expected is None else 0)
         message = taken(device, wire)
         if expected is not None:
             assert same_bits(message, expected)
-            assert not keep or same_bits(r, owing)
+            assert not keep or same_bits(r, new_residual)
     return None if expected is None else message
 
 
@@ -203,15 +203,17 @@ def test_values_are_lifted_as_the_cpu_lifts_them(n, ternary, descending):
         x, e = floats(1, n), floats(2, n)
         if flaw is not None:
             x[n // 2 : n // 2 + 1] = flaw
-        for owed, keep in ((e, True), (None, False)):
+        for residual, keep in ((e, True), (None, False)):
             ours, theirs, found = shifted(x, shift), x.copy(), status()
-            r, owing = (shifted(e, shift), np.empty_like(x)) if keep else (None, None)
+            r, new_residual = (shifted(e, shift), np.empty_like(x)) if keep else (None, None)
             first, units = 2**35 - 1000, np.array([unit], np.float32)
-            launches.integers_lift(launcher(descending), ours, owed, r, ours, unit, ternary, first, STREAM, found)
-            bad = _kernels.integers_lift(theirs, owed, owing, theirs, units, ternary, table(n, first, 1), STREAM)
+            launches.integers_lift(launcher(descending), ours, residual, r, ours, unit, ternary, first, STREAM, found)
+            bad = _kernels.integers_lift(
+                theirs, residual, new_residual, theirs, units, ternary, table(n, first, 1), STREAM
+            )
             assert found[0] == (NOT_FINITE if bad else 0)
             assert same_numbers(ours, theirs)
-            assert not keep or same_numbers(r, owing)
+            assert not keep or same_numbers(r, new_residual)
 
 
 @both_orders
@@ -437,8 +439,8 @@ def test_any_bytes_are_read_as_the_cpu_reads_them(data, n, terms):
 @every_cut
 def test_measures_are_those_of_each_region_alone(sizes, descending):
     span = span_of(sizes)
-    for kind, owed, squares in itertools.product(KINDS, (False, True), (False, True)):
-        x, e = floats(1, span.size, kind), floats(2, span.size, kind) if owed else None
+    for kind, feedback, squares in itertools.product(KINDS, (False, True), (False, True)):
+        x, e = floats(1, span.size, kind), floats(2, span.size, kind) if feedback else None
         device = Device(span, descending)
         largest, totals = np.full(len(sizes), 9, np.uint32), np.full(len(sizes), 9, np.float64)
         launches.integers_measure(device.launch, x, e, *device.place(), squares, largest, totals, device.scratch)

@@ -39,15 +39,15 @@ def check(x, e, levels, l2, start, bucket, descending=False, shift=0):
     table, nbytes = on_device(levels), _kernels.levels_nbytes(geometry.table, levels.bits)
     for keep in (True, False):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
-        r, owing = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
+        r, new_residual = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
         found = status()
         launches.levels_encode(device, x, e, r, wire, table, l2, geometry, STREAM, found)
-        flawed = _kernels.levels_encode(x, e, owing, expected, levels, l2, geometry.table, STREAM)
+        flawed = _kernels.levels_encode(x, e, new_residual, expected, levels, l2, geometry.table, STREAM)
         assert bool(flawed) == (found[0] == NOT_FINITE)
         if flawed:
             continue
         assert same_bits(wire, expected)
-        assert not keep or same_bits(r, owing)
+        assert not keep or same_bits(r, new_residual)
     if flawed:
         return
     for scale, add in ((1.0, False), (0.3, False), (1.0, True)):
@@ -91,9 +91,9 @@ def test_one_bucket_of_any_size(n, kind, l2):
 @settings(max_examples=80)
 def test_any_region(data, n, start, bucket, kind):
     levels, l2 = LEVELS[data.draw(st.sampled_from(list(LEVELS)))], data.draw(st.booleans())
-    shift, owed = data.draw(st.integers(0, 3)), data.draw(st.booleans())
+    shift, feedback = data.draw(st.integers(0, 3)), data.draw(st.booleans())
     x = shifted(floats(n, n, kind), shift)
-    check(x, floats(n + 1, n, kind) if owed else None, levels, l2, start, bucket, shift=shift)
+    check(x, floats(n + 1, n, kind) if feedback else None, levels, l2, start, bucket, shift=shift)
 
 
 @every_norm

@@ -34,11 +34,11 @@ def check(x, e, place, descending=False, shift=0):
     nbytes = _kernels.onebit_nbytes(geometry.table)
     for keep in (False, True):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
-        r, owing = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
+        r, new_residual = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
         launches.onebit_encode(device, x, e, r, wire, geometry, found)
-        assert _kernels.onebit_encode(x, e, owing, expected, geometry.table) == 0
+        assert _kernels.onebit_encode(x, e, new_residual, expected, geometry.table) == 0
         assert same_bits(wire, expected)
-        assert not keep or same_bits(r, owing)
+        assert not keep or same_bits(r, new_residual)
     for scale, add in ((1.0, False), (0.3, False), (1.0, True)):
         y, expected = shifted(x, shift), x.copy()
         launches.onebit_decode(device, wire, y, geometry, scale, add, found)
@@ -69,9 +69,9 @@ def test_one_column_of_any_height(n, kind, descending):
 
 @given(regions(), st.integers(0, 100), st.sampled_from(KINDS), st.booleans(), st.integers(0, 3))
 @settings(max_examples=60)
-def test_any_region(place, seed, kind, owed, shift):
+def test_any_region(place, seed, kind, feedback, shift):
     n = place[0]
-    check(shifted(floats(seed, n, kind), shift), floats(seed + 1, n, kind) if owed else None, place, shift=shift)
+    check(shifted(floats(seed, n, kind), shift), floats(seed + 1, n, kind) if feedback else None, place, shift=shift)
 
 
 @pytest.mark.parametrize("flaw", [np.nan, np.inf, -np.inf])

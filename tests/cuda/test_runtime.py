@@ -22,7 +22,7 @@ every_dtype = pytest.mark.parametrize("dtype", ITEMSIZE)
 
 
 def at_4096(dtype="float32", shape=(4, 5), strides=None, owner="owner"):
-    """Memory that nobody touches."""
+    """Memory that is never touched."""
     itemsize = ITEMSIZE[dtype]
     strides = strides or (shape[1] * itemsize, itemsize)
     return Located(4096, shape, strides, dtype, False, 0, 0, owner)

@@ -198,12 +198,14 @@ def test_lifting_in_place_or_into_a_message_is_the_same_at_every_level_and_for_a
     x, e = (rng.standard_normal(70_003).astype(np.float32) * np.float32(unit) for _ in range(2))
     for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
         with using(level, threads):
-            m, r, owing = x.copy(), np.empty_like(x), np.empty_like(x)
+            m, r, new_residual = x.copy(), np.empty_like(x), np.empty_like(x)
             assert not _kernels.integers_lift(m, e, r, m, units(unit), ternary, place(m.size, 13), STREAM)
             wire = np.zeros(_kernels.integers_bound(place(x.size), 1), np.uint8)
-            nbytes = _kernels.integers_encode_own(x, e, owing, wire, units(unit), ternary, place(x.size, 13), STREAM)
+            nbytes = _kernels.integers_encode_own(
+                x, e, new_residual, wire, units(unit), ternary, place(x.size, 13), STREAM
+            )
             np.testing.assert_array_equal(decode(wire[:nbytes], x.size, unit=unit), m)
-            np.testing.assert_array_equal(owing, r)
+            np.testing.assert_array_equal(new_residual, r)
             np.testing.assert_array_equal(wire[:nbytes], encode(m, unit, 1))
             np.testing.assert_array_equal(r, x + e - m * np.float32(unit))
             made.add((m.tobytes(), r.tobytes(), wire[:nbytes].tobytes()))

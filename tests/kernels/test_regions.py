@@ -166,11 +166,11 @@ def test_a_table_gives_what_its_regions_give_one_at_a_time(level, name, seed):
         wire = family.encode(x, e, r, regions, stream, units)
         y = decoded(family, wire, x, regions, units)
         for number, place, one, segment in places(rows):
-            mine, unit, owed = stream_of(segment), units[number : number + 1], None if e is None else e[place]
-            owing = None if r is None else np.full(one.size, 7, f32)
-            message = family.encode(x[place], owed, owing, one, mine, unit)
+            mine, unit, residual = stream_of(segment), units[number : number + 1], None if e is None else e[place]
+            new_residual = None if r is None else np.full(one.size, 7, f32)
+            message = family.encode(x[place], residual, new_residual, one, mine, unit)
             assert same_bits(wire[at : at + message.size], message)
-            assert r is None or same_bits(r[place], owing)
+            assert r is None or same_bits(r[place], new_residual)
             assert same_bits(y[:, place], decoded(family, message, x[place], one, unit))
             at, clipped = at + message.size, clipped + mine.clipped
     assert at == wire.size
@@ -189,10 +189,12 @@ def test_lifting_and_measuring_a_table(level, seed, ternary):
         assert not _kernels.integers_lift(x, e, r, m, units, ternary, regions, stream)
         largest, totals = _kernels.measure(x, e, True, regions)
         for number, place, one, segment in places(rows):
-            owing, lifted, mine = np.empty(one.size, f32), np.empty(one.size, f32), stream_of(segment)
-            _kernels.integers_lift(x[place], e[place], owing, lifted, units[number : number + 1], ternary, one, mine)
+            new_residual, lifted, mine = np.empty(one.size, f32), np.empty(one.size, f32), stream_of(segment)
+            _kernels.integers_lift(
+                x[place], e[place], new_residual, lifted, units[number : number + 1], ternary, one, mine
+            )
             assert same_bits(m[place], lifted)
-            assert same_bits(r[place], owing)
+            assert same_bits(r[place], new_residual)
             measured = _kernels.measure(x[place], e[place], True, one)
             assert (largest[number], totals[number]) == (measured[0][0], measured[1][0])
             clipped += mine.clipped

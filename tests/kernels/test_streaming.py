@@ -35,14 +35,14 @@ def collect(x, e, r, streaming):
 
 def check_collect(n, offset):
     x, e = floats(n, n, "wide"), floats(n + 1, n)
-    for owed in (None, e):
+    for residual in (None, e):
         expected, r = np.full(n, np.nan, np.float32), Guarded(n, offset)
-        listed = collect(x, owed, expected, False)
-        for got, wanted in zip(collect(x, owed, r.array, True), listed, strict=True):
+        listed = collect(x, residual, expected, False)
+        for got, wanted in zip(collect(x, residual, r.array, True), listed, strict=True):
             assert same_bits(got, wanted)
         assert same_bits(r.array, expected)
         assert r.untouched()
-        for got, wanted in zip(collect(x, owed, None, True), listed, strict=True):
+        for got, wanted in zip(collect(x, residual, None, True), listed, strict=True):
             assert same_bits(got, wanted)
 
 

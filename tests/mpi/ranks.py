@@ -48,7 +48,7 @@ def bytes_of(array):
 
 
 def residual_of(memory, key, array):
-    return to_array(memory.owed(key), array.shape, Buffer(array).order)
+    return to_array(memory.residual(key), array.shape, Buffer(array).order)
 
 
 class Oracle:

@@ -96,10 +96,10 @@ def spoil(self, buffer):
 @pytest.mark.parametrize(
     ("scheme", "meddle", "complaint"),
     [
-        ("direct/onebit/ef", spoil, "neither in the result nor owed"),
+        ("direct/onebit/ef", spoil, "neither in the result nor in a residual"),
         ("raw", spoil, "off the exact sum"),
         ("direct/onebit", spoil, "not finite"),
-        ("direct/onebit/ef", lose, "neither in the result nor owed"),
+        ("direct/onebit/ef", lose, "neither in the result nor in a residual"),
         ("raw", lose, "off the exact sum"),
         ("direct/qsgd(bits=8)", scale, "biased"),
         ("direct/qsgd(bits=4)", differ, "another result than rank 0"),

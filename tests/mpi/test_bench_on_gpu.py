@@ -95,8 +95,8 @@ def flip_result(self, buffer):
     flip(buffer if ON_GPU else buffer.array)
 
 
-def flip_owed(self, buffer):
-    flip(self._allreduce.memory.owed(self.key))
+def flip_residual(self, buffer):
+    flip(self._allreduce.memory.residual(self.key))
 
 
 def flip(array):
@@ -104,7 +104,8 @@ def flip(array):
 
 
 @pytest.mark.parametrize(
-    ("meddle", "complaint"), [(flip_result, "the result is not the host's"), (flip_owed, "what is owed is not what")]
+    ("meddle", "complaint"),
+    [(flip_result, "the result is not the host's"), (flip_residual, "the residual is not the host's")],
 )
 def test_one_wrong_bit_is_found(folder, comm, monkeypatch, capsys, meddle, complaint):
     monkeypatch.setattr(Meddled, "meddle", meddle)

@@ -59,7 +59,7 @@ def test_crossed_keys_whose_schedules_differ(comm, text, sizes, odd):
     works(comm, gq.Allreduce(text, comm=comm, timeout=TIMEOUT))
 
 
-def test_what_is_owed_is_as_before_the_crossed_call(comm):
+def test_residuals_are_as_before_the_crossed_call(comm):
     allreduce = gq.Allreduce("onebit/ef", comm=comm, timeout=TIMEOUT)
     for key in "ab":
         allreduce(np.arange(50, dtype=np.float32), key=key)

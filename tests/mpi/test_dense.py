@@ -162,7 +162,7 @@ def test_what_mpi_raises_is_an_error_of_ours(comm, choose, monkeypatch):
 @pytest.mark.parametrize("feedback", ["", "/ef"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_dense_as_a_scheme(comm, dtype, feedback):
-    """The sum of MPI, in the buffer's order; with /ef only what rounding to 16 bits loses is owed."""
+    """The sum of MPI, in the buffer's order; with /ef the residual holds only what rounding to 16 bits loses."""
     allreduce = gq.Allreduce("dense" + feedback, comm=comm, timeout=TIMEOUT, average=True)
     for step in range(2):
         value = (np.arange(35) * (comm.rank + 1 + step)).reshape(5, 7)

@@ -66,19 +66,19 @@ def test_other_dtypes_and_averages(comm, scheme, dtype):
 
 
 @pytest.mark.parametrize("scheme", pairs(True))
-def test_what_is_owed_is_paid_looked_at_and_saved(comm, scheme):
+def test_residuals_are_flushed_looked_at_and_saved(comm, scheme):
     allreduce, _ = compare(comm, scheme, "mixed")
-    owed = allreduce.memory.processor_of("w").on_host(allreduce.residual("w"))
-    assert bytes_of(owed) == bytes_of(allreduce.state_dict()["keys"]["w"]["residual"])
+    residual = allreduce.memory.processor_of("w").on_host(allreduce.residual("w"))
+    assert bytes_of(residual) == bytes_of(allreduce.state_dict()["keys"]["w"]["residual"])
     again = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     again.load_state_dict(allreduce.state_dict())
-    norm = np.linalg.norm(owed.astype(np.float64))
+    norm = np.linalg.norm(residual.astype(np.float64))
     assert allreduce.stats.last.residual_norm == pytest.approx(norm, rel=1e-6)
     home = allreduce.memory.processor_of("w")
-    paid, as_much = home.on_host(allreduce.flush("w")), again.flush("w")
-    assert paid.shape == SHAPE
-    assert bytes_of(paid) == bytes_of(as_much)
-    assert len(set(comm.allgather(bytes_of(paid)))) == 1
+    flushed, as_much = home.on_host(allreduce.flush("w")), again.flush("w")
+    assert flushed.shape == SHAPE
+    assert bytes_of(flushed) == bytes_of(as_much)
+    assert len(set(comm.allgather(bytes_of(flushed)))) == 1
     assert not home.on_host(allreduce.residual("w")).any()
 
 

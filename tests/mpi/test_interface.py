@@ -208,9 +208,9 @@ def test_totals_are_the_sums_over_all_calls_until_they_are_reset(comm):
         assert getattr(allreduce.stats.total, name) == sum(getattr(each, name) for each in calls)
     for name in ("encode", "decode", "wait", "total"):
         assert getattr(allreduce.stats.total, name) == pytest.approx(sum(getattr(each, name) for each in calls))
-    owed = [float(np.linalg.norm(allreduce.residual(key))) for key in "ab"]
-    assert calls[2].residual_norm == pytest.approx(owed[0])
-    assert allreduce.stats.total.residual_norm == pytest.approx(np.hypot(*owed))
+    norms = [float(np.linalg.norm(allreduce.residual(key))) for key in "ab"]
+    assert calls[2].residual_norm == pytest.approx(norms[0])
+    assert allreduce.stats.total.residual_norm == pytest.approx(np.hypot(*norms))
     allreduce.stats.reset()
     assert (allreduce.stats.last, allreduce.stats.total.messages) == (None, 0)
 

@@ -152,21 +152,21 @@ def test_auto_tells_an_overflow(comm, chosen, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("average", [False, True])
-def test_a_dense_call_pays_what_is_owed(comm, dtype, average, monkeypatch):
-    """And owes only what rounding to 16 bits loses."""
+def test_a_dense_call_adds_the_residuals(comm, dtype, average, monkeypatch):
+    """Afterwards they hold only what rounding to 16 bits loses."""
     allreduce = gq.Allreduce("auto/onebit/ef", comm=comm, timeout=TIMEOUT, average=average)
-    owed = np.float64(0)
+    residual = np.float64(0)
     for step, choice in enumerate(["direct", "dense", "dense"]):
         monkeypatch.setattr(model, "choose", lambda *_, choice=choice: (choice, "forced"))
         allreduce.plans.clear()
         array = inputs(comm.size, SHAPE, dtype, step=step)[comm.rank]
-        exact = comm.allreduce(array.astype(np.float64)) + owed
+        exact = comm.allreduce(array.astype(np.float64)) + residual
         allreduce(array, key="w")
-        owed = comm.allreduce(allreduce.residual("w").astype(np.float64))
+        residual = comm.allreduce(allreduce.residual("w").astype(np.float64))
         result = array.astype(np.float64) * (comm.size if average else 1)
-        np.testing.assert_allclose(result + owed, exact, rtol=1e-6, atol=1e-5 * comm.size)
+        np.testing.assert_allclose(result + residual, exact, rtol=1e-6, atol=1e-5 * comm.size)
         assert allreduce.stats.last.scheme.startswith(choice)
-    assert owed.any() == (dtype in ("float16", "bfloat16"))
+    assert residual.any() == (dtype in ("float16", "bfloat16"))
     last = allreduce.stats.last
     assert (last.messages, last.ratio) == (0, 1.0)
     assert last.bytes_sent == (0 if comm.size == 1 else array.size * (8 if dtype == "float64" else 4))

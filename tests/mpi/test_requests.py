@@ -91,7 +91,7 @@ def test_out_is_what_is_written_and_buf_may_be_read_by_several(comm):
 
 
 def test_test_does_not_wait(comm):
-    """A rank that comes late holds nobody up in `start` and `test`."""
+    """A rank that comes late delays no other rank in `start` and `test`."""
     allreduce, array = make(comm, "direct/raw"), np.ones(1000, np.float32)
     allreduce(array, key="w")
     comm.Barrier()

@@ -1,4 +1,4 @@
-"""Under MPI as in one process: the same bits in the result and in what is owed, the same bytes and messages."""
+"""Under MPI as in one process: the same bits in the result and in the residuals, the same bytes and messages."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is owed under MPI: looked at, paid exactly, written down and taken up again."""
+"""Residuals under MPI: looked at, flushed exactly, saved and loaded again."""
 
 import numpy as np
 import pytest
@@ -25,21 +25,21 @@ def make(comm, scheme, **options):
 
 
 @pytest.mark.parametrize("scheme", pairs(True))
-def test_flush_pays_the_exact_sum(comm, scheme):
-    flush_pays(comm, make(comm, scheme))
-    flush_pays(comm, make(comm, scheme, average=True))
+def test_flush_returns_the_exact_sum(comm, scheme):
+    flush_is_exact(comm, make(comm, scheme))
+    flush_is_exact(comm, make(comm, scheme, average=True))
 
 
-def flush_pays(comm, allreduce):
+def flush_is_exact(comm, allreduce):
     steps(allreduce, 2)
-    owed = allreduce.residual("a")
-    assert owed.dtype == np.float32
-    everyone = comm.allgather(owed)
+    residual = allreduce.residual("a")
+    assert residual.dtype == np.float32
+    everyone = comm.allgather(residual)
     exact = np.sum(everyone, axis=0, dtype=np.float64) / (comm.size if allreduce.average else 1)
-    paid = allreduce.flush("a")
-    assert (paid.dtype, paid.shape) == (np.float32, (11, 40))
-    np.testing.assert_allclose(paid, exact, rtol=1e-6, atol=1e-6 * np.abs(everyone).max(initial=1e-30) * comm.size)
-    assert len(set(comm.allgather(bytes_of(paid)))) == 1
+    flushed = allreduce.flush("a")
+    assert (flushed.dtype, flushed.shape) == (np.float32, (11, 40))
+    np.testing.assert_allclose(flushed, exact, rtol=1e-6, atol=1e-6 * np.abs(everyone).max(initial=1e-30) * comm.size)
+    assert len(set(comm.allgather(bytes_of(flushed)))) == 1
     assert not allreduce.residual("a").any()
     assert not allreduce.flush("a").any()
     steps(allreduce, 1, first=2)
@@ -47,7 +47,7 @@ def flush_pays(comm, allreduce):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("average", [False, True])
-def test_a_sum_of_residuals_that_leaves_float32_is_refused_and_stays_owed(comm, average):
+def test_a_sum_of_residuals_that_leaves_float32_is_refused_and_stays_in_the_residuals(comm, average):
     allreduce = make(comm, "onebit/ef", average=average)
     steps(allreduce, 1)
     state = allreduce.state_dict()
@@ -85,13 +85,13 @@ def test_flush_of_all_keys_is_sorted(comm):
     allreduce = make(comm, "onebit/ef")
     assert allreduce.flush() == {}
     steps(allreduce, 1, keys=("b", "c", "a"))
-    paid = allreduce.flush()
-    assert list(paid) == ["a", "b", "c"]
+    flushed = allreduce.flush()
+    assert list(flushed) == ["a", "b", "c"]
     assert allreduce.stats.total.residual_norm == 0
     assert make(comm, "onebit").flush() == {}
 
 
-def test_nothing_is_owed_for_what_is_unknown(comm):
+def test_an_unknown_key_has_no_residual(comm):
     allreduce = make(comm, "onebit/ef")
     steps(allreduce, 1)
     plain = make(comm, "onebit")
@@ -216,7 +216,7 @@ def test_a_call_that_fails_after_loading_leaves_what_was_loaded(comm, scheme):
 
 def spoil(allreduce, key, value=3e38):
     """Residuals whose sum overflows."""
-    allreduce.memory.owed(key)[3] = value
+    allreduce.memory.residual(key)[3] = value
 
 
 @pytest.mark.mpi(min_size=2)

@@ -81,8 +81,8 @@ def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs
     values = 20 * 36 + 20 + 10 * 20 + 10
     assert dense["sent"] == pytest.approx(2 * (comm.size - 1) / comm.size * 4 * values, abs=4)
     assert dense["ratio"] == pytest.approx(1, abs=0.01)
-    owing = 20 * 36 + 10 * 20
-    flushed = 2 * (comm.size - 1) / comm.size * 4 * owing * 2 / 12
+    weights = 20 * 36 + 10 * 20
+    flushed = 2 * (comm.size - 1) / comm.size * 4 * weights * 2 / 12
     assert onebit["sent_with_flush"] - onebit["sent"] == pytest.approx(flushed)
     logged = [row["bytes_sent"] for row in rows(comm, folder, "weight") if row["scheme"] == "onebit/ef"]
     assert len(logged) == 12 * len(NAMES)
@@ -119,11 +119,11 @@ def test_views_with_gaps_are_summed_as_they_are(comm, scheme):
                 weight.gradient[...] = gradient
         spent = summing(weight)
         total = weight.gradient.astype(np.float64)
-        owing, nbytes = summing.flush([weight])
-        if owing:
+        flushed, nbytes = summing.flush([weight])
+        if flushed:
             total += weight.gradient
             assert nbytes == 2 * (comm.size - 1) / comm.size * 4 * 70
-        if owing or scheme in ("raw", "dense"):
+        if flushed or scheme in ("raw", "dense"):
             np.testing.assert_allclose(total, exact, atol=1e-5)
     assert np.abs(weight.gradient_memory).sum() == pytest.approx(np.abs(weight.gradient).sum()), "gaps stay zero"
     assert spent.bytes_sent > 0 or comm.size == 1

@@ -31,7 +31,7 @@ def one_too_far(rank, size, move):
 
 @each_move
 def rank_local_author(rank, size, move):
-    """Recursive doubling in which everyone encodes for himself: nobody's bits are his neighbour's."""
+    """Recursive doubling in which every rank encodes for itself: its bits differ from its neighbour's."""
     if isinstance(move, Encode):
         return dataclasses.replace(move, holders=alone(rank))
     wires = tuple(Wire(0, rank if isinstance(move, Send) else move.source) for _ in move.wires)
@@ -39,8 +39,8 @@ def rank_local_author(rank, size, move):
 
 
 @each_move
-def owed_by_all(rank, size, move):
-    """Holders who each take the first slice: one is owed many times, the others never."""
+def first_slice_for_all(rank, size, move):
+    """Holders that each keep the first slice of the error: it is kept many times, the others never."""
     if isinstance(move, Encode) and len(move.holders) > 1:
         return dataclasses.replace(move, holders=range(rank, rank + len(move.holders)))
     return move
@@ -70,7 +70,7 @@ def never_received(rank, size, rounds):
 
 
 def receive_before_send(rank, size, rounds):
-    """Everyone waits for his neighbour before he sends."""
+    """Every rank waits for its neighbour before it sends."""
     receives, others = [], []
     for move in rounds[0]:
         (receives if isinstance(move, Recv) else others).append(move)
@@ -87,7 +87,7 @@ def added_twice(rank, size, rounds):
 
 
 def own_value_first(rank, size, rounds):
-    """An allgather in which everyone begins with his own vector."""
+    """An allgather in which every rank begins with its own vector."""
     ((encode, *rest),) = rounds
     return (encode,), tuple(rest)
 
@@ -111,7 +111,7 @@ def finished_chunks_encoded_again(rank, size, move):
 FAULTS = {
     "one too far": ("ring", one_too_far),
     "rank-local authors": ("recursive_doubling", rank_local_author),
-    "owed by all": ("recursive_doubling", owed_by_all),
+    "first slice for all": ("recursive_doubling", first_slice_for_all),
     "encoded again": ("ring", encoded_again),
     "never sent": ("ring", never_sent),
     "never received": ("ring", never_received),
@@ -158,11 +158,11 @@ def pair(first: range, second: range) -> Schedule:
     return Schedule("pair", rounds, lambda size: 1, lambda chunk, size: range(2), "", "")
 
 
-def test_an_error_is_owed_once():
+def test_an_error_is_kept_once():
     check(pair(range(2), range(2)), apart(2))
     with pytest.raises(AssertionError, match="disagree on their number"):
         check(pair(range(2), range(3)), apart(2))
-    with pytest.raises(AssertionError, match="owed twice, or never"):
+    with pytest.raises(AssertionError, match="kept twice, or never"):
         check(pair(range(3), range(3)), apart(2))
 
 

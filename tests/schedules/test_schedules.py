@@ -57,7 +57,7 @@ def test_every_schedule_has_its_closed_forms():
 
 @every_schedule
 @every_size
-def test_every_contribution_is_summed_once_and_every_error_owed_once(schedule, size):
+def test_every_contribution_is_summed_once_and_every_error_kept_once(schedule, size):
     check(schedule, apart(size))
 
 
@@ -125,7 +125,7 @@ def test_streams_of_different_values_are_different(schedule, size):
     """(author, hop, chunk) names one value: random bits are never used for two."""
     outcome = outcome_of(schedule.name, size)
     named = {}
-    for coded, chunk in outcome.debts:
+    for coded, chunk in outcome.errors:
         _, value, author, hop = outcome.symbols._term[coded]
         assert named.setdefault((author, hop, chunk), value) == value
 
@@ -133,22 +133,22 @@ def test_streams_of_different_values_are_different(schedule, size):
 @every_schedule
 @every_size
 def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, size):
-    """The residual is written by the one encoding that a rank owes alone; else the one before last would come back."""
+    """The encoding whose error a rank holds alone writes the residual; without it an older residual would come back."""
     for counts in outcome_of(schedule.name, size).single_encodings():
         assert counts == Counter(range(schedule.chunks(size)))
 
 
 @every_schedule
 @every_size
-def test_debtors_share_the_error_of_the_last_encodings(schedule, size):
-    """Those who owe the last rounding hold the finished sum, and are those who owe the encodings that it adds up."""
+def test_error_holders_share_the_error_of_the_last_encodings(schedule, size):
+    """They are the ranks that hold the errors of the encodings that the finished sum adds up."""
     outcome = outcome_of(schedule.name, size)
     for chunk in range(schedule.chunks(size)):
-        debtors = schedule.debtors(chunk, size)
-        assert len(set(debtors)) == len(debtors) > 0
+        error_holders = schedule.error_holders(chunk, size)
+        assert len(set(error_holders)) == len(error_holders) > 0
         final = outcome.values[0][chunk]
-        owing = {share[0] for coded in last_encodings(outcome, final) for share in outcome.debts[coded, chunk]}
-        assert owing == set(debtors)
+        holders = {share[0] for coded in last_encodings(outcome, final) for share in outcome.errors[coded, chunk]}
+        assert holders == set(error_holders)
 
 
 def last_encodings(outcome: Outcome, value: int) -> list[int]:

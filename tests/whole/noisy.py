@@ -36,8 +36,8 @@ class Noisy(Codec):
     def nbytes_bound(self, regions):
         return sum(4 * region.size + 2 + 15 for region in regions)
 
-    def encode(self, x, owed, owing, wire, region, stream, selected=None):
-        v = x if owed is None else x + owed
+    def encode(self, x, residual, new_residual, wire, region, stream, selected=None):
+        v = x if residual is None else x + residual
         random = np.empty(region.size + 1, np.uint16)
         _kernels.random16(stream, region.start, random)
         with np.errstate(over="ignore"):
@@ -50,8 +50,8 @@ class Noisy(Codec):
         wire[:2] = np.frombuffer(struct.pack("<H", padding), np.uint8)
         wire[2 : 2 + padding] = 0xEE
         wire[2 + padding : nbytes] = sent.view(np.uint8)
-        if owing is not None:
-            np.subtract(v, sent, out=owing)
+        if new_residual is not None:
+            np.subtract(v, sent, out=new_residual)
         return nbytes
 
     def decode(self, wire, y, region, scale=1.0, streaming=False):

@@ -52,7 +52,7 @@ def flat(array) -> np.ndarray:
 
 
 def residuals(local: LocalAllreduce, key="w") -> list[np.ndarray]:
-    return [memory.owed(key).copy() if key in memory else np.zeros(0, np.float32) for memory in local.memory]
+    return [memory.residual(key).copy() if key in memory else np.zeros(0, np.float32) for memory in local.memory]
 
 
 def copies(values) -> list[np.ndarray]:

@@ -133,7 +133,7 @@ def test_a_frame_whose_wire_is_too_short_or_too_long_is_refused(text, schedule, 
 @every_schedule
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_what_is_forwarded_is_unchanged(schedule, ranks, sent):
-    """Equal (author, chunk, hop) means equal bytes, whoever sends them."""
+    """Equal (author, chunk, hop) means equal bytes, whichever rank sends them."""
     LocalAllreduce(f"{schedule}/qsgd(bits=2)/ef", ranks)(copies(arrays(1, ranks, (90,))), key="w")
     owner = {}
     for _, _, _, data in sent:

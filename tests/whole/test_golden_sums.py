@@ -1,4 +1,4 @@
-"""Sums and debts that never change: their digests, for every codec's example on every schedule, are on file.
+"""Sums and residuals that never change: their digests, for every codec's example on every schedule, are on file.
 
 Made on purpose only by `python tests/whole/test_golden_sums.py --write`, with tests/codecs on PYTHONPATH. The messages
 have files of their own (tests/codecs/golden.py); here it is what schedules, lanes, random streams and the order of
@@ -26,14 +26,14 @@ FORMS = [(1, (257,)), (2, (300_001,)), (3, (5, 67)), (4, (1031,)), (5, (40, 33))
 
 
 def digest(text: str) -> str:
-    """Of results and debts after two steps, on several numbers of ranks, sums and averages."""
+    """Of results and residuals after two steps, on several numbers of ranks, sums and averages."""
     found = []
     for number, (ranks, shape) in enumerate(FORMS):
         local = LocalAllreduce(f"{text}/ef", ranks, average=number % 2 == 1, seed=number)
         for step in range(2):
             given = values(2 * ranks * math.prod(shape)).reshape(2, ranks, *shape)[step] / np.float32(3)
             found += [each.tobytes() for each in local(list(given), key="w")]
-            found += [memory.owed("w").tobytes() for memory in local.memory]
+            found += [memory.residual("w").tobytes() for memory in local.memory]
     return f"{checksum(b''.join(found)):016x}"
 
 
@@ -46,7 +46,7 @@ def test_the_file_has_a_line_for_every_codec_on_every_schedule():
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_sums_and_debts_are_what_they_were(text):
+def test_sums_and_residuals_are_what_they_were(text):
     assert digest(text) == on_file()[text], f"{text}: other bits than on file; see {__file__}"
 
 

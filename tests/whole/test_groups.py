@@ -33,7 +33,7 @@ def draws(seed, ranks, forms):
 
 def bits(local, arrays, keys):
     found = [[array.tobytes() for array in mine] for mine in arrays]
-    kept = [[memory.owed(key).tobytes() for key in keys if key in memory] for memory in local.memory]
+    kept = [[memory.residual(key).tobytes() for key in keys if key in memory] for memory in local.memory]
     return found, kept
 
 

@@ -40,13 +40,13 @@ def test_the_sum_is_the_exact_multiple_that_the_ranks_sent(schedule, ranks):
         results = local(copies(values), key="w")
         count = sum((each >= tau).astype(np.int32) - (each <= -tau) for each in values)
         assert same_bits(results[0], count.astype(np.float32) * tau)
-        for value, owed in zip(values, residuals(local), strict=True):
-            np.testing.assert_array_equal(owed, value - np.where(np.abs(value) >= tau, np.copysign(tau, value), 0))
+        for value, residual in zip(values, residuals(local), strict=True):
+            np.testing.assert_array_equal(residual, value - np.where(np.abs(value) >= tau, np.copysign(tau, value), 0))
 
 
 @every_schedule
 def test_a_constant_gradient_leaves_a_residual_below_twice_the_threshold(schedule):
-    """|g| < tau: 1000 steps, 8 ranks; and what has arrived after them is the sum of the gradients, to what is owed."""
+    """|g| < tau: 1000 steps, 8 ranks; what has arrived after them is the sum of the gradients less the residuals."""
     ranks, tau = 8, 1.0
     local = LocalAllreduce(f"{schedule}/threshold(tau=1.0)/ef", ranks)
     slope = np.linspace(-0.999, 0.999, 37)
@@ -54,7 +54,7 @@ def test_a_constant_gradient_leaves_a_residual_below_twice_the_threshold(schedul
     arrived, most = np.zeros(37), 0.0
     for _ in range(1000):
         arrived += local(copies(gradients), key="w")[0]
-        most = max(most, *(np.abs(owed).max() for owed in residuals(local)))
+        most = max(most, *(np.abs(residual).max() for residual in residuals(local)))
     assert most < tau * (1 + 1e-5)
     left = 1000 * sum(each.astype(np.float64) for each in gradients) - arrived
     np.testing.assert_allclose(left, sum(each.astype(np.float64) for each in residuals(local)), atol=2e-2)
@@ -99,20 +99,20 @@ def test_a_sum_of_large_thresholds_that_leaves_float32_names_no_rank(schedule, r
 
 
 def in_floats(values, clip, step=0, key="w", seed=0) -> np.ndarray:
-    """The sum of the ranks' ternary values in float32, which is exact, times the shared scale; and what each owes."""
+    """The sum of the ranks' ternary values in float32, which is exact, times the shared scale; and the residuals."""
     s = max(PARTICULARS["terngrad"].scale(each, clip) for each in values)
     inverse = np.float32(1) / s
     while inverse * s < 1:
         inverse = np.nextafter(inverse, np.float32(np.inf))
-    total, owed = np.zeros(values[0].size, np.float32), []
+    total, lost = np.zeros(values[0].size, np.float32), []
     for rank, v in enumerate(values):
         random = np.empty(v.size, np.uint16)
         _kernels.random16(_kernels.Stream(hash64(seed, key, hash64(*range(len(values)))), 0, rank, step), 0, random)
         up = random.astype(np.float32) + np.float32(0.5) < np.abs(v) * inverse * np.float32(65536)
         ternary = np.where(up, np.copysign(np.float32(1), v), np.float32(0))
         total += ternary
-        owed.append(v - ternary * s)
-    return total * s, owed
+        lost.append(v - ternary * s)
+    return total * s, lost
 
 
 @every_schedule
@@ -123,9 +123,9 @@ def test_integer_sums_are_those_of_floats_bit_for_bit_on_every_schedule(schedule
         values = arrays(6, ranks, (size,))
         local = LocalAllreduce(f"{schedule}/terngrad(clip={clip})/ef", ranks)
         results = local(copies(values), key="w")
-        expected, owed = in_floats(values, clip)
+        expected, lost = in_floats(values, clip)
         assert all(same_bits(each, expected) for each in results)
-        for mine, stated in zip(residuals(local), owed, strict=True):
+        for mine, stated in zip(residuals(local), lost, strict=True):
             np.testing.assert_array_equal(mine, stated)
 
 
@@ -144,7 +144,7 @@ def test_the_variance_of_a_shared_sum_is_that_of_one_rounding_of_each_rank(sched
 
 @every_schedule
 @pytest.mark.parametrize("clip", [0.5, 2.5])
-def test_what_is_clipped_is_owed_and_comes_later(schedule, clip):
+def test_what_is_clipped_stays_in_the_residual_and_comes_later(schedule, clip):
     local = LocalAllreduce(f"{schedule}/terngrad(clip={clip})/ef", 3)
     gradients, arrived = arrays(1, 3, (300,)), 0
     for _ in range(200):

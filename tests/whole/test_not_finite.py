@@ -38,7 +38,7 @@ def most(text) -> float:
 
 
 def warm(text, schedule, ranks, shape, dtype="float32", order="C", **given) -> LocalAllreduce:
-    """An object that owes something already."""
+    """An object that has a residual already."""
     local = LocalAllreduce(f"{schedule}/{text}/ef", ranks, **given)
     local(arrays(1, ranks, shape, dtype, order), key="w")
     return local
@@ -121,13 +121,13 @@ def test_the_next_call_goes_on_as_if_nothing_had_happened(text, schedule):
 @every_codec
 @every_schedule
 def test_a_value_that_is_not_finite_beside_a_large_residual_is_still_the_ranks_own(text, schedule):
-    """But an infinity may come of two finite numbers there, and that is nobody's."""
+    """But an infinity may come of two finite numbers there, and then no rank is named."""
     large = np.float32(2.0**104)
     for number, value in enumerate((np.nan, np.float32(3.4028234e38), -np.float32(3.4028234e38))):
         local = warm(text, schedule, 3, (40,))
         if "w" not in local.memory[2]:
-            pytest.skip("nothing is ever owed")
-        local.memory[2].owed("w")[17] = large if number < 2 else -large
+            pytest.skip("the residual is always zero")
+        local.memory[2].residual("w")[17] = large if number < 2 else -large
         values = arrays(2, 3, (40,))
         values[2][17] = value
         error = refused(local, values)
@@ -247,8 +247,8 @@ def test_zeros_denormals_and_constants_pass(text, schedule, kind):
             same_everywhere(results)
             if kind == "denormal":  # a relative bound ends at the smallest denormal
                 moved = results[0].astype(float) + sum(map(np.float64, residuals(local)))
-                owed = sum(map(np.float64, given)) + sum(map(np.float64, before)) if before[0].size else fill * ranks
-                assert np.abs(moved - owed).max() <= 4 * ranks * 1.5e-45
+                due = sum(map(np.float64, given)) + sum(map(np.float64, before)) if before[0].size else fill * ranks
+                assert np.abs(moved - due).max() <= 4 * ranks * 1.5e-45
             else:
                 nothing_lost(local, given, before, results)
             assert kind != "zero" or not results[0].any()

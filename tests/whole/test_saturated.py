@@ -34,15 +34,18 @@ def saturated(local):
 def test_own_values_above_the_shared_scale_are_counted_once(schedule, level, dtype):
     for ranks in RANKS:
         local = LocalAllreduce(f"{schedule}/terngrad(clip={CLIP})/ef", ranks)
-        owed = [np.float32(0)] * ranks
+        before = [np.float32(0)] * ranks
         for step in range(3):
             gradients = arrays(step, ranks, (9, 117), dtype)
             expected = clipped(
-                [gradient.astype(np.float32).reshape(-1) + rest for gradient, rest in zip(gradients, owed, strict=True)]
+                [
+                    gradient.astype(np.float32).reshape(-1) + rest
+                    for gradient, rest in zip(gradients, before, strict=True)
+                ]
             )
             with simd(level):
                 local(copies(gradients), key="w")
-            owed = [memory.owed("w").copy() for memory in local.memory]
+            before = [memory.residual("w").copy() for memory in local.memory]
             assert saturated(local) == expected, (ranks, step)
             assert sum(expected)
 

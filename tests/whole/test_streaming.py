@@ -1,4 +1,4 @@
-"""A long vector, which is written with streaming stores, gives the same sums and debts as one that is not."""
+"""A long vector, which is written with streaming stores, gives the same sums and residuals as one that is not."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def outcome(text, size):
         arrays = [rng.standard_normal(size).astype(np.float32) for _ in range(3)]
         allreduce(arrays, key="w")
         sums.append(arrays[0].tobytes())
-    return sums, [memory.owed("w").tobytes() for memory in allreduce.memory if "w" in memory]
+    return sums, [memory.residual("w").tobytes() for memory in allreduce.memory if "w" in memory]
 
 
 @pytest.mark.parametrize("text", ["ring/raw", "direct/adaptive/ef", "recursive_doubling/adaptive(scope=column)/ef"])

@@ -202,7 +202,7 @@ GQ_KERNEL GQ_THREADS(kScanThreads)
                   std::uint64_t count, Search* search, std::uint32_t* ties, std::uint32_t* first, unsigned sides) {
   GQ_SHARED ScanShared shared;
   const std::size_t units = regions[count].first;
-  Search state = search ? *search : Search{{0, 0}, {kNobody, kNobody}, false, 0};
+  Search state = search ? *search : Search{{0, 0}, {kUnreachable, kUnreachable}, false, 0};
   if (state.contested && state.prefix.zero != state.prefix.one) {
     settle(state.left, state.prefix.zero > state.prefix.one);
     state.contested = false;

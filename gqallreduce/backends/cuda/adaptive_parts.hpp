@@ -12,7 +12,7 @@
 namespace gq {
 namespace device {
 
-constexpr std::uint32_t kNobody = ~0u;  // a threshold that no magnitude reaches
+constexpr std::uint32_t kUnreachable = ~0u;  // a threshold that no magnitude reaches
 
 // A number for each side. (Arrays that are indexed by a side would lie in memory.)
 struct Pair {

@@ -90,7 +90,8 @@ static inline Wanted wanted_of(const Pair& nonzero, std::size_t k, unsigned side
 }
 
 static inline Search begun_search(const Wanted& wanted) {
-  return {{wanted.count.zero ? 0 : kNobody, wanted.count.one ? 0 : kNobody}, wanted.count, wanted.contested, 0};
+  return {
+      {wanted.count.zero ? 0 : kUnreachable, wanted.count.one ? 0 : kUnreachable}, wanted.count, wanted.contested, 0};
 }
 
 // The side that does not keep the value left over has one less.
@@ -172,7 +173,7 @@ static inline Pair thresholds_of(Team& team, const Column& column, const Pair& w
     zero_done |= reaching.zero == wanted.zero;
     one_done |= reaching.one == wanted.one;
   }
-  return {wanted.zero ? found.zero : kNobody, wanted.one ? found.one : kNobody};
+  return {wanted.zero ? found.zero : kUnreachable, wanted.one ? found.one : kUnreachable};
 }
 
 // The place of each side's wanted-th value that equals its threshold: as many less one lie before it.

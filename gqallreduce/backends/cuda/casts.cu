@@ -160,9 +160,9 @@ GQ_KERNEL wide_add(const std::uint8_t* x, const float* e, std::uint8_t* y, std::
   bool bad = false;
   by_fours(n, [&](std::size_t i, std::size_t count) {
     Four<double> v = load_four<double>(x + i * sizeof(double), count);
-    const Four<float> owed = e ? load_four<float>(e + i, count) : Four<float>{};
+    const Four<float> residual = e ? load_four<float>(e + i, count) : Four<float>{};
     for (int k = 0; k < 4; ++k) {
-      if (e) v.number[k] += static_cast<double>(owed.number[k]);
+      if (e) v.number[k] += static_cast<double>(residual.number[k]);
       bad |= !Float64::finite(v.number[k]);
     }
     store_four(y + i * sizeof(double), v, count);

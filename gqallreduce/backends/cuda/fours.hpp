@@ -70,8 +70,8 @@ static inline void store_four(void* target, const Four<Number>& four, std::size_
 static inline Four<float> load_sum(const float* x, const float* e, std::size_t count) {
   Four<float> v = load_four<float>(x, count);
   if (!e) return v;
-  const Four<float> owed = load_four<float>(e, count);
-  for (unsigned k = 0; k < 4; ++k) v.number[k] += owed.number[k];
+  const Four<float> residual = load_four<float>(e, count);
+  for (unsigned k = 0; k < 4; ++k) v.number[k] += residual.number[k];
   return v;
 }
 

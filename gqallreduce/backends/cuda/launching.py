@@ -2,8 +2,8 @@
 
 One file per family says how each operation on arrays of a device becomes launches (casts.py of casts.cu, ...). There,
 `launch(family, kernel, blocks, threads, *arguments)` is the device: arrays stand for their address, None for a null
-pointer, and NumPy scalars have the kernel's types. x, e (what is owed, or None), r (what will be owed, or None) and y
-are float32 arrays, wire uint8, all contiguous. `status` is a uint32 array of one element, into which kernels set bits:
+pointer, and NumPy scalars have the kernel's types. x, e (residual before, or None), r (new residual, or None) and y are
+float32 arrays, wire uint8, all contiguous. `status` is a uint32 array of one element, into which kernels set bits:
 NOT_FINITE, MALFORMED. A launch of no blocks is left out.
 """
 

@@ -104,7 +104,7 @@ GQ_KERNEL levels_encode(const float* x, const float* e, float* r, std::uint8_t* 
   const int bits = levels->bits;
   wire += unit.offset(grid, n, [bits](std::size_t height) { return bucket_size(height, bits); });
   const float norm = bucket_norm(team, x, e, unit.height(), l2);
-  if (!is_norm(norm) || (r && norm > kLargestOwed)) {
+  if (!is_norm(norm) || (r && norm > kLargestWithError)) {
     if (team.leads()) atomic_or(status, kNotFinite);
     return;
   }

@@ -30,7 +30,7 @@ static inline Number scan_warp(Number value, Combine combine) {
 }
 
 // The values of the threads before this one, and of all threads of the block; zero is neutral. `warp` is shared memory,
-// a number for each warp, that nobody uses until the block has met again.
+// a number for each warp, not used again until the block has met.
 template <class Number>
 struct Scan {
   Number before, all;

@@ -43,8 +43,8 @@ def select_largest(arithmetic, parts, pi: int, separate: bool, workspace):
             at += listed_size(span)
         if places:
             adaptive.adaptive_search(arithmetic.launch, parts, places, pi, search, table, arithmetic.ignored)
-        for place, (_, x, _, owing) in zip(places, parts, strict=True):
-            adaptive.adaptive_count(arithmetic.launch, x if owing is None else owing, place, search)
+        for place, (_, x, _, new_residual) in zip(places, parts, strict=True):
+            adaptive.adaptive_count(arithmetic.launch, x if new_residual is None else new_residual, place, search)
     firsts = [0]  # found after the launches: there may be many regions
     for begin, span in zip(begins, spans, strict=False):
         firsts += [begin + first for first in first_units(span, "units before", adaptive.units)[1:]]

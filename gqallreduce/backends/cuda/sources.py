@@ -1,7 +1,7 @@
 """The kernels' sources, one file per family of codecs, and what NVRTC is told with them.
 
 They share headers with the CPU's kernels (the folder `gq`, which is csrc/gq). Arithmetic is IEEE's, operation by
-operation: the wire has the same bytes whoever wrote it. So CuPy's RawModule is not for them: it appends `-ftz=true` to
+operation: the wire has the same bytes on either device. So CuPy's RawModule is not for them: it appends `-ftz=true` to
 all options, and the compiler goes by the last.
 """
 
@@ -67,7 +67,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, code: bytes) -> None:
-    """Whole or not at all, whoever else does the same."""
+    """Whole or not at all, also while other processes do the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}")
     part.write_bytes(code)

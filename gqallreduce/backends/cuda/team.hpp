@@ -47,7 +47,7 @@ class Team {
       block_barrier();
   }
 
-  // tile = x + e; the team has met before (nobody reads the tile any more) and meets after.
+  // tile = x + e; the team has met before (no thread reads the tile any more) and meets after.
   void stage(const float* x, const float* e, unsigned n) const {
     const bool aligned = fits_four<float>(x) && fits_four<float>(e);
     const unsigned at_once = kAtOnce * 4 * size;
@@ -93,15 +93,15 @@ class Team {
   static const Four<float>* fours(const float* numbers) { return reinterpret_cast<const Four<float>*>(numbers); }
 
   void stage_fours(const Four<float>* x, const Four<float>* e, Four<float>* target) const {
-    Four<float> v[kAtOnce], owed[kAtOnce];
+    Four<float> v[kAtOnce], residual[kAtOnce];
     GQ_UNROLL
     for (unsigned k = 0; k < kAtOnce; ++k) {
       v[k] = x[k * size];
-      if (e) owed[k] = e[k * size];
+      if (e) residual[k] = e[k * size];
     }
     GQ_UNROLL
     for (unsigned k = 0; k < kAtOnce; ++k) {
-      for (unsigned j = 0; e && j < 4; ++j) v[k].number[j] += owed[k].number[j];
+      for (unsigned j = 0; e && j < 4; ++j) v[k].number[j] += residual[k].number[j];
       target[k * size] = v[k];
     }
   }

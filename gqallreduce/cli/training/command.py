@@ -65,7 +65,7 @@ def _add_runs(parser):
     rates = f"learning rates ({defaults})"
     parser.add_argument("--rates", nargs="+", default=(), metavar="NAME=RATE", help=rates)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED", help="of each run (0 1 2)")
-    flush = "at the end of an epoch sum what is owed exactly and apply it as one more step of the optimizer"
+    flush = "at the end of an epoch sum the residuals exactly and apply the sum as one more step of the optimizer"
     parser.add_argument("--flush", action="store_true", help=flush)
 
 
@@ -77,7 +77,7 @@ def _add_results(parser):
     parser.add_argument("--target", type=float, default=0.95, metavar="SHARE", help=target)
     log = "statistics of every weight's sum every so many steps (50; 0 for never)"
     parser.add_argument("--log-every", type=int, default=50, metavar="STEPS", help=log)
-    norms = "with the norm of what is owed every so many of these steps (0: never); it takes a pass over the residual"
+    norms = "with the norm of the residual every so many of these steps (0: never); it takes a pass over the residual"
     parser.add_argument("--norm-every", type=int, default=0, metavar="STEPS", help=norms)
     dump = "write every rank's gradients at the steps of --loss-at, of the first run and seed, before they are summed"
     parser.add_argument("--dump-gradients", metavar="FOLDER", help=dump)

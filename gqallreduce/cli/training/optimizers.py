@@ -1,7 +1,7 @@
 """Optimizers that update a Weight in place by its gradient; each keeps its state per weight, step count included.
 
-A weight may be updated more often than another: an extra step at the end of an epoch concerns only those that owe.
-Updates go by blocks that stay in the cache, over the memory with its gaps: all states of a gap are zero.
+A weight may be updated more often than another: an extra step at the end of an epoch concerns only those with a
+residual. Updates go by blocks that stay in the cache, over the memory with its gaps: all states of a gap are zero.
 """
 
 import math

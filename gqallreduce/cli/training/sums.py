@@ -42,7 +42,7 @@ class QuantizedSum:
         return self._allreduce.stats.last
 
     def flush(self, weight):
-        """Replaces the gradient by the exact sum of what is owed, which is then nothing."""
+        """Replaces the gradient by the exact sum of the residuals, which are then zero."""
         weight.gradient[...] = self._allreduce.flush(weight.name)
 
 
@@ -80,14 +80,14 @@ class Sums:
         return self._of[weight.name](weight)
 
     def flush(self, weights):
-        """(weights that owed, bytes): their gradients are now what was owed, summed exactly.
+        """(weights with feedback, bytes): their gradients are now their residuals, summed exactly.
 
         The bytes are those that an exact sum sends from this rank, without headers.
         """
-        owing = [weight for weight in weights if self._of[weight.name].feedback]
-        for weight in owing:
+        flushed = [weight for weight in weights if self._of[weight.name].feedback]
+        for weight in flushed:
             self._of[weight.name].flush(weight)
-        return owing, sum(ring_bytes(weight.gradient.nbytes, self._comm.size) for weight in owing)
+        return flushed, sum(ring_bytes(weight.gradient.nbytes, self._comm.size) for weight in flushed)
 
 
 def ring_bytes(nbytes, size):

@@ -55,10 +55,10 @@ class Trainer:
         self.done += 1
 
     def flush(self):
-        """What schemes with feedback owe, summed exactly and applied as one extra step of the optimizer."""
+        """The residuals of schemes with feedback, summed exactly and applied as one extra step of the optimizer."""
         began = perf_counter()
-        owing, nbytes = self._sums.flush(self._backward_order)
-        for weight in owing:
+        flushed, nbytes = self._sums.flush(self._backward_order)
+        for weight in flushed:
             self._optimizer.update(weight)
         self.flush_seconds += perf_counter() - began
         self.flush_sent += nbytes
