@@ -98,7 +98,7 @@ class Check:
         self._residual = None
 
     def before(self, contender):
-        """To be called before each call of the contender; keeps the residual of that time."""
+        """To be called before each call of the contender; keeps the residual before it."""
         self._residual = contender.residual() if contender.feedback else None
 
     def after(self, contender, result):

@@ -90,7 +90,7 @@ def _receiving(move: Recv) -> Receiving:
 def _late(moves, rank: int) -> list[Wire]:
     """The rank's own wires that are added behind two others or more; behind one the order is nothing, a + b is b + a.
 
-    Only this rank's residual takes their error: it is not taken from the value before and after.
+    Their error goes into this rank's residual alone: it is not the difference of the value before and after.
     """
     lower = [move for move in moves if isinstance(move, Recv) and move.reduce and move.source < rank]
     before = Counter(wire.chunk for move in lower for wire in move.wires)

@@ -64,7 +64,7 @@ Round = tuple[Move, ...]
 
 @dataclass(frozen=True)
 class Schedule:
-    """One algorithm: its rounds for a rank, its number of chunks, and the holders of a chunk's last error.
+    """One algorithm: its rounds for a rank, its number of chunks, and the holders of a chunk's last rounding error.
 
     error_holders
         (chunk, size) -> the ranks that add a slice of the last rounding's error to their residual.

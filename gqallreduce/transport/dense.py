@@ -140,7 +140,7 @@ def _name(call: Dense, first: int | None, source, values):
 
 
 def _keep_rounding(link, target, exact, new_residual, average: bool) -> None:
-    """Every rank holds the sum; rank r keeps the r-th of P slices of what the 16-bit result lost."""
+    """Every rank holds the sum; rank r's residual gets the r-th of P slices of what the 16-bit result lost."""
     begin, stop = link.rank * len(exact) // link.size, (link.rank + 1) * len(exact) // link.size
     kept = np.empty(stop - begin, np.float32)
     target.load(begin, stop, kept)
