@@ -163,9 +163,9 @@ def test_a_codec_that_takes_no_batches_is_given_one_tensor_at_a_time(text, monke
     batched, apart = (LocalAllreduce(f"direct/{text}/ef", 3) for _ in range(2))
     plain = CODECS[text].encode
 
-    def encode(codec, x, owed, owing, wire, region, *rest):
+    def encode(codec, x, residual, new_residual, wire, region, *rest):
         seen.append(len(region.regions))
-        return plain(codec, x, owed, owing, wire, region, *rest)
+        return plain(codec, x, residual, new_residual, wire, region, *rest)
 
     monkeypatch.setattr(CODECS[text], "encode", encode)
     found = []
