@@ -5,6 +5,7 @@ Wire: that of gqallreduce/coding/integers.py; the unit is the scale.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -76,7 +77,15 @@ class TernGrad(IntegerCodec):
 
     def measure(self, parts) -> float:
         """The scale of a rank's own values, 0 if one is not finite: that comes out when it is encoded."""
-        scale = scale_of(self.arithmetic.measure(parts, bool(self.clip)), self.clip)
+        return self._scale(self.arithmetic.measure(parts, bool(self.clip)))
+
+    def measure_each(self, part, counts: list[int]) -> list[float]:
+        measured = list(self.arithmetic.measure([part], bool(self.clip)))
+        ends = itertools.accumulate(counts)
+        return [self._scale(measured[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+    def _scale(self, measured) -> float:
+        scale = scale_of(measured, self.clip)
         return scale if scale < math.inf else 0.0
 
     def agreed(self, largest: float | np.ndarray) -> TernGrad:

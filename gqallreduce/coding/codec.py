@@ -135,6 +135,14 @@ class Codec(ABC):
         """For codecs with `agrees`: this rank's number, from (region, x, residual, new_residual) of all its parts."""
         raise AssertionError(f"{self.name} agrees on nothing")
 
+    def measure_each(self, part, counts: list[int]) -> list[float]:
+        """For codecs with `agrees` and `batches`: the same of several tensors, from (span, x, residual, None).
+
+        counts
+            how many regions of the span are of each tensor.
+        """
+        raise AssertionError(f"{self.name} agrees on nothing")
+
     def agreed(self, largest: float | np.ndarray) -> Codec:
         """For codecs with `agrees`: that of a call in which `largest` is the largest number measured, or one of each
         tensor of a group."""

@@ -126,7 +126,12 @@ class Operation:
             return None
         began, tensors = perf_counter(), self.values[: len(self._given)]
         with self.active():
-            numbers = np.array([values.codec.measure(values.whole()) for values in tensors])
+            numbers = np.zeros(len(tensors))
+            for number, values in enumerate(tensors):
+                if values.batch is None:
+                    numbers[number] = values.codec.measure(values.whole())
+            for together in self.plan.batched.values():
+                numbers[list(together.rows)] = self.values[-1].measure(together)
         self.spent.encode += perf_counter() - began
         return numbers
 

@@ -5,6 +5,7 @@ An extent is a part of one tensor, or of a batch of small ones; both are asked f
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -211,6 +212,14 @@ class Batch:
     def _scratch(self, which: int, extent: Span):
         return self._operation.scratch(which, extent.size, self.working)
 
+    def measure(self, together) -> list[float]:
+        """A number of each tensor of a block, for codecs that agree."""
+        x, residual = self.own(together.whole)
+        codec = self._tensors[together.whole.segment].codec
+        rows = [*together.rows.values(), len(together.cut.regions)]
+        counts = [after - before for before, after in itertools.pairwise(rows)]
+        return codec.measure_each((together.cut, x, residual, None), counts)
+
     def select_own(self) -> bool:
         """Select from own values of one more block; are all done?
 
@@ -231,14 +240,8 @@ class Batch:
 
     def _select(self, together) -> Kept:
         """What of the own values of a block is encoded, of each tensor within itself."""
-        x, residual, errors = (self._scratch(which, together.whole) for which in (0, 2, 3))
-        _kernels.gather(self._sources, together.whole.table, x)
-        for tensor, region, here in self._others(together.whole, self._sources):
-            tensor.load(region, x[here])
-        if self._residuals is None:
-            residual = errors = None
-        else:
-            _kernels.gather(self._residuals, together.whole.table, residual)
+        x, residual = self.own(together.whole)
+        errors = None if residual is None else self._scratch(3, together.whole)
         codec = self._tensors[together.whole.segment].codec
         kept = codec.select_each(x, residual, errors, together.whole)
         if errors is not None:

@@ -7,7 +7,7 @@ from plain import sum_rule
 
 from gqallreduce import Scheme, _kernels
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import BLOCK, Grid, Region
+from gqallreduce.coding.layout import BLOCK, Grid, Region, Span
 from gqallreduce.registry import CODECS
 
 VARIANTS = ["terngrad(clip=0)", "terngrad(clip=1.5, shared=False)", "terngrad(clip=None, shared=False)"]
@@ -118,3 +118,20 @@ def test_these_are_the_bytes_of_values_that_are_exact():
     v = np.array([3, 0, -3, 3, 0, 0, -3], np.float32)  # codes of two bits: 2 1 0 2 1 1 0
     wire, _ = encode(codec, v, None, Region(0, 7, Grid(1), 7), _kernels.Stream(0, 0, 0, 0))
     assert wire.tobytes() == np.float32(3).tobytes() + b"\x03\0\x02" + bytes([0b10000110, 0b000101])
+
+
+def test_scales_of_several_tensors_are_those_of_each():
+    """Also beside one with a value that is not finite, whose number is 0."""
+    codec, sizes = Scheme.parse("direct/terngrad(clip=2.5, shared=True)").codec, [50, 1, 300, 7, 90]
+    x = np.random.default_rng(5).standard_normal(sum(sizes)).astype(np.float32)
+    x[60] = np.inf
+    ends = np.cumsum(sizes)
+    regions = [Region(0, size, Grid(1), size, number) for number, size in enumerate(sizes)]
+    alone = [
+        codec.measure([(region, x[end - region.size : end], None, None)])
+        for region, end in zip(regions, ends, strict=True)
+    ]
+    assert alone[2] == 0.0
+    assert codec.measure_each((Span(regions), x, None, None), [1] * 5) == alone
+    together = codec.measure([(Span(regions[3:]), x[351:], None, None)])
+    assert codec.measure_each((Span(regions), x, None, None), [1, 1, 1, 2]) == [*alone[:3], together]
