@@ -47,7 +47,7 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
                         wires_sent += 1
             for receiving in step.terms + step.replaces:
                 for arrival in receiving.arrivals:
-                    if receiving.move.source == rank:  # own bytes, decoded in their turn
+                    if receiving.move.source == rank:  # own bytes, decoded at their place in the order
                         left[tuple(arrival.wire)] -= 1
                     elif arrival.sends:
                         left[tuple(arrival.wire)] = arrival.sends

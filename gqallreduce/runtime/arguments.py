@@ -41,41 +41,41 @@ class Given:
 
     def overlap(self, other: Given) -> str:
         """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
-        for one, two in _overlapping([*self._memory(0), *other._memory(1)], lambda one, two: one.call != two.call):
-            mine = two if one.call else one
-            return "out" if mine.written and mine.apart else "buf"
+        for one, two in _overlapping([*self.memory("mine"), *other.memory("theirs")]):
+            return (one if one.owner == "mine" else two).name
         return ""
 
-    def _memory(self, call: int) -> list[_Memory]:
-        """Where its buffers lie."""
+    def memory(self, owner: str | None = None) -> list[_Memory]:
+        """Where its buffers lie. `owner`: of all of them; None: each key's number."""
         found = []
         for number, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            apart = target is not source
-            found.append(_Memory(*target.bounds, target, True, number, call, apart))
-            if apart:
-                found.append(_Memory(*source.bounds, source, False, number, call, apart))
+            whose = number if owner is None else owner
+            name = "buf" if target is source else "out"
+            found.append(_Memory(*target.bounds, target, name, True, whose))
+            if target is not source:
+                found.append(_Memory(*source.bounds, source, "buf", False, whose))
         return found
 
 
 class _Memory(NamedTuple):
-    """From one address up to another: a Buffer of the number-th key of a call, read or written."""
+    """From one address up to another: a Buffer given as `name`, read or written."""
 
     begin: int
     stop: int
     buffer: Buffer
+    name: str
     written: bool
-    number: int
-    call: int
-    apart: bool
+    owner: int | str
 
 
-def _overlapping(every: list[_Memory], asked):
-    """Pairs of which one at least is written and for which `asked` is true, that share memory."""
+def _overlapping(every: list[_Memory]):
+    """Pairs of different owners that share memory, of which one at least is written."""
     open_: list[_Memory] = []
     for each in sorted(every, key=lambda memory: memory.begin):
         open_ = [other for other in open_ if other.stop > each.begin]
         for other in open_:
-            if (each.written or other.written) and asked(each, other) and each.buffer.overlaps(other.buffer):
+            meet = each.owner != other.owner and (each.written or other.written)
+            if meet and each.buffer.overlaps(other.buffer):
                 yield each, other
         open_.append(each)
 
@@ -135,8 +135,8 @@ def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
 
 def _require_apart(group: Given) -> None:
     """ValueError if what is written of one key overlaps the buffers of another."""
-    for one, two in _overlapping(group._memory(0), lambda one, two: one.number != two.number):
-        first, second = sorted((one.number, two.number))
+    for one, two in _overlapping(group.memory()):
+        first, second = sorted((one.owner, two.owner))
         raise ValueError(f"the buffers of keys {group.keys[first]!r} and {group.keys[second]!r} of the group overlap")
 
 

@@ -92,12 +92,9 @@ class Values:
 
     def _selected_at_once(self, piece: Piece) -> list:
         if self._kept is None:
-            whole, regions = self.tensor.whole, self.tensor.together.table
-            x, residual = self.own(whole)
-            kept = self.codec.select_each(x, residual, of(self.new_residual, whole), whole)
-            self._kept = kept if len(regions) == 1 else kept.split(regions)
-            if not kept.finite:
-                self._kept.look_for_flaws(x, residual, regions)
+            whole = self.tensor.whole
+            given = *self.own(whole), of(self.new_residual, whole)
+            self._kept = _select(self.codec, *given, whole, self.tensor.together)
         return [self._kept.of_rows([piece.first + number]) for number in range(len(piece.regions))]
 
     def release(self) -> None:
@@ -215,10 +212,9 @@ class Batch:
     def measure(self, together) -> list[float]:
         """A number of each tensor of a block, for codecs that agree."""
         x, residual = self.own(together.whole)
-        codec = self._tensors[together.whole.segment].codec
         rows = [*together.rows.values(), len(together.cut.regions)]
         counts = [after - before for before, after in itertools.pairwise(rows)]
-        return codec.measure_each((together.cut, x, residual, None), counts)
+        return self.codec_of(together.whole).measure_each((together.cut, x, residual, None), counts)
 
     def select_own(self) -> bool:
         """Select from own values of one more block; are all done?
@@ -241,16 +237,9 @@ class Batch:
     def _select(self, together) -> Kept:
         """What of the own values of a block is encoded, of each tensor within itself."""
         x, residual = self.own(together.whole)
-        errors = None if residual is None else self._scratch(3, together.whole)
-        codec = self._tensors[together.whole.segment].codec
-        kept = codec.select_each(x, residual, errors, together.whole)
-        if errors is not None:
-            _kernels.scatter(errors, self._new_residuals, together.whole.table)
-        begins = np.cumsum(together.whole.table.sizes) - together.whole.table.sizes
-        kept.index += np.repeat(begins, kept.counts).astype(np.uint32)
-        kept = kept.split(together.cut.table)
-        if not kept.finite:
-            kept.look_for_flaws(x, residual, together.cut.table)
+        errors = self.errors(together.whole)
+        kept = _select(self.codec_of(together.whole), x, residual, errors, together.whole, together.cut)
+        self.keep(together.whole, errors)
         return kept
 
     def select(self, extent, y, alone: bool) -> Kept:
@@ -302,3 +291,15 @@ class Batch:
 
 def _float32(flat):
     return flat if flat is not None and flat.dtype == np.float32 else None
+
+
+def _select(codec, x, residual, errors, whole: Span, cut: Span) -> Kept:
+    """What of own values is encoded: of each region of `whole`, a tensor, within itself; by the regions of `cut`."""
+    kept = codec.select_each(x, residual, errors, whole)
+    if len(cut.regions) > 1:
+        sizes = whole.table.sizes
+        kept.index += np.repeat(np.cumsum(sizes) - sizes, kept.counts).astype(np.uint32)
+        kept = kept.split(cut.table)
+    if not kept.finite:
+        kept.look_for_flaws(x, residual, cut.table)
+    return kept

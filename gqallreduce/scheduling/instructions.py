@@ -227,7 +227,7 @@ class _Writer:
         self._decode(part, chunk, arrival.adds, arrival.kept == RESULT)
 
     def _own_term(self, arrival) -> None:
-        """Add what the rank's own bytes decode to, in their turn."""
+        """Add what the rank's own bytes decode to: at this place in the order of the sum."""
         part = self.parts[arrival.wire]
         self._apply(part, arrival)
         self.used(part[0])

@@ -38,7 +38,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Receiving:
-    """A Recv and its wires; from the rank itself: own bytes that are decoded in their turn."""
+    """A Recv and its wires; from the rank itself: own bytes that are decoded at their place in the order of the sum."""
 
     move: Recv
     arrivals: list[Arrival]
