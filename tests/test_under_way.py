@@ -351,7 +351,9 @@ allreduce = make(seconds=30)
 gq.wait_all(start(allreduce))
 if comm.rank == 0:
     requests = start(allreduce)
+    meet()  # before it, the other rank's messages could complete the calls
     sys.exit()
+meet()
 print("rank 1:", said(lambda: gq.wait_all(start(allreduce, KEYS + "g"))), flush=True)
 """
     (tmp_path / "script.py").write_text(HEAD + script)
