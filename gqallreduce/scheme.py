@@ -16,8 +16,8 @@ from gqallreduce import _kernels
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import NOT_FINITE, Codec
-from gqallreduce.coding.layout import Region, blocks, columns
-from gqallreduce.coding.selection import Parts, drained
+from gqallreduce.coding.layout import Form, Region, blocks, columns, of
+from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
@@ -66,19 +66,18 @@ class Scheme:
         Raises NonFiniteError if a value is NaN or Inf, or (rank None) beyond what the codec can send.
         """
         x = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        regions = _regions(self.codec, x.size)
-        wire = np.empty(self.codec.nbytes_bound(regions), np.uint8)
+        bound, regions = self._bound(x.size)
+        wire = np.empty(bound.nbytes_bound(regions), np.uint8)
         stream = _kernels.Stream(hash64(seed, None), 0, 0, step & 0xFFFFFFFF)
-        selected = self._select(x, regions)
-        codec = self.codec.agreed(self.codec.measure(_parts(x, regions))) if self.codec.agrees else self.codec
+        parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace())
+        codec, selected, _ = alone(bound.prepare(parts)) or Prepared(bound)
         at = 0
         for number, region in enumerate(regions):
-            part = x[region.start : region.start + region.size]
             kept = None if selected is None else selected[number]
-            nbytes = codec.encode(part, None, None, wire[at:], region, stream, kept)
+            nbytes = codec.encode(of(x, region), None, None, wire[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
-                index = _first_flaw(self.codec, part)
-                raise NonFiniteError(None if np.isfinite(part[index]) else 0, None, region.start + index)
+                index = _first_flaw(codec, of(x, region))
+                raise NonFiniteError(None if np.isfinite(x[region.start + index]) else 0, None, region.start + index)
             at += nbytes
         header = bytearray(frame.SIZE)
         frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
@@ -94,10 +93,10 @@ class Scheme:
             raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
             raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
-        y = np.zeros(size, np.float32)
-        at = frame.SIZE
-        for region in _regions(self.codec, size):
-            at += self.codec.decode(data[at:], y[region.start : region.start + region.size], region)
+        y, at = np.zeros(size, np.float32), frame.SIZE
+        bound, regions = self._bound(size)
+        for region in regions:
+            at += bound.decode(data[at:], of(y, region), region)
         if at != len(data):
             raise WireError(f"got {len(data)} bytes, expected {at} for {size} values")
         return y
@@ -105,25 +104,17 @@ class Scheme:
     def _signature(self) -> int:
         return hash64(self.codec)
 
-    def _select(self, x, regions):
-        if not self.codec.selects:
-            return None
-        return drained(self.codec.select(_parts(x, regions), Workspace()))
-
-
-def _parts(x, regions) -> Parts:
-    return Parts(regions, lambda region: (x[region.start : region.start + region.size], None, None))
+    def _bound(self, size: int) -> tuple[Codec, list[Region]]:
+        """The codec for a vector of so many values, and its regions."""
+        bound = self.codec.bind(Form((size,), "C", "float32"))
+        grid = bound.grid(columns((size,), "C"))
+        return bound, [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
 
 
 def _first_flaw(codec: Codec, x) -> int:
     """The first value that the codec cannot send; if there is none by itself, the largest."""
     bad = ~codec.carries(x)
     return int(np.argmax(bad if bad.any() else np.abs(x)))
-
-
-def _regions(codec: Codec, size: int) -> list[Region]:
-    grid = codec.grid(columns((size,), "C"))
-    return [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
 
 
 @lru_cache(maxsize=1024)

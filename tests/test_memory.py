@@ -77,7 +77,7 @@ def test_keys_are_apart_and_sorted():
 
 def test_a_residual_may_be_loaded_and_set_to_zero():
     memory = Memory()
-    memory.commit({"w": Memory.loaded(FORM, 4, np.array([4, 5, 6], np.float32), HOST, "w")})
+    memory.commit({"w": Memory.loaded(FORM, 4, None, np.array([4, 5, 6], np.float32), HOST, "w")})
     zeroed = memory.zeroed("w")
     np.testing.assert_array_equal(memory.residual("w"), [4, 5, 6])
     memory.commit({"w": zeroed})

@@ -87,7 +87,7 @@ def test_dense_time_is_that_of_the_better_algorithm():
 @pytest.mark.parametrize("size", SIZES)
 def test_the_choice_is_the_best_prediction_and_says_why(text, ranks, size):
     codec = Scheme.parse(text).codec
-    best, why = choose(codec, RAW, ranks, size, 4, Profile())
+    best, why = choose(codec, ranks, size, Profile())
     assert best in (DENSE, "ring/raw", *SCHEDULES)
     assert best in why
     assert ranks > 1 or best == DENSE
@@ -95,8 +95,8 @@ def test_the_choice_is_the_best_prediction_and_says_why(text, ranks, size):
 
 def test_compression_is_chosen_on_a_slow_network_and_refused_on_a_fast_one():
     codec = Scheme.parse("onebit").codec
-    assert choose(codec, RAW, 8, 10**7, 4, Profile(beta=8 / 1e9))[0] in SCHEDULES
-    assert choose(codec, RAW, 8, 10**7, 4, Profile(beta=1e-12, copy=1e-9))[0] not in SCHEDULES
+    assert choose(codec, 8, 10**7, Profile(beta=8 / 1e9))[0] in SCHEDULES
+    assert choose(codec, 8, 10**7, Profile(beta=1e-12, copy=1e-9))[0] not in SCHEDULES
 
 
 @every_schedule

@@ -10,6 +10,7 @@ import pytest
 import gqallreduce as gq
 from gqallreduce import errors
 from gqallreduce.coding import arithmetic
+from gqallreduce.coding.layout import Form
 from gqallreduce.registry import CODECS
 
 WAYS = {
@@ -65,7 +66,7 @@ def test_a_scheme_stays_equal(codec, suffix, again):
 
 @pytest.mark.parametrize("name", sorted(CODECS))
 def test_a_codec_in_use_stays_equal(name, again):
-    codec = gq.Scheme.parse(CODECS[name].example).codec.bind("float32", 3).on(arithmetic)
+    codec = gq.Scheme.parse(CODECS[name].example).codec.bind(Form((5,), "C", "float32"), 3, arithmetic)
     back = again(codec)
     assert back == codec
     assert hash(back) == hash(codec)
@@ -76,7 +77,7 @@ def test_a_codec_in_use_stays_equal(name, again):
 @pytest.mark.parametrize("name", sorted(CODECS))
 def test_a_copy_works_on_the_same_processor_and_a_pickle_on_the_host(name):
     processor = object()
-    codec = gq.Scheme.parse(CODECS[name].example).codec.on(processor)
+    codec = gq.Scheme.parse(CODECS[name].example).codec.bind(Form((5,), "C", "float32"), 3, processor)
     assert copy.copy(codec).arithmetic is processor
     assert pickle.loads(pickle.dumps(codec)).arithmetic is arithmetic
 

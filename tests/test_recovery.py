@@ -74,7 +74,7 @@ def ranks(tmp_path):
 PLACES = """
 PLACES = dict(
     agreement=(reduction, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
-    memory=(memory.Memory, "next"), begun=(operation.Operation, "measure"), carried=(progress.Progress, "work"),
+    memory=(memory.Memory, "next"), begun=(operation.Operation, "to_prepare"), carried=(progress.Progress, "work"),
     sent=(progress._Lane, "post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
     recorded=(stats.Statistics, "record"), posted=(requests, "begin"),
 )

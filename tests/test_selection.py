@@ -14,7 +14,8 @@ from simd import threads
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import selection
 from gqallreduce.coding.layout import Grid, Region, Span
-from gqallreduce.coding.selection import Parts, drained, select_largest
+from gqallreduce.coding.preparing import Parts, alone
+from gqallreduce.coding.selection import select_largest
 
 largest = PARTICULARS["adaptive"].largest
 
@@ -29,7 +30,7 @@ def chosen(v, pi, separate, lengths, residual=None, new_residual=None):
     places, kept = found_in_general(v, pi, separate, lengths, residual, new_residual)
     left = None if new_residual is None else new_residual.copy()
     one = Span(regions_of(v, lengths) or [Region(0, 0, Grid(16), 0)])
-    (short,) = drained(select_largest(Parts([one], lambda _: (v, residual, new_residual)), pi, separate, Workspace()))
+    (short,) = alone(select_largest(Parts([one], lambda _: (v, residual, new_residual), Workspace()), pi, separate))
     if len(v) <= selection.SHORT:
         assert new_residual is None or same_bits(new_residual, left)
         assert short.finite == all(each.finite for each in kept)
@@ -56,7 +57,7 @@ def found_in_general(v, pi, separate, lengths, residual, new_residual):
 
     regions = regions_of(v, lengths)
     with mock.patch.object(selection, "SHORT", -1):
-        kept = drained(select_largest(Parts(regions, load), pi, separate, Workspace()))
+        kept = alone(select_largest(Parts(regions, load, Workspace()), pi, separate))
     places = [region.start + each.index.astype(int) for region, each in zip(regions, kept, strict=True)]
     return np.concatenate([np.zeros(0, int), *places]), kept
 

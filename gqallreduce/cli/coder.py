@@ -8,8 +8,8 @@ import numpy as np
 
 import gqallreduce as gq
 from gqallreduce import _kernels
-from gqallreduce.coding.layout import Grid, Region, blocks
-from gqallreduce.coding.selection import Parts, drained
+from gqallreduce.coding.layout import Form, Grid, Region, blocks
+from gqallreduce.coding.preparing import Parts, Prepared, alone
 
 SPREAD = 0.4  # standard deviation of the data
 COLUMN = 4096
@@ -48,8 +48,8 @@ class Coder:
     def __init__(self, text, inputs, processor):
         scheme = gq.Scheme.parse(text)
         self.text, self.inputs, self.processor = text, inputs, processor
-        self.codec = scheme.codec.on(processor.arithmetic)
         size = inputs[0].size
+        self.codec = scheme.codec.bind(Form((size,), "C", "float32"), arithmetic=processor.arithmetic)
         grid = self.codec.grid(Grid(COLUMN))
         regions = [Region(start, stop - start, grid, size) for start, stop in blocks(0, size, grid)]
         bound = self.codec.nbytes_bound(regions)
@@ -93,12 +93,12 @@ class Coder:
 
     def _encode(self, number):
         """Bytes of the message, or the Length that a device knows."""
-        parts = Parts(self.extents, lambda extent: self._arrays(number, extent))
-        selected = drained(self.codec.select(parts, self.processor.workspace)) if self.codec.selects else None
+        parts = Parts(self.extents, lambda extent: self._arrays(number, extent), self.processor.workspace)
+        codec, selected, _ = (self.codec.prepares and alone(self.codec.prepare(parts))) or Prepared(self.codec)
         wire, stream, at = self.wires[number], _kernels.Stream(number, 0, 0, self._step), 0
         for place, extent in enumerate(self.extents):
             kept = None if selected is None else selected[place]
-            nbytes = self.codec.encode(*self._arrays(number, extent), wire[at:], extent, stream, kept)
+            nbytes = codec.encode(*self._arrays(number, extent), wire[at:], extent, stream, kept)
             at = at + nbytes if at else nbytes  # a device has one extent
         if selected is not None:
             selected.release()

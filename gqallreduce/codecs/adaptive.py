@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gqallreduce.coding.codec import Codec, Region, choice, integer, register
 from gqallreduce.coding.layout import Grid
+from gqallreduce.coding.preparing import Prepared
 
 
 @register
@@ -44,7 +45,7 @@ class Adaptive(Codec):
         choice(self, "signs", "joint", "separate")
 
     @property
-    def selects(self) -> bool:
+    def prepares(self) -> bool:
         return self.scope == "matrix"
 
     def grid(self, columns: Grid) -> Grid:
@@ -61,11 +62,13 @@ class Adaptive(Codec):
     def _headers(self, regions: list[Region]) -> int:
         return sum(12 * region.units + 4 for region in regions)
 
-    def select(self, parts, workspace):
-        return self.arithmetic.select_largest(parts, self.pi, self.signs == "separate", workspace)
+    def prepare(self, parts):
+        """Of own values, the largest of each tensor; of partial sums, of a piece."""
+        return self._select(parts) if self.prepares else None
 
-    def select_each(self, x, residual, new_residual, span):
-        return self.arithmetic.select_regions(x, residual, new_residual, span.table, self.pi, self.signs == "separate")
+    def _select(self, parts):
+        selected = yield from self.arithmetic.select_largest(parts, self.pi, self.signs == "separate")
+        return Prepared(self, selected)
 
     def encode(self, x, residual, new_residual, wire, region: Region, stream=None, selected=None) -> int:
         if selected is None:

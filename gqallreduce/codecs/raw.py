@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, register
+from gqallreduce.coding.layout import Form
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.registry import CODECS
 
@@ -26,10 +28,11 @@ class Raw(PlainCodec):
     unbiased = True
     linear = True
 
-    def bind(self, dtype: str, terms: int = 1) -> Codec:
-        if dtype == "float32":
-            return self
-        return _RawFloat64() if dtype == "float64" else CODECS[dtype]()
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Codec:
+        codec = self
+        if form.dtype != "float32":
+            codec = _RawFloat64() if form.dtype == "float64" else CODECS[form.dtype]()
+        return codec.knowing(arithmetic=arithmetic)
 
 
 class _RawFloat64(Raw):

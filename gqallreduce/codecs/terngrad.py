@@ -5,7 +5,6 @@ Wire: that of gqallreduce/coding/integers.py; the unit is the scale.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -14,6 +13,7 @@ from gqallreduce.coding import layout
 from gqallreduce.coding.arithmetic import scale_of
 from gqallreduce.coding.codec import choice, register
 from gqallreduce.coding.integers import ANY_UNIT, IntegerCodec
+from gqallreduce.coding.preparing import LARGEST, Ask, Prepared
 
 
 @register
@@ -59,11 +59,7 @@ class TernGrad(IntegerCodec):
         return self.shared
 
     @property
-    def lifts(self) -> bool:
-        return self.shared
-
-    @property
-    def agrees(self) -> bool:
+    def one_unit(self) -> bool:
         return self.shared
 
     def grid(self, columns: layout.Grid) -> layout.Grid:
@@ -75,18 +71,21 @@ class TernGrad(IntegerCodec):
             return super().unit_of(x, residual, region)
         return self.arithmetic.own_unit(x, residual, region, self.clip)
 
-    def measure(self, parts) -> float:
-        """The scale of a rank's own values, 0 if one is not finite: that comes out when it is encoded."""
-        return self._scale(self.arithmetic.measure(parts, bool(self.clip)))
+    def prepare(self, parts):
+        return self._agree(parts) if self.shared else None
 
-    def measure_each(self, part, counts: list[int]) -> list[float]:
-        measured = list(self.arithmetic.measure([part], bool(self.clip)))
-        ends = itertools.accumulate(counts)
-        return [self._scale(measured[end - count : end]) for count, end in zip(counts, ends, strict=True)]
-
-    def _scale(self, measured) -> float:
-        scale = scale_of(measured, self.clip)
-        return scale if scale < math.inf else 0.0
-
-    def agreed(self, largest: float | np.ndarray) -> TernGrad:
-        return self.knowing(unit=largest)
+    def _agree(self, parts):
+        """On the largest scale of all ranks, of each tensor; a rank's own is 0 if a value is not finite: that comes out
+        when it is encoded."""
+        measured: dict[int, list] = {}
+        segments = [int(segment) for region in parts.regions for segment in region.table.segments]
+        for segment, found in zip(segments, self.arithmetic.measure(parts, bool(self.clip)), strict=True):
+            measured.setdefault(segment, []).append(found)
+        scales = np.array([scale_of(found, self.clip) for found in measured.values()])
+        scales[scales == math.inf] = 0.0
+        largest = yield Ask(LARGEST, scales)
+        if len(largest) < 2:
+            return Prepared(self.knowing(unit=float(largest.max(initial=0.0))))
+        by_segment = np.zeros(max(measured) + 1, np.float32)
+        by_segment[list(measured)] = largest
+        return Prepared(self.knowing(unit=by_segment))

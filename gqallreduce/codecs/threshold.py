@@ -37,7 +37,6 @@ class Threshold(IntegerCodec):
     example = "direct/threshold(tau=1.5)/ef"
     deterministic = True
     linear = True
-    lifts = True
     ternary = False
 
     def __post_init__(self):

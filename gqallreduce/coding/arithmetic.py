@@ -14,12 +14,12 @@ import math
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.coding.selection import Kept, select_largest, select_regions
+from gqallreduce.coding.selection import Kept, select_largest
 from gqallreduce.errors import WireError
 
 NOT_FINITE = -1
 
-__all__ = ("select_largest", "select_regions")
+__all__ = ("select_largest",)
 
 
 # --- buffers ---

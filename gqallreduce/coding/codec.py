@@ -1,14 +1,15 @@
 """The contract of a codec: n float32 values to bytes and back, nothing else.
 
-A codec is an immutable value made of its options. It owns no memory and no randomness: the residuals before and
-after a call come in as arrays (`residual`, `new_residual`), the randomness as a `Stream`, both keyed by the caller.
-It works on a *region*: a range of the flattened vector whose units (columns or buckets) lie on a fixed grid.
+A codec is an immutable value made of its options. `bind` gives what works on buffers of one form: a *bound codec*. That
+owns no memory and no randomness: the residuals before and after a call come in as arrays (`residual`,
+`new_residual`), the randomness as a `Stream`, both keyed by the caller. It works on a *region*: a range of the
+flattened vector whose units (columns or buckets) lie on a fixed grid.
 
 What is called a region here may be a Span of several: on a device, and for codecs with `batches` on the host too. The
 arrays then hold the elements of all regions end to end, and the wire their messages.
 
-Its arrays are NumPy's, or those of the device whose `arithmetic` it was told to use (`on`); what the device alone can
-know is told later (processor.py).
+Its arrays are NumPy's, or those of the device whose `arithmetic` it was bound to; what the device alone can know is
+told later (processor.py).
 
 encode(x, residual, new_residual, wire, region, stream, selected) -> bytes written, or NOT_FINITE
     v = x + residual, or x where residual is None. Writes the wire and, where `new_residual` is given, v minus what
@@ -22,10 +23,12 @@ Both raise WireError for bytes that are no message of this region, and never tou
 
 What it clips, since it cannot send as much of a value, it counts in `stream.clipped`.
 
-A codec that `lifts` keeps sums in other numbers than the values: `lift` turns a rank's own values into them, once, with
-the only error that is made; `sums` is the codec of such sums, and `lower` turns a finished one into values.
-A codec that `agrees` has `measure` called on every rank before the first encoding; the largest of those numbers goes to
-`agreed`, which gives the codec of this one call.
+What must be known of all values before the first is encoded, `prepare` finds out (preparing.py).
+
+*How partial sums are kept* is apart from how a rank's own values are encoded. `form` makes a running sum of own values,
+`sums` encodes, decodes and adds such sums (as above, without a residual before), `finish` turns a finished one into
+values. By default a sum is kept as float32 values, and encoded as own values are. With `sums.exact` it is kept in other
+numbers, which are added and sent without loss: own values are rounded once, and that is the only error.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ import numpy as np
 
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import NOT_FINITE as NOT_FINITE
-from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding.layout import Form, Grid, Region
+from gqallreduce.coding.preparing import Parts
 from gqallreduce.errors import WireError
 from gqallreduce.registry import CODECS, near
 
@@ -62,12 +66,10 @@ class Codec(ABC):
     working: ClassVar[np.dtype] = np.dtype(np.float32)
     # the operations that it is made of, on the arrays of one processor
     arithmetic = arithmetic
-    # must `select` run over the whole range before its first region is encoded?
-    selects: ClassVar[bool] = False
-    # are own values turned by `lift` into the numbers that `sums` encodes?
-    lifts: ClassVar[bool] = False
-    # must the largest `measure` of all ranks be known before the first encoding?
-    agrees: ClassVar[bool] = False
+    # of sums: are they added and sent without loss?
+    exact: ClassVar[bool] = False
+    # of sums: must those of a piece be prepared before they are encoded?
+    prepares: ClassVar[bool] = False
     # does it take a Span with regions of several small tensors, end to end?
     batches: ClassVar[bool] = False
 
@@ -92,14 +94,15 @@ class Codec(ABC):
         """Which values it can send, each by itself (bool): by default the finite ones."""
         return np.isfinite(v)
 
-    def bind(self, dtype: str, terms: int = 1) -> Codec:
-        """The codec for buffers of this dtype and sums of so many terms; most do not care."""
-        return self
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Codec:
+        """The codec for buffers of this form, on so many ranks, and the arrays of one processor."""
+        return self.knowing(arithmetic=arithmetic)
 
-    def on(self, arithmetic) -> Codec:
-        """The same codec for the arrays of another processor."""
+    def knowing(self, **known) -> Codec:
+        """A copy that knows more."""
         made = copy.copy(self)
-        object.__setattr__(made, "arithmetic", arithmetic)
+        for name, value in known.items():
+            object.__setattr__(made, name, value)
         return made
 
     def __copy__(self) -> Codec:
@@ -115,51 +118,32 @@ class Codec(ABC):
         """Values that a message of so many bytes holds, for codecs that send some only."""
         return 0
 
+    def prepare(self, parts: Parts):
+        """The generator that finds out what must be known of these values (preparing.py); None if nothing."""
+        return None
+
+    def relearned(self, learned: dict, form: Form) -> dict:
+        """For codecs that learn: what one has learned, from a checkpoint, checked. ValueError if it is unfit."""
+        raise AssertionError(f"{self.name} learns nothing")
+
+    # --- how sums are kept ---
+
     @property
     def sums(self) -> Codec:
-        """The codec of partial sums."""
+        """The codec of partial sums: it has `encode`, `decode`, `decode_add`, `prepare`, `prepares` and `exact`."""
         return self
 
-    def lift(self, x, residual, new_residual, y, region: Region, stream) -> bool:
-        """For codecs with `lifts`: y := x + residual as `sums` takes it, new_residual := what that lost; y may be x.
+    def form(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+        """y := x + residual as sums are kept; y may be x. Is a value not finite? That value stays in y.
 
-        True if a value is not finite; that value stays in y.
+        new_residual
+            := what that lost, if `sums.exact`; else nothing is lost yet.
         """
-        raise AssertionError(f"{self.name} lifts nothing")
+        return self.arithmetic.add_finite(x, residual, y)
 
-    def lower(self, y, region: Region) -> bool:
-        """For codecs with `lifts`: a finished sum to values, in place; True if one is not finite."""
-        raise AssertionError(f"{self.name} lifts nothing")
-
-    def measure(self, parts) -> float:
-        """For codecs with `agrees`: this rank's number, from (region, x, residual, new_residual) of all its parts."""
-        raise AssertionError(f"{self.name} agrees on nothing")
-
-    def measure_each(self, part, counts: list[int]) -> list[float]:
-        """For codecs with `agrees` and `batches`: the same of several tensors, from (span, x, residual, None).
-
-        counts
-            how many regions of the span are of each tensor.
-        """
-        raise AssertionError(f"{self.name} agrees on nothing")
-
-    def agreed(self, largest: float | np.ndarray) -> Codec:
-        """For codecs with `agrees`: that of a call in which `largest` is the largest number measured, or one of each
-        tensor of a group."""
-        raise AssertionError(f"{self.name} agrees on nothing")
-
-    def select(self, parts, workspace):
-        """For codecs with `selects`: decide what of a whole range is encoded, before its first region is.
-
-        A generator that yields between kernel calls and returns what `encode` takes as `selected`, one per part.
-        parts
-            sequence of (region, x, residual, new_residual), each loaded when it is asked for.
-        """
-        raise AssertionError(f"{self.name} selects nothing")
-
-    def select_each(self, x, residual, new_residual, span):
-        """For codecs with `selects`: the same of each region of a Span by itself, in one go; they are small."""
-        raise AssertionError(f"{self.name} selects nothing")
+    def finish(self, y, region: Region) -> bool:
+        """A finished sum to values, in place; is one not finite?"""
+        return False
 
     @classmethod
     def options(cls) -> dict:

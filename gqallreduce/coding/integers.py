@@ -8,22 +8,25 @@ of it: by threshold, or `ternary` at random.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from gqallreduce import _kernels
+from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, Region
-from gqallreduce.coding.layout import Grid
+from gqallreduce.coding.layout import Form, Grid
 
 ANY_UNIT = -1.0
 
 
 @dataclass(frozen=True)
 class IntegerCodec(Codec):
-    """Sums of up to `terms` multiples of `unit`: what `bind` and `agreed` add to the options.
+    """Sums of up to `terms` multiples of `unit`: what `bind` and `prepare` add to the options.
+
+    one_unit
+        have all ranks the same, so that sums are multiples of it? Else partial sums are encoded as own values are.
 
     unit
         float32 that all ranks share, or an array of one per segment; ANY_UNIT where each message has its own.
@@ -33,17 +36,11 @@ class IntegerCodec(Codec):
     unit: float | np.ndarray = field(default=ANY_UNIT, init=False, repr=False, compare=False)
 
     ternary: ClassVar[bool]
+    one_unit: ClassVar[bool] = True
     batches: ClassVar[bool] = True
 
-    def knowing(self, **known) -> IntegerCodec:
-        """A copy that knows the terms, or the unit."""
-        made = copy.copy(self)
-        for name, value in known.items():
-            object.__setattr__(made, name, value)
-        return made
-
-    def bind(self, dtype: str, terms: int = 1) -> Codec:
-        return self.knowing(terms=terms) if self.lifts else self
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Codec:
+        return self.knowing(arithmetic=arithmetic, terms=size if self.one_unit else 1)
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(1)
@@ -69,14 +66,16 @@ class IntegerCodec(Codec):
 
     @property
     def sums(self):
-        return Sums(self.unit, self.terms, self.arithmetic) if self.lifts else self
+        return Sums(self.unit, self.terms, self.arithmetic) if self.one_unit else self
 
-    def lift(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+    def form(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+        if not self.one_unit:
+            return super().form(x, residual, new_residual, y, region, stream)
         unit = by_region(self.unit, region)
         return self.arithmetic.integers_lift(x, residual, new_residual, y, unit, self.ternary, region, stream)
 
-    def lower(self, y, region: Region) -> bool:
-        return self.arithmetic.integers_lower(y, by_region(self.unit, region), region)
+    def finish(self, y, region: Region) -> bool:
+        return self.one_unit and self.arithmetic.integers_lower(y, by_region(self.unit, region), region)
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,8 @@ class Sums:
     unit: float | np.ndarray
     terms: int
     arithmetic: object
+
+    exact, prepares = True, False
 
     def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int:
         """NOT_FINITE if a sum times the unit leaves float32."""

@@ -65,20 +65,6 @@ class Kept:
         return Kept(self.index[mine], self.value[mine], self.counts[rows], finite)
 
 
-class Parts:
-    """The regions (or Spans) of a range, loaded when asked for: parts[i] is (region, x, residual, new_residual)."""
-
-    def __init__(self, regions, load):
-        self.regions, self._load = regions, load
-
-    def __len__(self):
-        return len(self.regions)
-
-    def __getitem__(self, number: int):
-        region = self.regions[number]
-        return region, *self._load(region)
-
-
 class Survivors:
     """What passed the floor, part after part, in two borrowed arrays; `spans` holds (begin, count) per part."""
 
@@ -150,33 +136,47 @@ class Selection(list):
         return self[part : part + len(piece.extents)]
 
 
-def drained(steps):
-    """What a generator of kernel calls returns, all of them made at once: for callers that have nothing to poll."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
+class SmallSelection(list):
+    """The selection from a small range of one part: one Kept, by regions of all its tensors."""
+
+    def __init__(self, kept: Kept, span):
+        super().__init__([kept])
+        self._first: dict[int, int] = {}  # tensor -> its first row
+        for row, tensor in enumerate(span.table.segments.tolist()):
+            self._first.setdefault(tensor, row)
+
+    def release(self) -> None:
+        """No memory is to be given back."""
+
+    def of(self, piece) -> list[Kept]:
+        """One Kept for several small tensors together, else one per region of a piece."""
+        rows = [
+            self._first[part.tensor] + part.first + number
+            for part in piece.parts
+            for number in range(len(part.regions))
+        ]
+        together = [rows] if len(piece.parts) > 1 else [[row] for row in rows]
+        return [self[0].of_rows(each) for each in together]
 
 
-def select_largest(parts, pi: int, separate: bool, workspace):
-    """Keep exactly max(1, n // pi) nonzero values of a range, fewer if fewer exist; ties in memory order.
+def select_largest(parts, pi: int, separate: bool):
+    """Keep exactly max(1, n // pi) nonzero values of a tensor, fewer if fewer exist; ties in memory order.
 
     A generator that yields between kernel calls; returns a Selection. `parts` is a Parts; its `new_residual`, where
     given, holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
     """
     elements = sum(region.size for region in parts.regions)
-    if len(parts) == 1 and elements <= SHORT:
-        return _select_short(parts, pi, separate)
+    if parts.whole is not None or (len(parts) == 1 and elements <= SHORT):
+        return _select_at_once(parts, pi, separate)
     k = min(max(1, elements // pi), elements)
     floor = 1 if separate else _sampled_floor(parts, k, elements)
     capacity = elements if separate else min(elements, 2 * k + _SPARE)
-    survivors = Survivors(parts, workspace, floor, capacity)
+    survivors = Survivors(parts, parts.workspace, floor, capacity)
     complete = yield from survivors.collect(formed=False)
     if not complete or (survivors.total < k and floor > 1):
         survivors.release()
         floor, capacity = yield from _exact_floor(parts, k)
-        survivors = Survivors(parts, workspace, floor, capacity)
+        survivors = Survivors(parts, parts.workspace, floor, capacity)
         yield from survivors.collect(formed=True)
     if not _kernels.all_finite(survivors.value[: survivors.total]):
         return _flawed(survivors)
@@ -185,13 +185,19 @@ def select_largest(parts, pi: int, separate: bool, workspace):
     return Selection(survivors.kept(), survivors.release)
 
 
-def _select_short(parts, pi: int, separate: bool) -> Selection:
-    """Of one part, in one kernel call."""
-    region, x, residual, new_residual = parts[0]
-    found = select_regions(x, residual, new_residual, _kernels.Regions([(x.size, 0, 1, 1, 0)]), pi, separate)
-    kept = _kept(region, found.index, found.value)
-    kept.finite = found.finite
-    return Selection([kept], _nothing)
+def _select_at_once(parts, pi: int, separate: bool) -> SmallSelection:
+    """From each tensor within itself, in one kernel call."""
+    span, x, residual, new_residual = parts[0]
+    whole = _kernels.Regions([(x.size, 0, 1, 1, 0)]) if parts.whole is None else parts.whole.table
+    kept = select_regions(x, residual, new_residual, whole, pi, separate)
+    if len(whole) > 1:  # indices in tensors become those in all
+        sizes = whole.sizes
+        kept.index += np.repeat(np.cumsum(sizes) - sizes, kept.counts).astype(np.uint32)
+    if len(span.table) > 1:
+        kept = kept.split(span.table)
+    if not kept.finite:
+        kept.look_for_flaws(x, residual, span.table)
+    return SmallSelection(kept, span)
 
 
 def select_regions(x, residual, new_residual, table, pi: int, separate: bool) -> Kept:
@@ -202,10 +208,6 @@ def select_regions(x, residual, new_residual, table, pi: int, separate: bool) ->
     if count < 0:
         return Kept(index[:0], value[:0], np.zeros_like(counts), finite=False)
     return Kept(index[:count], value[:count], counts)
-
-
-def _nothing() -> None:
-    """Where no memory is to be given back."""
 
 
 def _sampled_floor(parts, k: int, elements: int) -> int:

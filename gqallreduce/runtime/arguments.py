@@ -144,8 +144,9 @@ def plain_key(key, scheme) -> str | None:
     """The key, as a plain string: other kinds of strings are written differently by `repr`, and so hashed."""
     if key is not None and not isinstance(key, str):
         raise TypeError(f"key is a {type(key).__name__}, expected a string")
-    if key is None and scheme.feedback:
-        raise ValueError(f"{scheme} keeps a residual: give the buffer a key")
+    if key is None and (scheme.feedback or scheme.codec.learns):
+        what = "a residual" if scheme.feedback else "what it has learned"
+        raise ValueError(f"{scheme} keeps {what}: give the buffer a key")
     return None if key is None else str.__str__(key)
 
 

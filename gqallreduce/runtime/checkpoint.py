@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from gqallreduce.coding.dtypes import FLOATS
+from gqallreduce.coding.layout import Form
 from gqallreduce.coding.order import to_vector
 from gqallreduce.runtime.arguments import integer
 from gqallreduce.runtime.memory import Memory, State
+from gqallreduce.scheme import Scheme
 
 VERSION = 1
 
@@ -19,6 +23,8 @@ def save(allreduce) -> dict:
         keys[key] = {"step": state.step}
         if state.form is not None:
             keys[key].update(zip(("shape", "order", "dtype"), state.form, strict=True))
+        if state.learned is not None:
+            keys[key]["learned"] = copy.deepcopy(state.learned)
         if state.residual is not None:
             keys[key]["residual"] = state.processor.on_host(allreduce.residual(key))
     return {
@@ -49,21 +55,21 @@ def load(allreduce, state: dict, processor) -> None:
     keys = state.get("keys")
     if not isinstance(keys, dict):
         raise ValueError(f"state has keys of type {type(keys).__name__}, expected a dict of keys")
-    feedback = allreduce.scheme.feedback
-    states = {key: _state(key, entry, feedback, processor) for key, entry in keys.items()}
+    states = {key: _state(key, entry, allreduce.scheme, processor) for key, entry in keys.items()}
     allreduce.restore(seed, {key and str.__str__(key): state for key, state in states.items()})
 
 
-def _state(key, entry, feedback: bool, processor) -> State:
-    """The State of an entry; its residual shares no memory with it."""
+def _state(key, entry, scheme: Scheme, processor) -> State:
+    """The State of an entry, with which it shares no memory."""
     if not isinstance(entry, dict) or not (key is None or isinstance(key, str)):
         raise ValueError(f"key {key!r}: got {type(entry).__name__}, expected a string and its dict")
     step = _integer(f"step of key {key!r}", entry.get("step"))
     if step < 0:
         raise ValueError(f"state has step {step} of key {key!r}, expected 0 or more")
     if key is None:
-        return Memory.loaded(None, step, None, processor, key)
-    missing = {"shape", "order", "dtype", *(["residual"] if feedback else [])} - entry.keys()
+        return Memory.loaded(None, step, None, None, processor, key)
+    feedback, learns = scheme.feedback, scheme.codec.learns
+    missing = {"shape", "order", "dtype", *["residual"] * feedback, *["learned"] * learns} - entry.keys()
     if missing:
         raise ValueError(f"key {key!r}: the state lacks {', '.join(sorted(missing))}")
     if not isinstance(entry["shape"], (tuple, list)):
@@ -73,7 +79,13 @@ def _state(key, entry, feedback: bool, processor) -> State:
         raise ValueError(f"key {key!r}: got dtype {form[2]!r}, expected one of {', '.join(FLOATS)}")
     if not isinstance(form[1], str):
         raise ValueError(f"key {key!r}: got order {form[1]!r}, expected text such as 'C'")
-    return Memory.loaded(form, step, _residual(key, entry, form) if feedback else None, processor, key)
+    learned = None
+    if learns:
+        try:
+            learned = scheme.codec.relearned(copy.deepcopy(entry["learned"]), Form(*form))
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(f"key {key!r}: what the state has learned is unfit: {error}") from error
+    return Memory.loaded(form, step, learned, _residual(key, entry, form) if feedback else None, processor, key)
 
 
 def _residual(key, entry: dict, form: tuple) -> np.ndarray:

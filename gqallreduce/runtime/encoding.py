@@ -26,10 +26,16 @@ class Encoding:
         self.operation, self._instruction, self._chunk = operation, instruction, chunk
         self._place = lane, instruction.chunk
         self.made, self.sealed = operation.processor.make_frame(chunk.bound), False
-        own = instruction.own and operation.codec.lifts
-        self._stream = operation.own_stream if own else operation.stream(instruction.hop, instruction.author)
+        self._stream = operation.own_stream if instruction.own else None
+        if self._stream is None:
+            self._stream = operation.stream(instruction.hop, instruction.author)
         self._selecting = self._selected = None
         self._selections: list = []  # to be released
+        if instruction.own:
+            self._selected = operation.own_selection(chunk)
+        elif operation.codec.sums.prepares:
+            running = operation.running[self._place]
+            self._selecting = operation.prepare_sums(chunk, running, instruction.alone)
         self._extent = self._offset = 0
 
     def advance(self) -> Receipt | None:
@@ -38,7 +44,7 @@ class Encoding:
         if self._extent == 0 and self._place in operation.flaws:
             self.seal(False)
             return None
-        if operation.codec.selects and self._selected is None:
+        if self._selecting is not None:
             self._select()
             return None
         if extents:
@@ -76,15 +82,10 @@ class Encoding:
 
     def _select(self) -> None:
         """One step of choosing what is encoded."""
-        operation, chunk = self.operation, self._chunk
-        if self._instruction.own:
-            self._selected = operation.own_selection(chunk)
-            return
-        if self._selecting is None:
-            self._selecting = operation.select(chunk, operation.running[self._place], self._instruction.alone)
-        found = operation.step_of(self._selecting)
+        found = self.operation.step_of(self._selecting)
         if found is not None:
             self._selected, self._selections = found
+            self._selecting = None
 
     def _encode_extent(self) -> None:
         """One that is not finite does not end it: the first flaw in C order may lie in a later one."""
@@ -95,9 +96,9 @@ class Encoding:
             x, residual = values.own(extent)
         else:
             x, residual, codec = Chunk.part(operation.running[self._place], extent), None, codec.sums
-        lossy = self._instruction.alone and (own or not operation.codec.lifts)  # sums of lifted values lose nothing
-        errors = values.errors(extent, known=operation.codec.selects) if lossy else None
+        lossy = self._instruction.alone and (own or not codec.exact)  # exact sums lose nothing
         kept = None if self._selected is None else self._selected[self._extent]
+        errors = values.errors(extent, known=kept is not None) if lossy else None
         wire = self.made.payload[self._offset :]
         nbytes = codec.encode(x, residual, errors, wire, extent, self._stream, kept)
         if nbytes == NOT_FINITE:

@@ -50,7 +50,7 @@ def _sum(call, allreduce, key: str, signature: int):
     spent = Spent(agreed.what, agreed.why)
     buffer, plan = Buffer.of_vector(total, processor), allreduce.plans.plan(agreed, processor)
     tensor = Tensor(buffer, buffer, None, None, state.step, *agreed.streams)
-    flaw = yield from carry_out(call, plan, [tensor], key, agreed, spent)
+    flaw, _ = yield from carry_out(call, plan, [tensor], key, agreed, spent)
     if flaw is not None:
         raise NonFiniteError(None, key, flaw[1])
     spent.wait, spent.total = call.wait - waited, perf_counter() - began

@@ -314,7 +314,7 @@ class Lane:
             self._next()
             return
         running = operation.room(place, chunk)
-        errs = operation.feeds_back and not operation.codec.lifts
+        errs = operation.feeds_back and not operation.codec.sums.exact
         if self._payload is None:
             self._open_payload(instruction.part)
             if errs:
@@ -357,7 +357,7 @@ class Lane:
             y = chunk.part(operation.running[place], extent)
             flawed = operation.finish(place, extent, y)
             self.spent.decode += perf_counter() - began
-            seen = y if operation.values_of(extent).direct or operation.codec.lifts else None
+            seen = y if operation.values_of(extent).direct or operation.codec.sums.exact else None
             self._found(flawed, lambda: operation.find_overflow(place, extent, seen))
             if not self._end_of_extent(chunk):
                 return

@@ -12,12 +12,12 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operation import Operation, Tensor, not_finite
 from gqallreduce.runtime.plan import Plan
+from gqallreduce.runtime.preparation import prepare
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import apart
 from gqallreduce.scheme import DENSE, Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
-from gqallreduce.transport.exchange import MEASURE, Largest
 from gqallreduce.transport.progress import Progress
 
 STUCK = 10.0  # seconds without anything that a rank can do: a device may be at work
@@ -38,7 +38,6 @@ class LocalAllreduce:
         self.processors = processors or [Host() for _ in range(size)]
         self.memory = [Memory() for _ in range(size)]
         self.spent = [Spent() for _ in range(size)]
-        self.steps: dict[str | None, int] = {}
         self.order = list  # tests shuffle: which rank goes on, and what arrives first
 
     @usual_arithmetic()
@@ -58,17 +57,16 @@ class LocalAllreduce:
         for rank in range(self.size):
             tensors = []
             for each, source, target in zip(keys, sources[rank], targets[rank], strict=True):
-                residual = new_residual = None
-                if self.scheme.feedback:
-                    residual, after = self.memory[rank].next(each, source.form, source.size, self.processors[rank])
-                    new_residual, states[rank][each] = after.residual, after
-                step, stream = self.steps.get(each, 0), hash64(self.seed, each, self.group)
-                tensors.append(Tensor(source, target, residual, new_residual, step, stream))
+                memory, processor = self.memory[rank], self.processors[rank]
+                residual, after = memory.next(each, source.form, source.size, processor, self.scheme.feedback)
+                states[rank][each] = after
+                tensors.append(Tensor.of(source, target, residual, after, hash64(self.seed, each, self.group)))
             plan = self.plan(rank, *sources[rank])
             operations.append(Operation(plan, tensors, key, hash64(key), self.spent[rank]))
         try:
             self._carry_out(operations)
             flaws = {operation.flaw for operation in operations}
+            learned = [operation.learned for operation in operations]
         finally:
             for operation in operations:
                 operation.end()
@@ -76,10 +74,10 @@ class LocalAllreduce:
         flaw = flaws.pop()
         if flaw:
             raise not_finite(flaw, keys, sources[0])
-        for memory, after in zip(self.memory, states, strict=True):
+        for memory, after, known in zip(self.memory, states, learned, strict=True):
+            for each, found in zip(keys, known, strict=False):
+                after[each] = after[each]._replace(learned=found)
             memory.commit(after)
-        for each in keys:
-            self.steps[each] = self.steps.get(each, 0) + 1
         return arrays if out is None else out
 
     def plan(self, rank: int, *sources: Buffer) -> Plan:
@@ -108,11 +106,7 @@ class LocalAllreduce:
 
 def _stages(operation: Operation):
     """Of a call."""
-    numbers = operation.measure()
-    if numbers is not None:
-        asked = Largest(operation.plan.rank, operation.plan.size, MEASURE, numbers)
-        yield asked
-        operation.agreed(asked.found)
+    yield from prepare(operation)
     yield operation
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a key from call to call: its form, how many calls succeeded, and its residual.
+"""What is kept of a key from call to call: its form, how many calls succeeded, its residual, what its codec learned.
 
 A State is never changed. A call works on the next State, whose residual lies in a second array, and only when the call
 has succeeded does that State replace the old one. Several keys are replaced at once or not at all.
@@ -11,7 +11,7 @@ import weakref
 from typing import NamedTuple
 
 from gqallreduce.coding.layout import Grid, Region, blocks
-from gqallreduce.coding.selection import Parts
+from gqallreduce.coding.preparing import Parts
 
 
 class State(NamedTuple):
@@ -27,6 +27,8 @@ class State(NamedTuple):
         the array that the next State's residual will lie in.
     processor
         in whose memory the two lie.
+    learned
+        of its codec (preparing.py): name -> array or plain value, never changed; None if it learns nothing.
     norm
         of the residual, computed when it is asked for.
     spare_norm
@@ -35,6 +37,7 @@ class State(NamedTuple):
 
     form: tuple | None
     step: int = 0
+    learned: dict | None = None
     residual: object = None
     spare: object = None
     processor: object = None
@@ -109,20 +112,20 @@ class Memory:
 
     # --- the next State ---
 
-    def next(self, key, form: tuple | None, size: int, processor) -> tuple:
-        """(residual before, State after) of a call; the latter's residual is an array to be written."""
+    def next(self, key, form: tuple | None, size: int, processor, feedback: bool = True) -> tuple:
+        """(residual before, State after) of a call; the latter's residual is an array to be written.
+
+        None for both without feedback.
+        """
         before = self.get(key)
+        if not feedback:
+            return None, State(form, 1 if before is None else before.step + 1, before and before.learned)
         if before is None or before.residual is None:
             before = (before or State(form))._replace(residual=processor.zeros(size), processor=processor)
         elif before.processor is not processor:
             here = processor.adopt(before.processor.on_host(before.residual))
             before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
         return before.residual, self._after(key, before)
-
-    def counted(self, key, form: tuple | None) -> State:
-        """The State after a call without feedback."""
-        before = self.get(key)
-        return State(form, 1 if before is None else before.step + 1)
 
     def zeroed(self, key: str) -> State:
         """The State after a flush: the same, with a residual of zeros."""
@@ -140,14 +143,14 @@ class Memory:
             kept()
         spare_norm = None if before.norm is None else weakref.ref(before.norm)
         norm = Norm(processor, spare, key)
-        return State(before.form, before.step + 1, spare, before.residual, processor, norm, spare_norm)
+        return State(before.form, before.step + 1, before.learned, spare, before.residual, processor, norm, spare_norm)
 
     @staticmethod
-    def loaded(form, step: int, residual, processor, key) -> State:
+    def loaded(form, step: int, learned, residual, processor, key) -> State:
         """A State from a checkpoint; `residual` is a vector of its own, or None."""
         if residual is None:
-            return State(form, step)
-        return State(form, step, residual, None, processor, Norm(processor, residual, key))
+            return State(form, step, learned)
+        return State(form, step, learned, residual, None, processor, Norm(processor, residual, key))
 
     def commit(self, states: dict) -> None:
         """The calls have succeeded: all these States replace the old ones, at once."""

@@ -6,6 +6,7 @@ Nothing here waits. On a device, what a kernel found is not known when it return
 from __future__ import annotations
 
 import math
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -15,8 +16,9 @@ from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.frame import NO_RANK
+from gqallreduce.coding.layout import Batch as Pieces
 from gqallreduce.coding.layout import Chunk, Piece, Span
-from gqallreduce.coding.selection import Parts
+from gqallreduce.coding.preparing import Parts, alone
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.plan import Plan
@@ -35,6 +37,8 @@ class Tensor(NamedTuple):
         before and after the call; None without feedback.
     step, stream
         how many calls of its key have succeeded; what its random streams are made of.
+    learned
+        what the State of the key holds of its codec.
     """
 
     source: object
@@ -43,6 +47,12 @@ class Tensor(NamedTuple):
     new_residual: object
     step: int
     stream: int
+    learned: dict | None = None
+
+    @classmethod
+    def of(cls, source, target, residual, after, stream: int) -> Tensor:
+        """With the residual of before, for a call that leads to the State `after`."""
+        return cls(source, target, residual, after.residual, after.step - 1, stream, after.learned)
 
 
 class Operation:
@@ -56,8 +66,8 @@ class Operation:
         what it cost.
     poll_at
         when (by time.perf_counter) the progress engine wants control back.
-    values
-        of each tensor, and last, if there are batches, of all together.
+    tensors, values
+        the Values of each tensor; the same and last, if there are batches, those of all together.
     running
         place -> the running values of its pieces.
     flaws
@@ -83,12 +93,13 @@ class Operation:
             self.values = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
         self._lent: dict[object, np.ndarray] = {}
         self._scratch: dict[int, np.ndarray] = {}
-        self.own_stream = self.stream(0, plan.rank) if self.codec.lifts else None
+        self.own_stream = self.stream(0, plan.rank) if self.codec.sums.exact else None
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
         self.flaws: dict[tuple[int, int], tuple[int, int]] = {}
+        self.tensors = self.values[:]
         if plan.batched:
-            self.values.append(Batch(self, self.values[:]))
+            self.values.append(Batch(self, self.tensors))
 
     # --- what the progress engine asks ---
 
@@ -116,39 +127,29 @@ class Operation:
         """(rank or frame.NO_RANK, number of the element) of the first value that is not finite, as far as known."""
         return min(self.flaws.values(), default=None)
 
+    @property
+    def learned(self) -> list[dict | None]:
+        """Of each tensor, what its codec has learned; nothing if it does not."""
+        return [each.learned for each in self.tensors] if self.codec.learns else []
+
     def stream(self, hop: int, author: int):
         """The random numbers of an encoding."""
         return _kernels.Stream(self._keys, hop, author, self._steps)
 
-    def measure(self) -> np.ndarray | None:
-        """For codecs that agree, this rank's number of each tensor, else None; `agreed` gets all ranks' largest."""
-        if not self.codec.agrees:
-            return None
-        began, tensors = perf_counter(), self.values[: len(self._given)]
-        with self.active():
-            numbers = np.zeros(len(tensors))
-            for number, values in enumerate(tensors):
-                if values.batch is None:
-                    numbers[number] = values.codec.measure(values.whole())
-            for together in self.plan.batched.values():
-                numbers[list(together.rows)] = self.values[-1].measure(together)
-        self.spent.encode += perf_counter() - began
-        return numbers
-
-    def agreed(self, largest: np.ndarray) -> None:
-        """Go on with the largest of all ranks' numbers."""
-        for values, number in zip(self.values, largest, strict=False):
-            values.codec = values.codec.agreed(float(number))
-        if self.plan.batched:
-            self.values[-1].agreed = self.codec.agreed(largest.astype(np.float32))
+    def to_prepare(self) -> list[tuple]:
+        """(generator, what takes the Prepared that it returns, None) of every codec that must find something out."""
+        found = [(each.prepare(), each.prepared, None) for each in self.tensors if each.batch is None]
+        for together in self.plan.batched.values():
+            batch = self.values[-1]
+            found.append((batch.prepare(together), partial(batch.prepared, together), None))
+        return [each for each in found if each[0] is not None]
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error."""
         if self.own_stream is not None:
             self.spent.saturated += self.own_stream.clipped
-        if self.codec.selects:
-            for values in self.values[: len(self._given)]:
-                values.release()
+        for values in self.tensors:
+            values.release()
         for buffer in self._lent.values():
             self.workspace.give(buffer)
         self._lent.clear()
@@ -201,9 +202,7 @@ class Operation:
     # --- what is encoded ---
 
     def own_selection(self, chunk: Chunk) -> list | None:
-        """What of a chunk of own values is encoded, one of each extent; None if that takes more steps."""
-        if self.plan.batched and not self.values[-1].select_own():
-            return None
+        """What of a chunk of own values is encoded, one of each extent; None for all."""
         found = []
         for piece in chunk.pieces:
             kept = self.values[piece.tensor].selected(piece)
@@ -212,25 +211,27 @@ class Operation:
             found += kept
         return found
 
-    def select(self, chunk: Chunk, running: list, alone: bool):
+    def prepare_sums(self, chunk: Chunk, running: list, alone: bool):
         """Steps that choose what of running values is encoded: of each tensor, within its piece.
 
-        A generator; returns one of each extent, and the Selections to be released. `alone`: the error goes into the new
+        A generator; returns one of each extent, and the selections to be released. `alone`: the error goes into the new
         residual, where the values are formed.
         """
         found, selections = [], []
         for piece in chunk.pieces:
-            values = self.values[piece.tensor]
-            if isinstance(values, Batch):
-                (extent,) = piece.extents
-                found.append(values.select(extent, Chunk.part(running, extent), alone))
+            if not piece.extents:
                 continue
+            values, whole = self.values[piece.tensor], piece.extents[0] if isinstance(piece, Pieces) else None
 
             def load(extent, values=values):
                 return Chunk.part(running, extent), None, values.errors(extent) if alone else None
 
-            selections.append((yield from values.codec.select(Parts(piece.extents, load), self.workspace)))
-            found += selections[-1]
+            parts = Parts(piece.extents, load, self.workspace, whole)
+            prepared = yield from values.codec_of(piece.extents[0]).sums.prepare(parts)
+            if whole is not None and alone:
+                values.keep(whole, values.errors(whole))
+            selections.append(prepared.selected)
+            found += prepared.selected
         return found, selections
 
     def step_of(self, selecting):
@@ -245,13 +246,11 @@ class Operation:
         return None
 
     def form(self, extent: Span, y) -> tuple[bool | None, object]:
-        """y := own values + residual, exactly, or lifted. (Is a value not finite? The residual before.)"""
-        values = self.values_of(extent)
+        """y := own values + residual, as sums are kept. (Is a value not finite? The residual before.)"""
+        values, exact = self.values_of(extent), self.own_stream is not None
         x, residual = values.own(extent)
-        if not self.codec.lifts:
-            return self.arithmetic.add_finite(x, residual, y), residual
-        errors = values.errors(extent)
-        flawed = self.codec_of(extent).lift(x, residual, errors, y, extent, self.own_stream)
+        errors = values.errors(extent) if exact else None
+        flawed = self.codec_of(extent).form(x, residual, errors, y, extent, self.own_stream)
         values.keep(extent, errors)
         return flawed, residual
 
@@ -260,7 +259,7 @@ class Operation:
     def finish(self, place, extent: Span, y) -> bool | None:
         """An extent of a running value becomes the result: is a value not finite?"""
         values = self.values_of(extent)
-        if self.codec.lifts and self.codec_of(extent).lower(y, extent):
+        if self.codec_of(extent).finish(y, extent):
             return True
         return self.arithmetic.scale(y, self.plan.scale) if values.direct else values.store(extent, y, place)
 
@@ -309,8 +308,9 @@ class Operation:
         """Is a part of a batch not what made its encoding fail?"""
         codec = self.codec_of(part) if own else self.codec_of(part).sums
         wire, stream = np.empty(self.codec.nbytes_bound(part.regions), np.uint8), self.stream(0, 0)
-        kept = codec.select_each(v, None, None, part) if own and self.codec.selects else None
-        return codec.encode(v, None, None, wire, part, stream, kept) != NOT_FINITE
+        prepared = alone(codec.prepare(Parts([part], lambda _: (v, None, None), self.workspace))) if own else None
+        selected = prepared and prepared.selected
+        return codec.encode(v, None, None, wire, part, stream, selected and selected[0]) != NOT_FINITE
 
     def find_overflow(self, place, extent: Span, y) -> None:
         """Note where a finished sum leaves the range of float32 (in y, or None), or else that of the buffer."""

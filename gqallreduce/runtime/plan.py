@@ -67,7 +67,7 @@ class Plan:
         self.program = instructions(self.schedule, rank, topology)
         self.tensors, begin = [], 0
         for number, form in enumerate(forms):
-            bound = codec.bind(form.dtype, size).on(processor.arithmetic)
+            bound = codec.bind(form, size, processor.arithmetic)
             grid, chunks = bound.grid(columns(form.shape, form.order)), self.schedule.chunks(size)
             cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
@@ -105,7 +105,7 @@ class Plan:
         block, room, codec = -1, 0, None
         for tensor in self.tensors if len(self.tensors) > 1 and self.processor.batches else ():
             size = tensor.form.size
-            if tensor.codec.batches and 0 < size <= BATCH_MOST:
+            if tensor.codec.batches and not tensor.codec.learns and 0 < size <= BATCH_MOST:
                 if size > room or tensor.codec != codec:
                     block, room, codec = block + 1, TOGETHER_MOST, tensor.codec
                 tensor.block, room = block, room - size
@@ -138,17 +138,14 @@ class Together:
 
     whole, cut
         Spans: a region for each tensor; the regions of their pieces.
-    rows
-        tensor -> the number in `cut` of its first region.
+    numbers, block
+        of the tensors, and of the block.
     """
 
     def __init__(self, tensors: list[Tensor], numbers: list[int]):
-        self.rows, cut = {}, []
+        self.numbers, self.block = numbers, tensors[numbers[0]].block
         self.whole = Span([region for number in numbers for region in tensors[number].whole.regions])
-        for number in numbers:
-            self.rows[number] = len(cut)
-            cut += tensors[number].together.regions
-        self.cut = Span(cut)
+        self.cut = Span([region for number in numbers for region in tensors[number].together.regions])
 
 
 def _holds(instruction) -> bool:

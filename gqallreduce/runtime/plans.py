@@ -122,13 +122,12 @@ class Plans:
         safe point to point only, and the others need the buffer copied to the host, as it is where `dense` is written.
         """
         elements, dtype = sum(form.size for form in forms), forms[0].dtype
-        codec = self.scheme.codec.bind(dtype)
+        codec = self.scheme.codec
         if self.scheme.schedule is None:
-            return model.fixed_schedule(self.size, codec, elements), "fixed rule on P, bytes and codec"
+            return model.fixed_schedule(self.size, codec, elements, dtype), "fixed rule on P, bytes and codec"
         if self.scheme.schedule != AUTO:
             return self.scheme.schedule, "as written"
-        raw = CODECS["raw"]().bind(dtype)
-        choice, why = model.choose(codec, raw, self.size, elements, raw.itemsize, self.profile)
+        choice, why = model.choose(codec, self.size, elements, self.profile, dtype)
         if choice == model.DENSE and on_device:
             return EXACT, f"{why}; for a GPU buffer our own"
         return choice, why

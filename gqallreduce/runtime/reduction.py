@@ -11,12 +11,12 @@ from time import perf_counter
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.operation import Operation, Tensor, not_finite
 from gqallreduce.runtime.plans import Agreed
+from gqallreduce.runtime.preparation import prepare
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
 from gqallreduce.transport.call import Call, Finished
 from gqallreduce.transport.dense import Dense, dense_on
-from gqallreduce.transport.exchange import MEASURE, Largest
 
 
 def reduce(call: Call, allreduce, buf, key, out):
@@ -50,7 +50,9 @@ def reduce(call: Call, allreduce, buf, key, out):
         flaw = yield from _dense(call, allreduce, tensors, agreed, processor, spent)
     else:
         plan = allreduce.plans.plan(agreed, worker)
-        flaw = yield from carry_out(call, plan, tensors, given.name, agreed, spent)
+        flaw, learned = yield from carry_out(call, plan, tensors, given.name, agreed, spent)
+        for key, found in zip(given.keys, learned, strict=False):
+            states[key] = states[key]._replace(learned=found)
     if flaw is not None:
         raise not_finite(flaw, given.keys, given.sources)
     if staged:
@@ -73,31 +75,23 @@ def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
 
 def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Tensor], dict]:
     """What an Operation is given of each tensor, and the States after the call."""
-    tensors, states, memory = [], {}, allreduce.memory
+    tensors, states, feedback = [], {}, allreduce.scheme.feedback
     with processor.active(given.sources[0].located, given.name):
         for key, source, target, stream in zip(given.keys, given.sources, given.targets, agreed.streams, strict=True):
-            form, residual = None if key is None else source.form, None
-            if allreduce.scheme.feedback:
-                residual, after = memory.next(key, form, source.size, processor)
-            else:
-                after = memory.counted(key, form)
-            states[key] = after
-            tensors.append(Tensor(source, target, residual, after.residual, after.step - 1, stream))
+            form = None if key is None else source.form
+            residual, states[key] = allreduce.memory.next(key, form, source.size, processor, feedback)
+            tensors.append(Tensor.of(source, target, residual, states[key], stream))
     return tensors, states
 
 
 def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spent: Spent):
-    """The stages of an Operation; its first flaw, or None."""
+    """The stages of an Operation; its first flaw or None, and what it has learned."""
     operation = Operation(plan, tensors, name, agreed.signature, spent)
     try:
         call.data = operation
-        numbers = operation.measure()
-        if numbers is not None:
-            asked = Largest(plan.rank, plan.size, MEASURE, numbers, agreed.signature)
-            yield asked
-            operation.agreed(asked.found)
+        yield from prepare(operation, agreed.signature)
         yield operation
-        return operation.flaw
+        return operation.flaw, operation.learned
     finally:
         operation.end()
 

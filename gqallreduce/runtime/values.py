@@ -5,7 +5,6 @@ An extent is a part of one tensor, or of a batch of small ones; both are asked f
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding.layout import Batch as Pieces
 from gqallreduce.coding.layout import Piece, Region, Span, of
-from gqallreduce.coding.selection import Kept, Parts, Selection
+from gqallreduce.coding.preparing import Parts, Prepared
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
@@ -27,7 +26,9 @@ class Values:
     residual, new_residual
         before and after the call; None without feedback.
     codec
-        bound, and as ranks have agreed on for this call.
+        bound, and as prepared for this call.
+    learned
+        what the State of the key holds, before the call or, once the codec is prepared, after it.
     working
         the dtype of running values.
     direct
@@ -37,21 +38,19 @@ class Values:
     """
 
     __slots__ = (
-        "_kept", "_operation", "_selecting", "_selection", "batch", "codec", "direct", "new_residual", "residual",
-        "source", "target", "tensor", "working",
+        "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual", "residual", "source",
+        "target", "tensor", "working",
     )  # fmt: skip
 
     def __init__(self, operation: Operation, tensor, given):
         self._operation, self.tensor, self.codec = operation, tensor, tensor.codec
-        self.source, self.target, self.residual, self.new_residual, *_ = given
+        self.source, self.target, self.residual, self.new_residual = given[:4]
         self.working, self.batch = self.codec.working, None
         self.direct = self.target.flat is not None and self.target.flat.dtype == self.working
-        self._selection: Selection | None = None
-        self._kept: Kept | None = None  # of the whole tensor
-        self._selecting = None
+        self.learned, self._selection = given.learned, None
 
-    def codec_of(self, extent):
-        return self.codec
+    def codec_of(self, extent: Span):
+        return self.codec if self.batch is None else self.batch.codec_of(extent)
 
     # --- own values ---
 
@@ -68,34 +67,27 @@ class Values:
         """x := own values of a region."""
         self.source.load(region.start, region.start + region.size, x)
 
-    def whole(self) -> Parts:
-        """The tensor, for `Codec.select` and `Codec.measure`: in one part, if a device has it as such."""
-        flat, extents = self.source.flat, self.tensor.extents
-        if flat is None or flat.dtype != self.working:
-            extents = [each for lane in self.tensor.pieces for piece in lane for each in piece.extents] or extents
-        return Parts(extents, lambda extent: (*self.own(extent), of(self.new_residual, extent)))
+    def prepare(self):
+        """What `Codec.prepare` gives for the tensor: all of it at once if that is allowed, or if a device has it so."""
+        flat, tensor, plan, whole = self.source.flat, self.tensor, self._operation.plan, None
+        extents = tensor.extents
+        if tensor.together is not None:
+            extents, whole = [tensor.together], tensor.whole
+        elif flat is None or flat.dtype != self.working:
+            extents = [each for lane in tensor.pieces for piece in lane for each in piece.extents] or extents
+        known = self._operation.workspace, whole, self.learned, plan.rank, plan.size
+        return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known))
+
+    def prepared(self, found: Prepared) -> None:
+        self.codec, self._selection = found.codec, found.selected
+        if found.learned is not None:
+            self.learned = found.learned
 
     def selected(self, piece: Piece) -> list | None:
-        """What of a piece of own values is encoded, chosen within the whole tensor; None if that takes more steps.
-
-        A step is one kernel call, made by whichever lane asks.
-        """
+        """What of a piece of own values is encoded, chosen within the whole tensor; None for all."""
         if self.batch is not None:
             return self.batch.selected(piece)
-        if self.tensor.together is not None:
-            return self._selected_at_once(piece)
-        if self._selection is None:
-            if self._selecting is None:
-                self._selecting = self.codec.select(self.whole(), self._operation.workspace)
-            self._selection = self._operation.step_of(self._selecting)
         return None if self._selection is None else self._selection.of(piece)
-
-    def _selected_at_once(self, piece: Piece) -> list:
-        if self._kept is None:
-            whole = self.tensor.whole
-            given = *self.own(whole), of(self.new_residual, whole)
-            self._kept = _select(self.codec, *given, whole, self.tensor.together)
-        return [self._kept.of_rows([piece.first + number]) for number in range(len(piece.regions))]
 
     def release(self) -> None:
         if self._selection is not None:
@@ -170,10 +162,9 @@ class Batch:
 
     def __init__(self, operation: Operation, tensors: list[Values]):
         self._operation, self._tensors = operation, tensors
-        self.agreed = None  # the codec that ranks have agreed on for all tensors
-        self._kept: dict[int, Kept] = {}  # block -> what is selected
+        self._prepared: dict[int, Prepared] = {}  # block -> of its tensors
         for together in operation.plan.batched.values():
-            for number in together.rows:
+            for number in together.numbers:
                 tensors[number].batch = self
         self._sources = [_float32(tensor.source.flat) for tensor in tensors]
         self._targets = [_float32(tensor.target.flat) for tensor in tensors]
@@ -184,7 +175,9 @@ class Batch:
             self._new_residuals = [tensor.new_residual for tensor in tensors]
 
     def codec_of(self, extent: Span):
-        return self.agreed or self._tensors[extent.segment].codec
+        tensor = self._tensors[extent.segment]
+        found = self._prepared.get(tensor.tensor.block)
+        return tensor.codec if found is None else found.codec
 
     def _others(self, extent: Span, arrays: list):
         """(tensor, region, slice of the extent's arrays) of regions that are none of these float32 vectors."""
@@ -209,45 +202,25 @@ class Batch:
     def _scratch(self, which: int, extent: Span):
         return self._operation.scratch(which, extent.size, self.working)
 
-    def measure(self, together) -> list[float]:
-        """A number of each tensor of a block, for codecs that agree."""
-        x, residual = self.own(together.whole)
-        rows = [*together.rows.values(), len(together.cut.regions)]
-        counts = [after - before for before, after in itertools.pairwise(rows)]
-        return self.codec_of(together.whole).measure_each((together.cut, x, residual, None), counts)
+    def prepare(self, together):
+        """What `Codec.prepare` gives for the tensors of a block."""
 
-    def select_own(self) -> bool:
-        """Select from own values of one more block; are all done?
+        def load(extent):
+            return *self.own(extent), self.errors(extent)
 
-        That comes before anything is encoded: selecting writes the new residuals of whole tensors.
-        """
-        blocks = self._operation.plan.batched
-        left = next((block for block in blocks if block not in self._kept), None)
-        if left is not None:
-            self._kept[left] = self._select(blocks[left])
-        return len(self._kept) == len(blocks)
+        known = self._operation.workspace, together.whole, None, self._operation.plan.rank, self._operation.plan.size
+        return self.codec_of(together.whole).prepare(Parts([together.cut], load, *known))
 
-    def selected(self, piece: Piece | Pieces) -> list:
+    def prepared(self, together, found: Prepared) -> None:
+        """Selecting has written the new residuals of whole tensors."""
+        self._prepared[together.block] = found
+        if found.selected is not None:
+            self.keep(together.whole, self.errors(together.whole))
+
+    def selected(self, piece: Piece | Pieces) -> list | None:
         """Of a batch of pieces, or of a piece alone."""
-        block = self._tensors[piece.parts[0].tensor].tensor.block
-        rows = self._operation.plan.batched[block].rows
-        mine = [rows[part.tensor] + part.first + number for part in piece.parts for number in range(len(part.regions))]
-        return [self._kept[block].of_rows(mine)] if mine else []
-
-    def _select(self, together) -> Kept:
-        """What of the own values of a block is encoded, of each tensor within itself."""
-        x, residual = self.own(together.whole)
-        errors = self.errors(together.whole)
-        kept = _select(self.codec_of(together.whole), x, residual, errors, together.whole, together.cut)
-        self.keep(together.whole, errors)
-        return kept
-
-    def select(self, extent, y, alone: bool) -> Kept:
-        """What of running values is encoded, of each tensor within its piece."""
-        errors = self.errors(extent) if alone else None
-        kept = self.codec_of(extent).select_each(y, None, errors, extent)
-        self.keep(extent, errors)
-        return kept
+        found = self._prepared.get(self._tensors[piece.parts[0].tensor].tensor.block)
+        return None if found is None or found.selected is None else found.selected.of(piece)
 
     def errors(self, extent, known: bool = False):
         if self._new_residuals is None:
@@ -291,15 +264,3 @@ class Batch:
 
 def _float32(flat):
     return flat if flat is not None and flat.dtype == np.float32 else None
-
-
-def _select(codec, x, residual, errors, whole: Span, cut: Span) -> Kept:
-    """What of own values is encoded: of each region of `whole`, a tensor, within itself; by the regions of `cut`."""
-    kept = codec.select_each(x, residual, errors, whole)
-    if len(cut.regions) > 1:
-        sizes = whole.table.sizes
-        kept.index += np.repeat(np.cumsum(sizes) - sizes, kept.counts).astype(np.uint32)
-        kept = kept.split(cut.table)
-    if not kept.finite:
-        kept.look_for_flaws(x, residual, cut.table)
-    return kept

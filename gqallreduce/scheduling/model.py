@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import Grid, Region, lane_count
-from gqallreduce.registry import SCHEDULES
+from gqallreduce.coding.layout import Form, Grid, Region, lane_count
+from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheduling.schedule import Encode, Recv, Send
 from gqallreduce.scheduling.topology import apart
 
@@ -24,7 +24,7 @@ SMALL_PER_RANK = 8 << 10
 SMALL_MOST = 256 << 10
 
 
-def fixed_schedule(size: int, codec, elements: int) -> str:
+def fixed_schedule(size: int, codec, elements: int, dtype: str = "float32") -> str:
     """The schedule of a scheme that names none: a function of P, bytes and codec, alike on every machine.
 
     Two ranks, or few bytes: recursive doubling (few rounds; with two ranks one encoding per contribution). Else direct
@@ -32,14 +32,15 @@ def fixed_schedule(size: int, codec, elements: int) -> str:
     """
     if size == 1:
         return "direct"
-    nbytes = message_bytes(codec, elements)
+    nbytes = message_bytes(codec, elements, dtype)
     few = nbytes <= min(SMALL_PER_RANK * size, SMALL_MOST)
     return "recursive_doubling" if size == 2 or few else "direct"
 
 
-def message_bytes(codec, elements: int) -> int:
+def message_bytes(codec, elements: int, dtype: str = "float32") -> int:
     """Bytes of the whole vector's encoding, taken as columns of 4096."""
-    return codec.nbytes_bound([Region(0, elements, codec.grid(Grid(4096)), elements)])
+    bound = codec.bind(Form((elements,), "C", dtype))
+    return bound.nbytes_bound([Region(0, elements, bound.grid(Grid(4096)), elements)])
 
 
 @dataclass(frozen=True)
@@ -100,24 +101,25 @@ def work(schedule: str, size: int) -> Work:
     )
 
 
-def _lanes(schedule: str, codec, size: int, elements: int) -> int:
-    return lane_count(elements, SCHEDULES[schedule].chunks(size), codec.grid(Grid(4096)), codec.nbytes_bound)
+def _lanes(schedule: str, codec, size: int, elements: int, dtype: str) -> int:
+    bound = codec.bind(Form((elements,), "C", dtype))
+    return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_bound)
 
 
-def bytes_sent(schedule: str, codec, size: int, elements: int) -> float:
+def bytes_sent(schedule: str, codec, size: int, elements: int, dtype: str = "float32") -> float:
     """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
     chunks = SCHEDULES[schedule].chunks(size)
-    lanes = _lanes(schedule, codec, size, elements)
+    lanes = _lanes(schedule, codec, size, elements, dtype)
     piece = -(-elements // (chunks * lanes))
-    return work(schedule, size).sent * chunks * lanes * (frame.SIZE + message_bytes(codec, piece))
+    return work(schedule, size).sent * chunks * lanes * (frame.SIZE + message_bytes(codec, piece, dtype))
 
 
-def predict(schedule: str, codec, size: int, elements: int, profile: Profile) -> float:
-    """Seconds of one allreduce of `elements` float32 values on `size` ranks."""
+def predict(schedule: str, codec, size: int, elements: int, profile: Profile, dtype: str = "float32") -> float:
+    """Seconds of one allreduce of so many values on `size` ranks."""
     done = work(schedule, size)
-    lanes = _lanes(schedule, codec, size, elements)
+    lanes = _lanes(schedule, codec, size, elements, dtype)
     encode, decode = profile.rates.get(codec.name, (4.0, 2.0))
-    wire = profile.beta * bytes_sent(schedule, codec, size, elements)
+    wire = profile.beta * bytes_sent(schedule, codec, size, elements, dtype)
     arithmetic = 4 * elements * profile.copy * (encode * done.encoded + decode * done.decoded)
     latency = profile.alpha * done.rounds + profile.software * done.messages * lanes
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
@@ -137,13 +139,14 @@ def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
 DENSE = "dense"
 
 
-def choose(codec, raw, size: int, elements: int, itemsize: int, profile: Profile) -> tuple[str, str]:
+def choose(codec, size: int, elements: int, profile: Profile, dtype: str = "float32") -> tuple[str, str]:
     """For `auto/`: ("dense" or a schedule or "ring/raw", why). The best predicted time."""
-    times = {DENSE: predict_dense(size, elements * itemsize, profile)}
+    raw = CODECS["raw"]()
+    times = {DENSE: predict_dense(size, message_bytes(raw, elements, dtype), profile)}
     if size > 1:
-        times["ring/raw"] = predict("ring", raw, size, elements, profile)
+        times["ring/raw"] = predict("ring", raw, size, elements, profile, dtype)
         for schedule in SCHEDULES:
-            times[schedule] = predict(schedule, codec, size, elements, profile)
+            times[schedule] = predict(schedule, codec, size, elements, profile, dtype)
     best = min(times, key=lambda name: (times[name], name))
     shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in sorted(times.items(), key=lambda t: t[1]))
     return best, f"predicted: {shown}"

@@ -9,7 +9,7 @@ import numpy as np
 from gqallreduce.coding.message import Incoming, Outgoing
 from gqallreduce.transport.call import OneLane
 
-FIRST, NAMES, MEASURE, NOT_FINITE, VERIFY = range(8, 13)  # their lanes in tags; those of data are below
+FIRST, NAMES, PREPARE, NOT_FINITE, VERIFY = range(8, 13)  # their lanes in tags; those of data are below
 FIRST_WORDS = 20
 
 
@@ -85,3 +85,32 @@ class Gather(Exchange):
     @property
     def found(self) -> np.ndarray:
         return self._rows[(self.rank - np.arange(self.size)) % self.size]
+
+
+class Total(Gather):
+    """`found`: the sum of all ranks' values, added in order of ranks."""
+
+    @property
+    def found(self) -> np.ndarray:
+        return np.add.accumulate(super().found)[-1]
+
+
+class FromRank(Exchange):
+    """`found`: the values of rank `root`, which those that have them pass on."""
+
+    root = 0
+
+    def __init__(self, rank, size, lane, values: np.ndarray, signature: int = 0):
+        super().__init__(rank, size, lane, signature)
+        self.found = values.copy()
+
+    def _has_them(self, rank: int) -> bool:
+        """At the beginning of this round."""
+        return (rank - self.root) % self.size < self._step
+
+    def _given(self) -> np.ndarray:
+        return self.found.copy()
+
+    def _take(self, came: np.ndarray) -> None:
+        if self._has_them((self.rank - self._step) % self.size) and not self._has_them(self.rank):
+            self.found = came

@@ -6,7 +6,7 @@ from gqallreduce import _kernels
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.layout import Grid, Region
-from gqallreduce.coding.selection import Parts, drained
+from gqallreduce.coding.preparing import Parts, alone
 
 GUARD = 67
 STREAM = _kernels.Stream(0x0123456789ABCDEF, 3, 5, 7)
@@ -84,7 +84,7 @@ def encode(codec, x, residual, found: Region, stream=STREAM, feedback=True):
     new_residual = Guarded(np.full(x.size, 99, np.float32))
     out = new_residual.array if feedback else None
     wire = Guarded(np.zeros(codec.nbytes_bound([found]), np.uint8))
-    selected = select(codec, [(found, *given, out)])[0] if codec.selects else None
+    selected = select(codec, [(found, *given, out)])[0]
     nbytes = codec.encode(*given, out, wire.array, found, stream, selected)
     for each in (*inputs, new_residual, wire):
         each.check()
@@ -98,9 +98,12 @@ def encode(codec, x, residual, found: Region, stream=STREAM, feedback=True):
 
 
 def select(codec, loaded) -> list:
-    """What `Codec.select` keeps of each of [(region, x, residual, new_residual)]."""
-    parts = Parts([each[0] for each in loaded], lambda found: next(each[1:] for each in loaded if each[0] == found))
-    return drained(codec.select(parts, Workspace()))
+    """What is chosen of each of [(region, x, residual, new_residual)], None for all."""
+    if not codec.prepares:
+        return [None] * len(loaded)
+    regions = [each[0] for each in loaded]
+    parts = Parts(regions, lambda found: next(each[1:] for each in loaded if each[0] == found), Workspace())
+    return alone(codec.prepare(parts)).selected
 
 
 def decode(codec, wire, found: Region, scale: float = 1.0) -> np.ndarray:

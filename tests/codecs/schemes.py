@@ -8,6 +8,7 @@ import importlib.util
 from pathlib import Path
 
 from gqallreduce.coding.dtypes import FLOATS
+from gqallreduce.coding.layout import Form
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheme import Scheme
 
@@ -47,7 +48,7 @@ def _bound() -> dict:
     for text in TEXTS:
         codec = Scheme.parse(text).codec
         for dtype in FLOATS:
-            bound = codec.bind(dtype)
+            bound = codec.bind(Form((1000,), "C", dtype))
             if bound not in found.values():
                 found[text if dtype == "float32" else f"{text} on {dtype}"] = bound
     return found

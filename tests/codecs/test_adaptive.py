@@ -10,7 +10,8 @@ from gqallreduce import Scheme
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import selection
 from gqallreduce.coding.layout import BLOCK, Grid, Region, columns
-from gqallreduce.coding.selection import Parts, drained, select_largest
+from gqallreduce.coding.preparing import Parts, alone
+from gqallreduce.coding.selection import select_largest
 
 VARIANTS = [
     "adaptive(pi=1)",
@@ -197,8 +198,9 @@ def test_an_unlucky_sample_changes_nothing(name, feedback, signs):
             None if array is None else array[at.start : at.start + at.size]
             for array in (v, residual, new_residual if feedback else None)
         ),
+        Workspace(),
     )
-    chosen = drained(select_largest(parts, pi, signs == "separate", Workspace()))
+    chosen = alone(select_largest(parts, pi, signs == "separate"))
     got = np.concatenate([at.start + kept.index.astype(int) for at, kept in zip(regions, chosen, strict=True)])
     k = n // pi
     if signs == "joint":
@@ -234,7 +236,7 @@ def test_the_unlucky_paths_are_really_taken(monkeypatch):
     for v in adversaries(70001).values():
         taken.clear()
         one = Region(0, v.size, Grid(4096), v.size)
-        drained(select_largest(Parts([one], lambda at, v=v: (v, None, None)), 50, False, Workspace()))
+        alone(select_largest(Parts([one], lambda at, v=v: (v, None, None), Workspace()), 50, False))
         unlucky += len(taken)
     assert unlucky >= 3
     assert unlucky < len(adversaries(100))
@@ -244,7 +246,7 @@ def test_buffers_borrowed_for_the_selection_come_back():
     for v in adversaries(70001).values():
         workspace = Workspace()
         one = Region(0, v.size, Grid(4096), v.size)
-        drained(select_largest(Parts([one], lambda at, v=v: (v, None, None)), 50, False, workspace)).release()
+        alone(select_largest(Parts([one], lambda at, v=v: (v, None, None), workspace), 50, False)).release()
         assert sum(map(len, workspace._free.values())) in (2, 3, 4)
 
 

@@ -13,7 +13,7 @@ from gqallreduce.codecs.terngrad import TernGrad
 from gqallreduce.codecs.threshold import Threshold
 from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.layout import Grid, Piece, Region, Span
-from gqallreduce.coding.selection import Parts, drained
+from gqallreduce.coding.preparing import Parts, alone
 
 SIZES = [1, 700, 33, 5000, 2, 2, 41]
 STREAM = _kernels.Stream(np.arange(7, dtype=np.uint64) ** 13, 3, 5, 7)
@@ -37,8 +37,8 @@ def encode(codec, places, x, residual, new_residual):
         return tuple(None if array is None else array[here] for array in (x, residual, new_residual))
 
     selected = None
-    if getattr(codec, "selects", False):  # the codec of sums never does
-        selected = drained(codec.select(Parts(places, load), Workspace()))
+    if codec.prepares:
+        selected = alone(codec.prepare(Parts(places, load, Workspace()))).selected
     wires = []
     for number, place in enumerate(places):
         wire = np.empty(64 + 20 * place.size, np.uint8)
@@ -80,15 +80,15 @@ def test_a_unit_by_segment_is_that_of_each_region(codec):
     units, span = np.linspace(0.3, 2, 7, dtype=np.float32), span_of(codec)
     together, x = codec.knowing(unit=units, terms=5), vector(codec, 1, span.size)
     wire, lifted = encode(together, [span], x, None, None), np.empty_like(x)
-    assert not together.lift(x, None, None, lifted, span, STREAM)
+    assert not together.form(x, None, None, lifted, span, STREAM)
     own, sums = [], []
     for region, unit in zip(span.regions, units, strict=True):
-        alone, here = codec.knowing(unit=float(unit), terms=5), slice(region.start, region.start + region.size)
-        own.append(encode(alone, [region], x, None, None))
+        single, here = codec.knowing(unit=float(unit), terms=5), slice(region.start, region.start + region.size)
+        own.append(encode(single, [region], x, None, None))
         m = np.empty(region.size, np.float32)
-        assert not alone.lift(x[here], None, None, m, region, STREAM)
+        assert not single.form(x[here], None, None, m, region, STREAM)
         assert same_bits(m, lifted[here])
-        sums.append(encode(alone.sums, [region], 5 * lifted, None, None))
+        sums.append(encode(single.sums, [region], 5 * lifted, None, None))
     assert same_bits(wire, np.concatenate(own))
     message = encode(together.sums, [span], 5 * lifted, None, None)
     assert same_bits(message, np.concatenate(sums))
@@ -108,8 +108,8 @@ def test_a_selection_from_all_extents_is_given_to_the_piece_that_has_them():
         piece.extents = [Span(regions[:3]), Span(regions[3:])] if regions else []
         pieces.append(piece)
     extents = [extent for piece in pieces for extent in piece.extents]
-    parts = Parts(extents, lambda place: (x[place.start : place.start + place.size], None, None))
-    chosen = drained(codec.select(parts, Workspace()))
+    parts = Parts(extents, lambda place: (x[place.start : place.start + place.size], None, None), Workspace())
+    chosen = alone(codec.prepare(parts)).selected
     found = [kept for piece in pieces for kept in chosen.of(piece)]
     assert [len(chosen.of(piece)) for piece in pieces] == [0, 2, 2]
     for extent, kept in zip(extents, found, strict=True):

@@ -8,6 +8,7 @@ from plain import sum_rule
 from gqallreduce import Scheme, _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BLOCK, Grid, Region, Span
+from gqallreduce.coding.preparing import Parts
 from gqallreduce.registry import CODECS
 
 VARIANTS = ["terngrad(clip=0)", "terngrad(clip=1.5, shared=False)", "terngrad(clip=None, shared=False)"]
@@ -127,11 +128,20 @@ def test_scales_of_several_tensors_are_those_of_each():
     x[60] = np.inf
     ends = np.cumsum(sizes)
     regions = [Region(0, size, Grid(1), size, number) for number, size in enumerate(sizes)]
-    alone = [
-        codec.measure([(region, x[end - region.size : end], None, None)])
-        for region, end in zip(regions, ends, strict=True)
-    ]
-    assert alone[2] == 0.0
-    assert codec.measure_each((Span(regions), x, None, None), [1] * 5) == alone
-    together = codec.measure([(Span(regions[3:]), x[351:], None, None)])
-    assert codec.measure_each((Span(regions), x, None, None), [1, 1, 1, 2]) == [*alone[:3], together]
+
+    def asked(regions, x):
+        """What this rank asks for, of parts that are loaded from x."""
+        parts = Parts(regions, lambda at, x=x: (x[: at.size], None, None))
+        return next(codec.prepare(parts)).values.tolist()
+
+    each = [asked([region], x[end - region.size :])[0] for region, end in zip(regions, ends, strict=True)]
+    assert each[2] == 0.0
+    assert asked([Span(regions)], x) == each
+    same = [*regions[:3], *(region._replace(segment=3) for region in regions[3:])]
+    (together,) = asked([Span(same[3:])], x[351:])
+    assert asked([Span(same)], x) == [*each[:3], together]
+    steps = codec.prepare(Parts([Span(same)], lambda at: (x, None, None)))
+    next(steps)
+    with pytest.raises(StopIteration) as done:
+        steps.send(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert done.value.value.codec.unit.tolist() == [1, 2, 3, 4]

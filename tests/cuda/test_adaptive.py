@@ -17,7 +17,8 @@ from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE, region_ta
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import arithmetic, layout
 from gqallreduce.coding.layout import Grid, Piece, Region, Span
-from gqallreduce.coding.selection import Parts, drained, select_largest
+from gqallreduce.coding.preparing import Parts, alone
+from gqallreduce.coding.selection import select_largest
 from gqallreduce.errors import WireError
 
 pytestmark = needs_device
@@ -60,7 +61,7 @@ def encode_on_cpu(x, e, keep, pieces, pi, scope, separate):
         return tuple(part_of(array, whole, region) for array in (x, e, r))
 
     if scope == "matrix":
-        kept = iter(drained(select_largest(Parts(whole.regions, load), pi, separate, workspace)))
+        kept = iter(alone(select_largest(Parts(whole.regions, load, workspace), pi, separate)))
     messages = []
     for piece in pieces:
         wires = []

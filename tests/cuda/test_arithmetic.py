@@ -7,7 +7,7 @@ import pytest
 from gqallreduce.backends.cuda.arithmetic import Arithmetic
 from gqallreduce.coding import arithmetic
 
-HOST_ONLY = {"scale_of", "select_regions"}  # numbers that every processor gives to the host; batches
+HOST_ONLY = {"scale_of"}  # of numbers that every processor gives to the host
 
 
 def operations():

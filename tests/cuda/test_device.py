@@ -12,7 +12,7 @@ from gqallreduce.backends.cuda.device import Device
 from gqallreduce.backends.processor import Host
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Grid, Region, Span
-from gqallreduce.coding.selection import Parts
+from gqallreduce.coding.preparing import Parts
 from gqallreduce.errors import Error, NonFiniteError, WireError
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime import local

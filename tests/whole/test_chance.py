@@ -13,6 +13,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Region
 from gqallreduce.runtime import local as local_module
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.runtime.memory import State
 from gqallreduce.transport.exchange import FIRST
 
 UNBIASED = [text for text in TEXTS if Scheme.parse(text).codec.unbiased and not Scheme.parse(text).codec.deterministic]
@@ -134,7 +135,8 @@ def test_steps_of_all_32_bits_give_other_results_and_the_header_says_which(text,
 
     def result(step):
         local = LocalAllreduce(f"direct/{text}", 3)
-        local.steps["w"] = step
+        for memory in local.memory:
+            memory.commit({"w": State(None, step)})
         return local(copies(values), key="w")[0].tobytes()
 
     made = [result(step) for step in steps]

@@ -46,12 +46,12 @@ def warm(text, schedule, ranks, shape, dtype="float32", order="C", **given) -> L
 
 def refused(local, values) -> NonFiniteError:
     """The error of a call that must fail; checks that residuals and counter are as before."""
-    before, step = residuals(local), dict(local.steps)
+    before, states = residuals(local), [memory.get("w") for memory in local.memory]
     with pytest.raises(NonFiniteError) as caught:
         local(values, key="w")
     assert caught.value.key == "w"
     assert all(np.array_equal(a, b) for a, b in zip(residuals(local), before, strict=True))
-    assert local.steps == step
+    assert all(memory.get("w") is state for memory, state in zip(local.memory, states, strict=True))
     return caught.value
 
 

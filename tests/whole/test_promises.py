@@ -11,6 +11,7 @@ from simd import LEVELS, simd, threads
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding import layout
+from gqallreduce.coding.layout import Form
 from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
@@ -152,7 +153,7 @@ def test_an_average_is_the_sum_times_one_over_p_and_residuals_are_the_same(text,
         for step in range(2):
             given = arrays(step, ranks, (130,), dtype)
             summed, averaged = total(copies(given), key="w"), mean(copies(given), key="w")
-            working = total.scheme.codec.bind(dtype).working.type
+            working = total.scheme.codec.bind(Form((7,), "C", dtype)).working.type
             np.testing.assert_array_equal(averaged[0], summed[0].astype(working) * working(1 / ranks))
             np.testing.assert_array_equal(residuals(total), residuals(mean))
 

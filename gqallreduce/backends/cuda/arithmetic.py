@@ -120,8 +120,8 @@ class Arithmetic:
         table = self._constant(levels_.packed)
         levels.levels_decode(self.launch, wire, y, table, region, scale, add, self.status)
 
-    def select_largest(self, parts, pi: int, separate: bool, workspace):
-        return select_largest(self, parts, pi, separate, workspace)
+    def select_largest(self, parts, pi: int, separate: bool):
+        return select_largest(self, parts, pi, separate)
 
     def select_columns(self, x, e, r, region, pi: int, separate: bool) -> Columns:
         with self._lent(4 * Columns.words(region.units, separate)) as room:  # the encoding comes next on the stream

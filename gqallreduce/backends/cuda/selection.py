@@ -26,9 +26,9 @@ class Selection(list):
         return [self._columns.part(begin, end)] if piece.regions else []
 
 
-def select_largest(arithmetic, parts, pi: int, separate: bool, workspace):
+def select_largest(arithmetic, parts, pi: int, separate: bool):
     """As selection.select_largest, of less than 2^32 values; a generator that needs no poll."""
-    spans = parts.regions
+    spans, workspace = parts.regions, parts.workspace
     elements, units = sum(span.size for span in spans), sum(span.units for span in spans)
     if elements >= _MOST:
         raise Error(f"got {elements} values to select from on a GPU, expected fewer than 2^32: split the buffer")

@@ -1,0 +1,84 @@
+"""What a codec must know before it encodes anything of a range: `Codec.prepare` finds it out.
+
+A range is all values of a tensor, of several small tensors, or a rank's partial sums of one piece. `prepare` gives a
+generator, or None if there is nothing to find out. The generator yields None between kernel calls, and an Ask where it
+needs a number of all ranks; it returns a Prepared. Arrays that were loaded are invalid after a yield.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+LARGEST, SUM, FROM_RANK = "largest", "sum", "from a rank"
+
+
+class Ask(NamedTuple):
+    """A small exact operation over all ranks, whose result the yield gives back: an array of the same form.
+
+    All ranks yield it, with an array of one dtype and size. Partial sums of a piece are prepared without.
+    operation
+        LARGEST: element by element; SUM: added in order of ranks, alike everywhere; FROM_RANK: the array of `rank`.
+    """
+
+    operation: str
+    values: np.ndarray
+    rank: int = 0
+
+
+class Prepared(NamedTuple):
+    """What was found out.
+
+    codec
+        that of this range in this call.
+    selected
+        what of each part is encoded, None for all: `selected.of(piece)` has one entry per extent, which `encode` gets,
+        and `selected.release()` gives its memory back.
+    learned
+        what the State of the key holds after the call; None for what it held before.
+    """
+
+    codec: object
+    selected: object = None
+    learned: dict | None = None
+
+
+class Parts:
+    """A range in parts, loaded when asked for: parts[i] is (region or Span, x, residual, new_residual).
+
+    regions
+        of each part.
+    workspace
+        lends memory.
+    whole
+        a Span with one region for each tensor, if the range is so small that one kernel call can look at all of it; it
+        has one part then, of the same elements. Else None.
+    learned
+        what the State of the key holds: name -> array or plain value.
+    rank, size
+        this rank, and of how many.
+    """
+
+    def __init__(self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1):
+        self.regions, self._load, self.workspace, self.whole = regions, load, workspace, whole
+        self.learned, self.rank, self.size = learned or {}, rank, size
+
+    def __len__(self):
+        return len(self.regions)
+
+    def __getitem__(self, number: int):
+        region = self.regions[number]
+        return region, *self._load(region)
+
+
+def alone(steps) -> Prepared | None:
+    """What a generator of `prepare` returns on a single rank, all steps made at once."""
+    answer = None
+    while steps is not None:
+        try:
+            ask = steps.send(answer)
+        except StopIteration as done:
+            return done.value
+        answer = None if ask is None else ask.values
+    return None

@@ -1,0 +1,86 @@
+"""The stages before an Operation's first encoding: what its codecs find out of own values, and ask of all ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+
+import numpy as np
+
+from gqallreduce.coding.preparing import FROM_RANK, LARGEST, SUM, Ask
+from gqallreduce.runtime.operation import Operation
+from gqallreduce.transport.call import OneLane
+from gqallreduce.transport.exchange import PREPARE, FromRank, Largest, Total
+
+_EXCHANGES = {LARGEST: Largest, SUM: Total, FROM_RANK: FromRank}
+
+
+def prepare(operation: Operation, signature: int = 0):
+    """Stages: kernel calls, and an exchange for what several tensors ask alike."""
+    left = operation.to_prepare()
+    while left:
+        work = KernelCalls(operation, left)
+        work.advance(None)  # one kernel call, with short tensors the only one
+        if not work.finished:
+            yield work
+        if not work.asking:
+            return
+        left = [(steps, prepared, None) for steps, prepared, _ in work.asking]
+        for operator, rank, numbers in _alike([ask for _, _, ask in work.asking]):
+            asked = [work.asking[number][2].values for number in numbers]
+            values, plan = asked[0] if len(asked) == 1 else np.concatenate(asked), operation.plan
+            exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, values, signature)
+            exchange.root = rank
+            yield exchange
+            ends = np.cumsum([each.size for each in asked])
+            for number, found in zip(numbers, np.split(exchange.found, ends[:-1]), strict=True):
+                left[number] = *left[number][:2], found
+
+
+def _alike(asks: list[Ask]):
+    """(operation, rank, the numbers of the Asks that one exchange can answer)."""
+    groups: dict[tuple, list[int]] = {}
+    for number, ask in enumerate(asks):
+        groups.setdefault((ask.operation, ask.rank, ask.values.dtype), []).append(number)
+    return [(operation, rank, numbers) for (operation, rank, _), numbers in groups.items()]
+
+
+class KernelCalls(OneLane):
+    """Lets every generator go on until it ends or asks.
+
+    left
+        (generator, what takes a Prepared, the answer that it waits for) of each.
+    asking
+        (generator, what takes a Prepared, Ask) of those that ask.
+    """
+
+    poll_at = 0.0
+
+    def __init__(self, operation: Operation, left: list[tuple]):
+        self._operation, self._left = operation, deque(left)
+        self.asking: list[tuple] = []
+        self.finished = False
+
+    def can_advance(self) -> bool:
+        return True
+
+    def advance(self, messages) -> None:
+        """Until a poll is due; at least one kernel call."""
+        began = now = perf_counter()
+        with self._operation.active():
+            while self._left:
+                steps, prepared, answer = self._left.popleft()
+                try:
+                    ask = steps.send(answer)
+                except StopIteration as done:
+                    prepared(done.value)
+                else:
+                    if ask is None:
+                        self._left.appendleft((steps, prepared, None))
+                    else:
+                        self.asking.append((steps, prepared, ask))
+                now = perf_counter()
+                if now >= self.poll_at:
+                    break
+        self._operation.spent.encode += now - began
+        self.finished = not self._left
