@@ -104,13 +104,10 @@ class FromRank(Exchange):
         super().__init__(rank, size, lane, signature)
         self.found = values.copy()
 
-    def _has_them(self, rank: int) -> bool:
-        """At the beginning of this round."""
-        return (rank - self.root) % self.size < self._step
-
     def _given(self) -> np.ndarray:
         return self.found.copy()
 
     def _take(self, came: np.ndarray) -> None:
-        if self._has_them((self.rank - self._step) % self.size) and not self._has_them(self.rank):
+        """In the last round before this rank has them it gets them from one that has them already."""
+        if (self.rank - self.root) % self.size >= self._step:
             self.found = came
