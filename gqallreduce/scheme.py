@@ -15,9 +15,10 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import frame
-from gqallreduce.coding.codec import NOT_FINITE, Codec
+from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
 from gqallreduce.coding.layout import Form, Region, blocks, columns, of
 from gqallreduce.coding.preparing import Parts, Prepared, alone
+from gqallreduce.coding.transform import ALL_ALIKE
 from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
@@ -69,6 +70,10 @@ class Scheme:
         bound, regions = self._bound(x.size)
         wire = np.empty(bound.nbytes_bound(regions), np.uint8)
         stream = _kernels.Stream(hash64(seed, None), 0, 0, step & 0xFFFFFFFF)
+        if bound.transform is not None:
+            if not np.isfinite(x).all():
+                raise NonFiniteError(0, None, _first_flaw(bound, x))
+            x = bound.transform.coefficients(_drawn(bound, seed, step), x)
         parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace())
         codec, selected, _ = alone(bound.prepare(parts)) or Prepared(bound)
         at = 0
@@ -84,8 +89,12 @@ class Scheme:
         return bytes(header) + wire[:at].tobytes()
 
     @usual_arithmetic()
-    def decode(self, data, size: int) -> np.ndarray:
-        """float32[size] from one message; WireError unless it is one of this scheme and size."""
+    def decode(self, data, size: int, *, seed: int = 0) -> np.ndarray:
+        """float32[size] from one message; WireError unless it is one of this scheme and size.
+
+        seed
+            that of `encode`, for `randk`, whose messages do not say which values they hold.
+        """
         data = np.frombuffer(data, np.uint8)
         header = frame.read(data)
         if header.kind != frame.DATA or header.signature != self._signature():
@@ -93,25 +102,36 @@ class Scheme:
             raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
             raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
-        y, at = np.zeros(size, np.float32), frame.SIZE
         bound, regions = self._bound(size)
+        y, at = np.zeros(sum(region.size for region in regions), np.float32), frame.SIZE
         for region in regions:
             at += bound.decode(data[at:], of(y, region), region)
         if at != len(data):
             raise WireError(f"got {len(data)} bytes, expected {at} for {size} values")
-        return y
+        if bound.transform is None:
+            return y
+        values = np.empty(size, np.float32)
+        bound.transform.lengthen(_drawn(bound, seed, header.step), 0, y, values, add=False)
+        return values
 
     def _signature(self) -> int:
         return hash64(self.codec)
 
-    def _bound(self, size: int) -> tuple[Codec, list[Region]]:
+    def _bound(self, size: int) -> tuple[RegionCodec, list[Region]]:
         """The codec for a vector of so many values, and its regions."""
-        bound = self.codec.bind(Form((size,), "C", "float32"))
+        form = Form((size,), "C", "float32")
+        bound = self.codec.bind(form)
+        size = bound.encoded(form).size
         grid = bound.grid(columns((size,), "C"))
         return bound, [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
 
 
-def _first_flaw(codec: Codec, x) -> int:
+def _drawn(bound: RegionCodec, seed: int, step: int):
+    """What the transform of a message is made of."""
+    return bound.transform.draw(_kernels.Stream(hash64(seed, None), *ALL_ALIKE, step & 0xFFFFFFFF))
+
+
+def _first_flaw(codec: RegionCodec, x) -> int:
     """The first value that the codec cannot send; if there is none by itself, the largest."""
     bad = ~codec.carries(x)
     return int(np.argmax(bad if bad.any() else np.abs(x)))

@@ -127,11 +127,11 @@ class Buffer:
         self.arithmetic.copy(self._memory, processor.adopt(other._memory).reshape(self._memory.shape))
 
     @classmethod
-    def of_vector(cls, vector, processor) -> Buffer:
-        """A float32 vector in a processor's memory."""
+    def of_vector(cls, vector, processor, dtype: str = "float32") -> Buffer:
+        """A vector in a processor's memory."""
         made = cls.__new__(cls)
         made.owner = made.array = vector
-        made.dtype, made.readonly, made.located, made.arithmetic = "float32", False, None, processor.arithmetic
+        made.dtype, made.readonly, made.located, made.arithmetic = dtype, False, None, processor.arithmetic
         made._see_as_vector()
         return made
 
@@ -187,6 +187,16 @@ class Buffer:
         """Elements [start, stop) := y, rounded to nearest even; True if a result is not finite, None as arithmetic."""
         found = [self._store(piece, y[at : at + piece.size]) for at, piece in self._segments(start, stop)]
         return None if None in found else any(found)
+
+    @property
+    def vector(self):
+        """Of a buffer made by `of_vector`, that."""
+        return self._memory
+
+    def put(self, start: int, values) -> None:
+        """Elements from `start` on := values, which are of the memory's own dtype."""
+        for at, piece in self._segments(start, start + values.size):
+            self.arithmetic.copy(piece, values[at : at + piece.size].reshape(piece.shape))
 
     def _store(self, piece, part) -> bool | None:
         if self.dtype == _NAMES[part.dtype]:

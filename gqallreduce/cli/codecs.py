@@ -7,6 +7,7 @@ import sys
 
 import gqallreduce as gq
 from gqallreduce.cli.report import Report, size_text
+from gqallreduce.coding.codec import RegionCodec
 from gqallreduce.errors import Error
 
 CODECS = (
@@ -98,13 +99,17 @@ def _all_sizes(place, texts, sizes, repetitions, report):
 
 
 def default_codecs():
-    """The usual codecs, and the example of every registered one that is not among them, without its schedule."""
+    """The usual codecs, and the example of every registered one that is not among them, without its schedule.
+
+    Not those that leave the bytes to another codec: what else they do belongs to a whole call (bench.py).
+    """
     texts = list(CODECS)
     known = {gq.Scheme.parse(text).codec.name for text in texts}
     for entry in gq.schemes():
         if entry.kind == "codec" and entry.name not in known:
             scheme = gq.Scheme.parse(entry.example)
-            texts.append(entry.example.removeprefix(f"{scheme.schedule}/"))
+            if isinstance(scheme.codec, RegionCodec):
+                texts.append(entry.example.removeprefix(f"{scheme.schedule}/"))
     return texts
 
 

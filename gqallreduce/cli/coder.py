@@ -8,6 +8,7 @@ import numpy as np
 
 import gqallreduce as gq
 from gqallreduce import _kernels
+from gqallreduce.coding.codec import RegionCodec
 from gqallreduce.coding.layout import Form, Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 
@@ -49,6 +50,8 @@ class Coder:
         scheme = gq.Scheme.parse(text)
         self.text, self.inputs, self.processor = text, inputs, processor
         size = inputs[0].size
+        if not isinstance(scheme.codec, RegionCodec):
+            raise ValueError(f"{text}: it sums a shorter vector, by another codec; measure that, or whole calls")
         self.codec = scheme.codec.bind(Form((size,), "C", "float32"), arithmetic=processor.arithmetic)
         grid = self.codec.grid(Grid(COLUMN))
         regions = [Region(start, stop - start, grid, size) for start, stop in blocks(0, size, grid)]

@@ -7,13 +7,13 @@ entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). 
 
 from __future__ import annotations
 
-from gqallreduce.coding.codec import Codec, Region, choice, integer, register
+from gqallreduce.coding.codec import Region, RegionCodec, choice, integer, register
 from gqallreduce.coding.layout import Grid
 from gqallreduce.coding.preparing import Prepared
 
 
 @register
-class Adaptive(Codec):
+class Adaptive(RegionCodec):
     """Send exactly max(1, n // pi) nonzero values (fewer if fewer exist), each as the mean of its sign in its column.
 
     pi

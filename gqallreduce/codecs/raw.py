@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gqallreduce.coding import arithmetic
-from gqallreduce.coding.codec import Codec, register
+from gqallreduce.coding.codec import RegionCodec, register
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.registry import CODECS
@@ -28,7 +28,7 @@ class Raw(PlainCodec):
     unbiased = True
     linear = True
 
-    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Codec:
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         codec = self
         if form.dtype != "float32":
             codec = _RawFloat64() if form.dtype == "float64" else CODECS[form.dtype]()

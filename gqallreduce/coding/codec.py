@@ -23,6 +23,8 @@ Both raise WireError for bytes that are no message of this region, and never tou
 
 What it clips, since it cannot send as much of a value, it counts in `stream.clipped`.
 
+A codec may also sum a shorter vector than the buffer: then `bind` gives the codec of that vector, with a `transform`.
+
 What must be known of all values before the first is encoded, `prepare` finds out (preparing.py).
 
 *How partial sums are kept* is apart from how a rank's own values are encoded. `form` makes a running sum of own values,
@@ -44,6 +46,7 @@ from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import NOT_FINITE as NOT_FINITE
 from gqallreduce.coding.layout import Form, Grid, Region
 from gqallreduce.coding.preparing import Parts
+from gqallreduce.coding.transform import Transform
 from gqallreduce.errors import WireError
 from gqallreduce.registry import CODECS, near
 
@@ -62,10 +65,63 @@ class Codec(ABC):
     fixed_size: ClassVar[bool] = False
     bit_exact: ClassVar[bool] = True
     learns: ClassVar[bool] = False
+    # has it no operations on a device? Then device arrays go through host memory
+    host_only: ClassVar[bool] = False
+
+    @abstractmethod
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
+        """The codec for buffers of this form, on so many ranks, and the arrays of one processor."""
+
+    def knowing(self, **known) -> Codec:
+        """A copy that knows more."""
+        made = copy.copy(self)
+        for name, value in known.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    def __copy__(self) -> Codec:
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+    def __getstate__(self) -> dict:
+        """What pickle and deepcopy take: the fields. It comes back as a codec for the host."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def relearned(self, learned: dict, form: Form) -> dict:
+        """For codecs that learn: what one has learned, from a checkpoint, checked. ValueError if it is unfit."""
+        raise AssertionError(f"{self.name} learns nothing")
+
+    @classmethod
+    def options(cls) -> dict:
+        return {field.name: field.default for field in dataclasses.fields(cls) if field.init}
+
+    @classmethod
+    def promises(cls) -> dict[str, bool]:
+        """What the codec with its default options promises; others may promise more, or less."""
+        default = cls()
+        return {name: getattr(default, name) for name in PROMISES}
+
+    @classmethod
+    def make(cls, given: dict) -> Codec:
+        """The codec with these options; ValueError for unknown ones."""
+        allowed = cls.options()
+        for option in given:
+            if option not in allowed:
+                known = ", ".join(allowed) or "none"
+                raise ValueError(f"{cls.name} has no option {option!r}{near(option, allowed)}; options: {known}")
+        return cls(**given)
+
+
+class RegionCodec(Codec):
+    """A codec that encodes the values of a buffer, region by region."""
+
     # float32, but for codecs that carry the buffer's own dtype
     working: ClassVar[np.dtype] = np.dtype(np.float32)
     # the operations that it is made of, on the arrays of one processor
     arithmetic = arithmetic
+    # what makes the vector that it encodes out of the buffer's, if that is a shorter one (transform.py)
+    transform: Transform | None = None
     # of sums: are they added and sent without loss?
     exact: ClassVar[bool] = False
     # of sums: must those of a piece be prepared before they are encoded?
@@ -90,46 +146,29 @@ class Codec(ABC):
     @abstractmethod
     def decode_add(self, wire, y, region: Region) -> int: ...
 
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
+        return self.knowing(arithmetic=arithmetic)
+
+    def encoded(self, form: Form) -> Form:
+        """Of what is encoded of a buffer of this form."""
+        return form if self.transform is None else self.transform.form
+
     def carries(self, v) -> np.ndarray:
         """Which values it can send, each by itself (bool): by default the finite ones."""
         return np.isfinite(v)
 
-    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Codec:
-        """The codec for buffers of this form, on so many ranks, and the arrays of one processor."""
-        return self.knowing(arithmetic=arithmetic)
-
-    def knowing(self, **known) -> Codec:
-        """A copy that knows more."""
-        made = copy.copy(self)
-        for name, value in known.items():
-            object.__setattr__(made, name, value)
-        return made
-
-    def __copy__(self) -> Codec:
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        return made
-
-    def __getstate__(self) -> dict:
-        """What pickle and deepcopy take: the fields. It comes back as a codec for the host."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
     def entries(self, nbytes: int, regions: list[Region]) -> int:
         """Values that a message of so many bytes holds, for codecs that send some only."""
-        return 0
+        return 0 if self.transform is None else sum(region.size for region in regions)
 
     def prepare(self, parts: Parts):
         """The generator that finds out what must be known of these values (preparing.py); None if nothing."""
         return None
 
-    def relearned(self, learned: dict, form: Form) -> dict:
-        """For codecs that learn: what one has learned, from a checkpoint, checked. ValueError if it is unfit."""
-        raise AssertionError(f"{self.name} learns nothing")
-
     # --- how sums are kept ---
 
     @property
-    def sums(self) -> Codec:
+    def sums(self) -> RegionCodec:
         """The codec of partial sums: it has `encode`, `decode`, `decode_add`, `prepare`, `prepares` and `exact`."""
         return self
 
@@ -145,28 +184,8 @@ class Codec(ABC):
         """A finished sum to values, in place; is one not finite?"""
         return False
 
-    @classmethod
-    def options(cls) -> dict:
-        return {field.name: field.default for field in dataclasses.fields(cls) if field.init}
 
-    @classmethod
-    def promises(cls) -> dict[str, bool]:
-        """What the codec with its default options promises; others may promise more, or less."""
-        default = cls()
-        return {name: getattr(default, name) for name in PROMISES}
-
-    @classmethod
-    def make(cls, given: dict) -> Codec:
-        """The codec with these options; ValueError for unknown ones."""
-        allowed = cls.options()
-        for option in given:
-            if option not in allowed:
-                known = ", ".join(allowed) or "none"
-                raise ValueError(f"{cls.name} has no option {option!r}{near(option, allowed)}; options: {known}")
-        return cls(**given)
-
-
-class FixedSizeCodec(Codec):
+class FixedSizeCodec(RegionCodec):
     """A codec whose message size is a function of the region alone: three short methods to write."""
 
     fixed_size = True

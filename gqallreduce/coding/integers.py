@@ -15,14 +15,14 @@ import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
-from gqallreduce.coding.codec import Codec, Region
+from gqallreduce.coding.codec import Region, RegionCodec
 from gqallreduce.coding.layout import Form, Grid
 
 ANY_UNIT = -1.0
 
 
 @dataclass(frozen=True)
-class IntegerCodec(Codec):
+class IntegerCodec(RegionCodec):
     """Sums of up to `terms` multiples of `unit`: what `bind` and `prepare` add to the options.
 
     one_unit
@@ -39,7 +39,7 @@ class IntegerCodec(Codec):
     one_unit: ClassVar[bool] = True
     batches: ClassVar[bool] = True
 
-    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Codec:
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         return self.knowing(arithmetic=arithmetic, terms=size if self.one_unit else 1)
 
     def grid(self, columns: Grid) -> Grid:

@@ -12,7 +12,7 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operation import Operation, Tensor, not_finite
 from gqallreduce.runtime.plan import Plan
-from gqallreduce.runtime.preparation import prepare
+from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import apart
 from gqallreduce.scheme import DENSE, Scheme
@@ -108,6 +108,7 @@ def _stages(operation: Operation):
     """Of a call."""
     yield from prepare(operation)
     yield operation
+    yield from conclude(operation)
 
 
 class Mailbox:

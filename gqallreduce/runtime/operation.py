@@ -22,10 +22,9 @@ from gqallreduce.coding.preparing import Parts, alone
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.plan import Plan
-from gqallreduce.runtime.values import Batch, Values
+from gqallreduce.runtime.shortened import Shortened
+from gqallreduce.runtime.values import Batch, Values, own_flaws
 from gqallreduce.stats import Spent
-
-_OVERFLOWING = np.float32(2.0**103)  # a smaller addend cannot carry a finite float32 to infinity
 
 
 class Tensor(NamedTuple):
@@ -82,22 +81,23 @@ class Operation:
         self.key, self.signature, self._given = key, signature, given
         self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
         self.feeds_back = given[0].new_residual is not None
+        self._lent: dict[object, np.ndarray] = {}
+        self._scratch: dict[int, np.ndarray] = {}
+        made = Values if self.codec.transform is None else Shortened
         if len(given) == 1:
             self.step = given[0].step & frame.LARGEST_STEP
             self._keys, self._steps = given[0].stream, self.step
-            self.values: list = [Values(self, plan.tensors[0], given[0])]
+            self.tensors: list[Values] = [made(self, plan.tensors[0], given[0])]
         else:
             self.step = sum([each.step for each in given]) & frame.LARGEST_STEP
             self._keys = np.array([each.stream for each in given], np.uint64)
             self._steps = np.array([each.step & frame.LARGEST_STEP for each in given], np.uint32)
-            self.values = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
-        self._lent: dict[object, np.ndarray] = {}
-        self._scratch: dict[int, np.ndarray] = {}
+            self.tensors = [made(self, *each) for each in zip(plan.tensors, given, strict=True)]
+        self.values: list = self.tensors[:]
         self.own_stream = self.stream(0, plan.rank) if self.codec.sums.exact else None
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
         self.flaws: dict[tuple[int, int], tuple[int, int]] = {}
-        self.tensors = self.values[:]
         if plan.batched:
             self.values.append(Batch(self, self.tensors))
 
@@ -135,6 +135,17 @@ class Operation:
     def stream(self, hop: int, author: int):
         """The random numbers of an encoding."""
         return _kernels.Stream(self._keys, hop, author, self._steps)
+
+    def stream_of(self, tensor: int, hop: int, author: int):
+        """Those of one tensor."""
+        stream = self.stream(hop, author)
+        return stream if len(stream) == 1 else stream.alone(tensor)
+
+    def to_conclude(self) -> list[tuple]:
+        """As `to_prepare`, what comes after the last message."""
+        if self.codec.transform is None or self.flaws:
+            return []
+        return [(each.conclude(), lambda _: None, None) for each in self.tensors]
 
     def to_prepare(self) -> list[tuple]:
         """(generator, what takes the Prepared that it returns, None) of every codec that must find something out."""
@@ -289,11 +300,9 @@ class Operation:
         parts, at_fault = list(self.values_of(extent).parts(extent)), []
         with np.errstate(over="ignore", invalid="ignore"):
             v = x if formed or residual is None else x + residual
-            own_flaws = ~np.isfinite(v) if own else np.zeros(len(v), bool)
-            if residual is not None:  # an infinity may also be the sum of two finite values
-                own_flaws &= np.isnan(v) | (np.abs(residual) < _OVERFLOWING)
-        if own_flaws.any():
-            self.flawed(place, (self.plan.rank, self.values_of(extent).locate(extent, np.flatnonzero(own_flaws))))
+            mine = np.flatnonzero(own_flaws(v, residual)) if own else ()
+        if len(mine):
+            self.flawed(place, (self.plan.rank, self.values_of(extent).locate(extent, mine)))
             return
         for part, here in parts:
             where = np.flatnonzero(~self.codec_of(extent).carries(v[here]))

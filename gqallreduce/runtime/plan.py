@@ -20,6 +20,8 @@ BATCH_MOST = 1 << 14  # elements of a tensor that is worked on together with oth
 class Tensor:
     """One buffer of a Plan.
 
+    number
+        of the buffer in the call.
     begin
         of its first element in the numbers by which ranks tell each other elements: all tensors end to end.
     extents
@@ -28,16 +30,19 @@ class Tensor:
         is the buffer of 16 bits, which lose something of the result?
     together, whole
         all of it as one Span, of its regions and of one, if it can be selected from in one kernel call; else None.
+    batches
+        may it be worked on together with others?
     block
         the number of the tensors that it may be worked on with; None if it is worked on alone.
     """
 
     def __init__(self, number: int, form: Form, begin: int, codec, cut: list[list[Piece]], processor):
-        self.form, self.begin, self.codec, self.pieces = form, begin, codec, cut
+        self.number, self.form, self.begin, self.codec, self.pieces = number, form, begin, codec, cut
         regions = [region for lane in cut for piece in lane for region in piece.regions]
         self.extents: list[Span] = processor.extents(regions)
         self.together = self.whole = self.block = None
-        if regions and processor.batches and codec.batches and form.size <= SHORT:
+        self.batches = codec.batches and not codec.learns and codec.transform is None
+        if regions and processor.batches and self.batches and form.size <= SHORT:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
         self.short = form.dtype in ("float16", "bfloat16")
 
@@ -68,8 +73,9 @@ class Plan:
         self.tensors, begin = [], 0
         for number, form in enumerate(forms):
             bound = codec.bind(form, size, processor.arithmetic)
-            grid, chunks = bound.grid(columns(form.shape, form.order)), self.schedule.chunks(size)
-            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
+            shape, order, _ = encoded = bound.encoded(form)
+            grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(size)
+            cut = pieces(encoded.size, chunks, grid, bound.nbytes_bound, number)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self._number_blocks()
@@ -105,7 +111,7 @@ class Plan:
         block, room, codec = -1, 0, None
         for tensor in self.tensors if len(self.tensors) > 1 and self.processor.batches else ():
             size = tensor.form.size
-            if tensor.codec.batches and not tensor.codec.learns and 0 < size <= BATCH_MOST:
+            if tensor.batches and 0 < size <= BATCH_MOST:
                 if size > room or tensor.codec != codec:
                     block, room, codec = block + 1, TOGETHER_MOST, tensor.codec
                 tensor.block, room = block, room - size

@@ -1,4 +1,8 @@
-"""The stages before an Operation's first encoding: what its codecs find out of own values, and ask of all ranks."""
+"""The stages before an Operation's first encoding, and after its last message.
+
+Before, its codecs find out of own values, and ask of all ranks, what they must know; after, results that were summed as
+something else are made.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,13 @@ def prepare(operation: Operation, signature: int = 0):
             ends = np.cumsum([each.size for each in asked])
             for number, found in zip(numbers, np.split(exchange.found, ends[:-1]), strict=True):
                 left[number] = *left[number][:2], found
+
+
+def conclude(operation: Operation):
+    """Stages."""
+    left = operation.to_conclude()
+    if left:
+        yield KernelCalls(operation, left)
 
 
 def _alike(asks: list[Ask]):

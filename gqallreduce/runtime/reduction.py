@@ -11,7 +11,7 @@ from time import perf_counter
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.operation import Operation, Tensor, not_finite
 from gqallreduce.runtime.plans import Agreed
-from gqallreduce.runtime.preparation import prepare
+from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
@@ -42,7 +42,9 @@ def reduce(call: Call, allreduce, buf, key, out):
     spent, staged = Spent(agreed.what, agreed.why), None
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
-        spent.reason += "; a group on a device, through host memory"
+        spent.reason += "; through host memory: this codec does not take " + (
+            "a group on a device" if len(given.sources) > 1 else "device arrays"
+        )
     else:
         worker = processor
     tensors, states = _next_states(allreduce, staged or given, agreed, worker)
@@ -68,9 +70,14 @@ def reduce(call: Call, allreduce, buf, key, out):
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
-    """A device can find the end of a message whose length depends on its content only if it holds one tensor."""
-    one = len(given.sources) == 1
-    return not (processor.batches or one or agreed.dense or Scheme.parse(agreed.what).codec.fixed_size)
+    """A device can find the end of a message whose length depends on its content only if it holds one tensor.
+
+    Some codecs have no kernels for devices.
+    """
+    if processor.batches or agreed.dense:
+        return False
+    codec = Scheme.parse(agreed.what).codec
+    return codec.host_only or not (len(given.sources) == 1 or codec.fixed_size)
 
 
 def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Tensor], dict]:
@@ -91,6 +98,7 @@ def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spe
         call.data = operation
         yield from prepare(operation, agreed.signature)
         yield operation
+        yield from conclude(operation)
         return operation.flaw, operation.learned
     finally:
         operation.end()

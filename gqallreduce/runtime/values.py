@@ -17,6 +17,16 @@ from gqallreduce.coding.preparing import Parts, Prepared
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
 
+_OVERFLOWING = np.float32(2.0**103)  # a smaller addend cannot carry a finite float32 to infinity
+
+
+def own_flaws(v, residual) -> np.ndarray:
+    """Which of v = x + residual are not finite since x is not: an infinity may also be the sum of two finite values."""
+    flaws = ~np.isfinite(v)
+    if residual is not None:
+        flaws &= np.isnan(v) | (np.abs(residual) < _OVERFLOWING)
+    return flaws
+
 
 class Values:
     """One tensor.
@@ -88,6 +98,10 @@ class Values:
         if self.batch is not None:
             return self.batch.selected(piece)
         return None if self._selection is None else self._selection.of(piece)
+
+    def conclude(self):
+        """Steps after the last message, None if there are none."""
+        return None
 
     def release(self) -> None:
         if self._selection is not None:

@@ -40,7 +40,8 @@ def fixed_schedule(size: int, codec, elements: int, dtype: str = "float32") -> s
 def message_bytes(codec, elements: int, dtype: str = "float32") -> int:
     """Bytes of the whole vector's encoding, taken as columns of 4096."""
     bound = codec.bind(Form((elements,), "C", dtype))
-    return bound.nbytes_bound([Region(0, elements, bound.grid(Grid(4096)), elements)])
+    encoded = bound.encoded(Form((elements,), "C", dtype)).size
+    return bound.nbytes_bound([Region(0, encoded, bound.grid(Grid(4096)), encoded)])
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def work(schedule: str, size: int) -> Work:
 
 def _lanes(schedule: str, codec, size: int, elements: int, dtype: str) -> int:
     bound = codec.bind(Form((elements,), "C", dtype))
+    elements = bound.encoded(Form((elements,), "C", dtype)).size
     return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_bound)
 
 

@@ -43,13 +43,13 @@ SCHEDULE_NAMES = sorted(SCHEDULES)
 
 
 def _bound() -> dict:
-    """id -> codec, as it works on each dtype, where that differs."""
+    """id -> codec, as it works on each dtype, where that differs; not those that leave it to another codec."""
     found = {}
     for text in TEXTS:
         codec = Scheme.parse(text).codec
         for dtype in FLOATS:
             bound = codec.bind(Form((1000,), "C", dtype))
-            if bound not in found.values():
+            if bound.transform is None and bound not in found.values():
                 found[text if dtype == "float32" else f"{text} on {dtype}"] = bound
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gqallreduce import WireError, _kernels
-from gqallreduce.coding.codec import NOT_FINITE, Codec
+from gqallreduce.coding.codec import NOT_FINITE, RegionCodec
 from gqallreduce.coding.layout import Grid
 from gqallreduce.registry import CODECS
 
@@ -21,7 +21,7 @@ def leave() -> None:
 
 
 @dataclass(frozen=True)
-class Noisy(Codec):
+class Noisy(RegionCodec):
     """Every value times a random factor near 1.1, plus a random length of padding."""
 
     bucket: int = 5

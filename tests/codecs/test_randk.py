@@ -1,0 +1,178 @@
+"""Particulars of randk: which values are chosen, that all sets are equally likely, and what a call does with them."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+import gqallreduce as gq
+from gqallreduce import _kernels
+from gqallreduce.codecs.randk import RandK, _multiply_high, places
+from gqallreduce.coding.layout import Form
+from gqallreduce.coding.transform import ALL_ALIKE
+from gqallreduce.hashing import hash64
+from gqallreduce.runtime.local import LocalAllreduce
+
+VARIANTS = ["randk(ratio=0.3, values=float16)", "randk(ratio=0.7)"]
+
+
+def stream(seed=1, step=2):
+    return _kernels.Stream(seed, *ALL_ALIKE, step)
+
+
+def one_by_one(n, k, given):
+    """Places by the definition, in Python's integers."""
+    few, found = min(k, n - k), []
+    for i in itertools.count():
+        if len(found) == few:
+            break
+        bits = np.empty(4, np.uint16)
+        _kernels.random16(given, 4 * i, bits)
+        place = sum(int(each) << 16 * at for at, each in enumerate(bits)) * n >> 64
+        if place not in found:
+            found.append(place)
+    return sorted(found) if few == k else sorted(set(range(n)) - set(found))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 100, 1000])
+def test_places_are_those_of_the_definition(n):
+    for k in {0, min(1, n), n // 100, n // 3, n // 2, n // 2 + n % 2, n - n // 4, max(0, n - 1), n}:
+        for step in range(3):
+            found = places(stream(step=step), n, k)
+            assert found.dtype == np.int64
+            assert found.tolist() == one_by_one(n, k, stream(step=step))
+
+
+def test_places_of_vectors_that_no_memory_holds():
+    """Also where place and number do not fit into 64 bits together."""
+    for n in (2**33 + 5, 2**62 + 1):
+        found = places(stream(), n, 50)
+        assert len(set(found.tolist())) == 50
+        assert found.tolist() == one_by_one(n, 50, stream())
+
+
+def test_the_upper_half_of_a_product():
+    rng = random.Random(5)
+    r = np.array([rng.getrandbits(64) for _ in range(2000)] + [0, 1, 2**63, 2**64 - 1], np.uint64)
+    for n in (1, 2, 3, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 + 12345, 2**63 + 7, 2**64 - 1):
+        assert _multiply_high(r, n).tolist() == [int(each) * n >> 64 for each in r]
+
+
+@pytest.mark.parametrize(("n", "k"), [(5, 2), (5, 3), (6, 3), (4, 1)])
+def test_every_set_is_equally_likely(n, k):
+    """Counts of all sets in many draws, each within Hoeffding's bound of its expectation."""
+    trials, sets = 20000, math.comb(n, k)
+    counts = dict.fromkeys(itertools.combinations(range(n), k), 0)
+    for step in range(trials):
+        counts[tuple(places(stream(step=step), n, k).tolist())] += 1
+    allowed = math.sqrt(trials / 2 * math.log(2 * sets / 1e-10))
+    assert all(abs(count - trials / sets) <= allowed for count in counts.values()), counts
+
+
+@pytest.mark.parametrize(("ratio", "n", "k"), [(0.01, 99, 1), (0.01, 250, 2), (1, 7, 7), (1.0, 1, 1), (0.5, 0, 0)])
+def test_so_many_values_are_chosen(ratio, n, k):
+    assert RandK(ratio).bind(Form((n,), "C", "float32")).encoded(Form((n,), "C", "float32")) == ((k,), "C", "float32")
+
+
+@pytest.mark.parametrize("ratio", [0, -1, 1.1, True, "a", math.nan, None])
+def test_other_ratios_are_refused(ratio):
+    with pytest.raises(ValueError, match="expected a number above 0, up to 1"):
+        RandK(ratio)
+
+
+def test_other_values_are_refused():
+    with pytest.raises(ValueError, match="expected one of raw, float16"):
+        gq.Scheme.parse("randk(values=float64)")
+
+
+def test_its_promises():
+    assert RandK().linear
+    assert not RandK(values="float16").linear
+    assert not RandK().unbiased
+
+
+def test_a_message_is_the_chosen_values_and_is_decoded_with_the_seed_of_its_making():
+    scheme, x = gq.Scheme.parse("randk(ratio=0.2)"), np.arange(1, 51, dtype=np.float32)
+    message = scheme.encode(x, seed=3, step=9)
+    chosen = places(_kernels.Stream(hash64(3, None), *ALL_ALIKE, 9), 50, 10)
+    assert message[32:] == x[chosen].tobytes()
+    expected = np.zeros(50, np.float32)
+    expected[chosen] = x[chosen]
+    np.testing.assert_array_equal(scheme.decode(message, 50, seed=3), expected)
+    assert (scheme.decode(message, 50) != expected).any()
+
+
+@pytest.mark.parametrize("values", ["raw", "float16"])
+def test_a_sum_is_that_of_the_chosen_values_and_the_rest_waits(values):
+    """Of small integers, which lose nothing. In the end all places have been chosen."""
+    local, rng = LocalAllreduce(f"ring/randk(ratio=0.25, values={values})/ef", 3, seed=6), np.random.default_rng(4)
+    waiting, everything = [np.zeros(100, np.float32) for _ in range(3)], set()
+    for step in range(40):
+        given = [rng.integers(-2, 3, (4, 25)).astype(np.float32) for _ in range(3)]
+        results = local([each.copy() for each in given], key="w")
+        chosen = places(_kernels.Stream(hash64(6, "w", local.group), *ALL_ALIKE, step), 100, 25)
+        waiting = [each.reshape(-1) + old for each, old in zip(given, waiting, strict=True)]
+        expected = np.zeros(100, np.float32)
+        expected[chosen] = sum(waiting)[chosen]
+        for rank in range(3):
+            np.testing.assert_array_equal(results[rank].reshape(-1), expected)
+            waiting[rank][chosen] = 0
+            np.testing.assert_array_equal(local.memory[rank].residual("w"), waiting[rank])
+        everything |= set(chosen.tolist())
+    assert everything == set(range(100))
+
+
+@pytest.mark.parametrize("feedback", ["", "/ef"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_value_that_is_not_chosen_is_refused_too(feedback, bad):
+    """By its rank and index, lowest first, also in Fortran order; nothing has changed."""
+    for place in (0, 7, 59):
+        local = LocalAllreduce(f"direct/randk(ratio=0.02){feedback}", 4)
+        local([np.ones((12, 5), np.float32, order="F") for _ in range(4)], key="w")
+        before = [memory.get("w") for memory in local.memory]
+        given = [np.ones((12, 5), np.float32, order="F") for _ in range(4)]
+        given[2][np.unravel_index(place, (12, 5))] = bad
+        given[2][11, 4] = bad
+        given[3][0, 0] = bad
+        with pytest.raises(gq.NonFiniteError) as caught:
+            local(given, key="w")
+        assert (caught.value.rank, caught.value.key, caught.value.index) == (2, "w", place)
+        assert all(memory.get("w") is state for memory, state in zip(local.memory, before, strict=True))
+
+
+def test_an_overflow_of_value_and_residual_is_no_ranks():
+    local = LocalAllreduce("direct/randk(ratio=0.02)/ef", 2)
+    given = [np.full(100, 3e38, np.float32) * (1 - 2 * rank) for rank in range(2)]
+    local([each.copy() for each in given], key="w")
+    with pytest.raises(gq.NonFiniteError) as caught:
+        local(given, key="w")
+    assert caught.value.rank is None
+
+
+def test_a_group_draws_what_its_keys_draw_alone():
+    together, alone = (LocalAllreduce("direct/randk(ratio=0.1)/ef", 3, seed=8) for _ in range(2))
+    shapes = {"a": (40,), "b": (7, 9), "c": (), "d": (0, 3), "e": (300, 1000)}
+    alone([np.ones(40, np.float32) for _ in range(3)], key="a")
+    together([np.ones(40, np.float32) for _ in range(3)], key="a")
+    for step in range(3):
+        given = [
+            [
+                np.random.default_rng([step, rank, number]).standard_normal(shape).astype(np.float32)
+                for number, shape in enumerate(shapes.values())
+            ]
+            for rank in range(3)
+        ]
+        results = together([[each.copy() for each in mine] for mine in given], key=list(shapes))
+        for number, key in enumerate(shapes):
+            expected = alone([mine[number].copy() for mine in given], key=key)
+            for rank in range(3):
+                assert results[rank][number].tobytes() == expected[rank].tobytes()
+                assert together.memory[rank].residual(key).tobytes() == alone.memory[rank].residual(key).tobytes()
+
+
+def test_chosen_values_are_counted():
+    local = LocalAllreduce("direct/randk(ratio=0.1)", 4)
+    local([np.ones(1000, np.float32) for _ in range(4)])
+    assert local.spent[0].selected == 100
