@@ -55,7 +55,9 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     agree_with_oracle(comm, scheme, [shape])
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     allreduce(np.ones(shape, np.float32), key="w")
-    assert allreduce.plans._plans.popitem()[1].lanes == layout.LANES_MOST
+    plan = allreduce.plans._plans.popitem()[1]
+    shorter = plan.tensors[0].codec.transform is not None
+    assert plan.lanes > 1 if shorter else plan.lanes == layout.LANES_MOST
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
