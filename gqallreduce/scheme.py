@@ -74,8 +74,7 @@ class Scheme:
             if not np.isfinite(x).all():
                 raise NonFiniteError(0, None, _first_flaw(bound, x))
             x = bound.transform.coefficients(_drawn(bound, seed, step), x)
-        parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace())
-        codec, selected, _ = alone(bound.prepare(parts)) or Prepared(bound)
+        codec, selected, _ = _prepared(bound, regions, x)
         at = 0
         for number, region in enumerate(regions):
             kept = None if selected is None else selected[number]
@@ -124,6 +123,11 @@ class Scheme:
         size = bound.encoded(form).size
         grid = bound.grid(columns((size,), "C"))
         return bound, [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
+
+
+def _prepared(bound: RegionCodec, regions, x) -> Prepared:
+    parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace())
+    return (bound.prepare and alone(bound.prepare(parts))) or Prepared(bound)
 
 
 def _drawn(bound: RegionCodec, seed: int, step: int):

@@ -77,15 +77,17 @@ class TernGrad(IntegerCodec):
     def _agree(self, parts):
         """On the largest scale of all ranks, of each tensor; a rank's own is 0 if a value is not finite: that comes out
         when it is encoded."""
-        measured: dict[int, list] = {}
-        segments = [int(segment) for region in parts.regions for segment in region.table.segments]
-        for segment, found in zip(segments, self.arithmetic.measure(parts, bool(self.clip)), strict=True):
-            measured.setdefault(segment, []).append(found)
+        every = self.arithmetic.measure(parts, bool(self.clip))
+        measured: dict[int, list] = {0: every}
+        if parts.whole is not None and len(parts.whole.regions) > 1:
+            measured.clear()
+            for segment, found in zip(parts.regions[0].table.segments.tolist(), every, strict=True):
+                measured.setdefault(segment, []).append(found)
         scales = np.array([scale_of(found, self.clip) for found in measured.values()])
         scales[scales == math.inf] = 0.0
         largest = yield Ask(LARGEST, scales)
-        if len(largest) < 2:
-            return Prepared(self.knowing(unit=float(largest.max(initial=0.0))))
+        if len(largest) == 1:
+            return Prepared(self.knowing(unit=float(largest[0])))
         by_segment = np.zeros(max(measured) + 1, np.float32)
         by_segment[list(measured)] = largest
         return Prepared(self.knowing(unit=by_segment))

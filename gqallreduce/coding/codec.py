@@ -45,7 +45,6 @@ import numpy as np
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import NOT_FINITE as NOT_FINITE
 from gqallreduce.coding.layout import Form, Grid, Region
-from gqallreduce.coding.preparing import Parts
 from gqallreduce.coding.transform import Transform
 from gqallreduce.errors import WireError
 from gqallreduce.registry import CODECS, near
@@ -128,6 +127,8 @@ class RegionCodec(Codec):
     prepares: ClassVar[bool] = False
     # does it take a Span with regions of several small tensors, end to end?
     batches: ClassVar[bool] = False
+    # prepare(parts): the generator that finds out what must be known of these values (preparing.py), None if nothing
+    prepare: ClassVar[object] = None
 
     @abstractmethod
     def grid(self, columns: Grid) -> Grid:
@@ -160,10 +161,6 @@ class RegionCodec(Codec):
     def entries(self, nbytes: int, regions: list[Region]) -> int:
         """Values that a message of so many bytes holds, for codecs that send some only."""
         return 0 if self.transform is None else sum(region.size for region in regions)
-
-    def prepare(self, parts: Parts):
-        """The generator that finds out what must be known of these values (preparing.py); None if nothing."""
-        return None
 
     # --- how sums are kept ---
 

@@ -1,8 +1,9 @@
 """What a codec must know before it encodes anything of a range: `Codec.prepare` finds it out.
 
-A range is all values of a tensor, of several small tensors, or a rank's partial sums of one piece. `prepare` gives a
-generator, or None if there is nothing to find out. The generator yields None between kernel calls, and an Ask where it
-needs a number of all ranks; it returns a Prepared. Arrays that were loaded are invalid after a yield.
+A range is all values of a tensor, of several small tensors, or a rank's partial sums of one piece. A codec has no
+`prepare` (None), or one that gives a generator, or None if there is nothing to find out. The generator yields None
+between kernel calls, and an Ask where it needs a number of all ranks; it returns a Prepared. Arrays that were loaded
+are invalid after a yield.
 """
 
 from __future__ import annotations

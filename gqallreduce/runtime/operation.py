@@ -118,6 +118,13 @@ class Operation:
     def lane(self, number: int) -> Lane:
         return Lane(self, number)
 
+    def run(self) -> None:
+        """On a single rank and the host, where no lane waits: all of them, one after the other."""
+        for number in range(self.lanes):
+            lane = self.lane(number)
+            while not lane.finished:
+                lane.advance(None)
+
     def active(self):
         """What all work on its arrays is done in."""
         return self.processor.active(self._given[0].source.located, self.key)
@@ -317,7 +324,9 @@ class Operation:
         """Is a part of a batch not what made its encoding fail?"""
         codec = self.codec_of(part) if own else self.codec_of(part).sums
         wire, stream = np.empty(self.codec.nbytes_bound(part.regions), np.uint8), self.stream(0, 0)
-        prepared = alone(codec.prepare(Parts([part], lambda _: (v, None, None), self.workspace))) if own else None
+        prepared = None
+        if own and codec.prepare is not None:
+            prepared = alone(codec.prepare(Parts([part], lambda _: (v, None, None), self.workspace)))
         selected = prepared and prepared.selected
         return codec.encode(v, None, None, wire, part, stream, selected and selected[0]) != NOT_FINITE
 

@@ -32,13 +32,15 @@ def prepare(operation: Operation, signature: int = 0):
         left = [(steps, prepared, None) for steps, prepared, _ in work.asking]
         for operator, rank, numbers in _alike([ask for _, _, ask in work.asking]):
             asked = [work.asking[number][2].values for number in numbers]
-            values, plan = asked[0] if len(asked) == 1 else np.concatenate(asked), operation.plan
-            exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, values, signature)
-            exchange.root = rank
-            yield exchange
-            ends = np.cumsum([each.size for each in asked])
-            for number, found in zip(numbers, np.split(exchange.found, ends[:-1]), strict=True):
-                left[number] = *left[number][:2], found
+            found, plan, at = asked[0] if len(asked) == 1 else np.concatenate(asked), operation.plan, 0
+            if plan.size > 1:
+                exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, found, signature)
+                exchange.root = rank
+                yield exchange
+                found = exchange.found
+            for number, mine in zip(numbers, asked, strict=True):
+                left[number] = *left[number][:2], found[at : at + mine.size]
+                at += mine.size
 
 
 def conclude(operation: Operation):

@@ -23,7 +23,8 @@ def reduce(call: Call, allreduce, buf, key, out):
     """The stages of `Allreduce.__call__` and `start`, of their object."""
     began = perf_counter()
     call.result = buf if out is None else out
-    buf, key, out = (each[:] if isinstance(each, (list, tuple)) else each for each in (buf, key, out))
+    if isinstance(buf, (list, tuple)) or isinstance(key, (list, tuple)):  # copies, since the caller may change them
+        buf, key, out = [each[:] if isinstance(each, (list, tuple)) else each for each in (buf, key, out)]
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
@@ -97,7 +98,10 @@ def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spe
     try:
         call.data = operation
         yield from prepare(operation, agreed.signature)
-        yield operation
+        if plan.size > 1 or not plan.processor.batches:
+            yield operation
+        else:  # nothing to wait for
+            operation.run()
         yield from conclude(operation)
         return operation.flaw, operation.learned
     finally:

@@ -79,6 +79,8 @@ class Values:
 
     def prepare(self):
         """What `Codec.prepare` gives for the tensor: all of it at once if that is allowed, or if a device has it so."""
+        if self.codec.prepare is None:
+            return None
         flat, tensor, plan, whole = self.source.flat, self.tensor, self._operation.plan, None
         extents = tensor.extents
         if tensor.together is not None:
@@ -218,12 +220,15 @@ class Batch:
 
     def prepare(self, together):
         """What `Codec.prepare` gives for the tensors of a block."""
+        codec = self.codec_of(together.whole)
+        if codec.prepare is None:
+            return None
 
         def load(extent):
             return *self.own(extent), self.errors(extent)
 
         known = self._operation.workspace, together.whole, None, self._operation.plan.rank, self._operation.plan.size
-        return self.codec_of(together.whole).prepare(Parts([together.cut], load, *known))
+        return codec.prepare(Parts([together.cut], load, *known))
 
     def prepared(self, together, found: Prepared) -> None:
         """Selecting has written the new residuals of whole tensors."""

@@ -99,7 +99,7 @@ def test_a_scale_multiplies_what_is_decoded(codec, scale):
 
 @every_codec
 def test_a_cut_between_units_changes_no_value(codec):
-    if codec.prepare(Parts([], None)) is not None:
+    if codec.prepare and codec.prepare(Parts([], None)):
         pytest.skip("what is kept, or its scale, depends on the whole range")
     found = region(codec, (Grid(33), 17, 1201, 4000))
     x, residual = vector(codec, 1, 1201), vector(codec, 2, 1201).astype(np.float32)

@@ -131,7 +131,8 @@ def test_scales_of_several_tensors_are_those_of_each():
 
     def asked(regions, x):
         """What this rank asks for, of parts that are loaded from x."""
-        parts = Parts(regions, lambda at, x=x: (x[: at.size], None, None))
+        whole = regions[0] if isinstance(regions[0], Span) else None
+        parts = Parts(regions, lambda at, x=x: (x[: at.size], None, None), whole=whole)
         return next(codec.prepare(parts)).values.tolist()
 
     each = [asked([region], x[end - region.size :])[0] for region, end in zip(regions, ends, strict=True)]
@@ -140,7 +141,7 @@ def test_scales_of_several_tensors_are_those_of_each():
     same = [*regions[:3], *(region._replace(segment=3) for region in regions[3:])]
     (together,) = asked([Span(same[3:])], x[351:])
     assert asked([Span(same)], x) == [*each[:3], together]
-    steps = codec.prepare(Parts([Span(same)], lambda at: (x, None, None)))
+    steps = codec.prepare(Parts([Span(same)], lambda at: (x, None, None), whole=Span(same)))
     next(steps)
     with pytest.raises(StopIteration) as done:
         steps.send(np.array([1.0, 2.0, 3.0, 4.0]))
