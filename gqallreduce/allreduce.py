@@ -206,9 +206,11 @@ class Allreduce:
             raise_from(named(error, call.name), error)
         raise_from(give_up(call.link, error, call, self.timeout), error)
 
-    def account(self, spent: Spent, nbytes: int, states) -> None:
+    def account(self, spent: Spent, nbytes: int, states) -> Spent:
+        """A call has succeeded: what `stats.last` is now."""
         spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
         self.stats.record(spent, norm_of([state.norm for state in states]))
+        return self.stats.last
 
     # --- the end of an object ---
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gqallreduce.stats import Spent
 
 
 class Request:
@@ -41,6 +45,11 @@ class Request:
             return False
         self._allreduce.result(self._call)
         return True
+
+    @property
+    def stats(self) -> Spent | None:
+        """What the call cost, as `stats.last` says it; None until it has succeeded."""
+        return self._call.spent
 
     def wait(self):
         """Wait until it is done; returns the object that it wrote. Raises what the call would have raised."""

@@ -67,7 +67,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     spent.wait, spent.total = call.wait, perf_counter() - began
     call.states = states
     allreduce.memory.commit(states)
-    allreduce.account(spent, sum([source.nbytes for source in given.sources]), states.values())
+    call.spent = allreduce.account(spent, sum([source.nbytes for source in given.sources]), states.values())
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:

@@ -47,8 +47,8 @@ class Call:
         known to all ranks, if it is one of link.ALIKE or `known_to_all` is set.
     data
         the Stage whose messages come now, once ranks have agreed on the call; then a message of another is an error.
-    result, error
-        how it ended, once it is `done`.
+    result, error, spent
+        how it ended, once it is `done`, and what it cost.
     states, for_good
         what its end replaces (memory.py); also where calls of a step are kept apart.
     invalid
@@ -63,7 +63,7 @@ class Call:
 
     __slots__ = (
         "__weakref__", "began", "data", "done", "error", "for_good", "held", "invalid", "known_to_all", "lanes_left",
-        "link", "live", "name", "number", "owner", "previous", "request", "result", "stages", "states", "wait",
+        "link", "live", "name", "number", "owner", "previous", "request", "result", "spent", "stages", "states", "wait",
     )  # fmt: skip
 
     def __init__(self, name: str, owner=None):
@@ -72,7 +72,7 @@ class Call:
         self.data = self.held = self.request = None
         self.began = self.previous = perf_counter()
         self.done = self.known_to_all = self.for_good = False
-        self.result = self.error = self.invalid = None
+        self.result = self.error = self.invalid = self.spent = None
         self.states: dict = {}
         self.lanes_left = self.live = 0
         self.wait = 0.0

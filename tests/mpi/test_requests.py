@@ -400,3 +400,18 @@ def test_the_bits_are_alike_when_something_else_finishes_a_call(comm):
             _kernels.set_float_control(usual)
         found.append(bytes_of(array))
     assert found[0] == found[1]
+
+
+def test_a_request_has_the_statistics_of_its_call(comm):
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=30)
+    requests = [allreduce.start(np.ones(size, np.float32), key=str(size)) for size in (10, 1000, 100)]
+    gq.wait_all(requests[::-1])
+    alone = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=30)
+    for request, size in zip(requests, (10, 1000, 100), strict=True):
+        alone(np.ones(size, np.float32), key=str(size))
+        assert request.stats.bytes_sent == alone.stats.last.bytes_sent
+        assert request.stats.residual_norm == alone.stats.last.residual_norm
+    failed = allreduce.start(np.full(3, np.nan, np.float32), key="n")
+    with pytest.raises(gq.NonFiniteError):
+        failed.wait()
+    assert failed.stats is None

@@ -89,6 +89,23 @@ def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs
     assert sum(logged) <= 12 * comm.size * onebit["sent"], "no rank sends more than all do"
 
 
+@pytest.mark.parametrize("overlap", ["always", "alternate"])
+def test_sums_started_during_the_backward_pass_train_the_same_weights(folder, comm, overlap):
+    words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit", "--log-every", "1"]
+    assert train(comm, folder, *words) == 0
+    expected = rows(comm, folder, "run"), rows(comm, folder, "weight")
+    assert train(comm, folder, *words, "--overlap", overlap) == 0
+    found = rows(comm, folder, "run"), rows(comm, folder, "weight")
+    for row, other in zip(found[0], expected[0], strict=True):
+        assert (row["weights"], row["sent"]) == (other["weights"], other["sent"])
+        assert (row["hidden"] is None) == (overlap == "always")
+        assert other["hidden"] is None
+    sent = [
+        {(row["scheme"], row["step"], row["key"]): row["bytes_sent"] for row in each[1]} for each in (found, expected)
+    ]
+    assert sent[0] == sent[1]
+
+
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(folder, comm):
     words = ["--optimizers", "sgd", "adam", "--rates", "sgd=1e30", "--schemes", "onebit/ef", "dense", "raw"]
     assert train(comm, folder, *words) == 0

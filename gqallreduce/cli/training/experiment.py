@@ -27,6 +27,7 @@ class Setting:
     batch: int
     epochs: int
     flush: bool
+    overlap: str
     align: int
     loss_at: tuple
     evaluate_every: int
@@ -63,7 +64,7 @@ class Experiment:
         self._start(seed)
         with Sums(run.assignment, self._comm, seed, self._baselines) as sums, np.errstate(all="ignore"):
             optimizer = OPTIMIZERS[run.optimizer](run.rate)
-            trainer = Trainer(self._network, optimizer, sums, self.steps)
+            trainer = Trainer(self._network, optimizer, sums, self.steps, self._setting.overlap)
             log = _Log(self._report, self._setting, {"scheme": run.text, "optimizer": run.optimizer, "seed": seed})
             diverged = None
             try:
@@ -106,6 +107,7 @@ class Experiment:
         steps = max(1, trainer.done)
         everyone = np.array(self._comm.allgather(trainer.seconds[done])) if trainer.done else np.zeros((1, 1, 3))
         mean = np.median(everyone.mean(axis=0), axis=0)
+        hidden = _hidden(everyone.mean(axis=0)[:, 1], trainer.overlaps[done])
         sent = self._comm.allgather((trainer.sent[done].sum(), trainer.flush_sent, trainer.flush_seconds))
         calls, flushes, flush_seconds = np.mean(sent, axis=0)
         dense = sum(ring_bytes(weight.gradient.nbytes, self._comm.size) for weight in self._network.weights)
@@ -125,6 +127,7 @@ class Experiment:
             "communication": mean[1],
             "communication_least": np.median(everyone[:, :, 1].min(axis=0)),
             "wait": mean[2],
+            "hidden": hidden,
             "flush": flush_seconds / max(1, self._setting.epochs),
             "target": self._setting.target,
             "target_step": reached and reached["step"],
@@ -132,6 +135,17 @@ class Experiment:
             "target_sent": reached and reached["sent"],
             "weights": log.digest,
         }
+
+
+def _hidden(communication, overlaps):
+    """The share of communication that is hidden: of steps that overlap, against those that do not; None without both.
+
+    communication
+        seconds of each step.
+    """
+    if overlaps.all() or not overlaps.any():
+        return None
+    return 1 - np.median(communication[overlaps]) / np.median(communication[~overlaps])
 
 
 class _Log:

@@ -69,12 +69,16 @@ class Network:
         for layer in self._layers:
             layer.draw(random)
 
-    def loss_and_gradients(self, images, labels, scale):
-        """Sum of the cross-entropies of (pixels, samples) images; gradients of `scale` times that sum are set."""
+    def loss_and_gradients(self, images, labels, scale, made=None):
+        """Sum of the cross-entropies of (pixels, samples) images; gradients of `scale` times that sum are set.
+
+        made
+            called with each weight as soon as its gradient is there.
+        """
         logits = self._forward(images)
         loss = cross_entropy(logits, labels)
         softmax_error(logits, labels, scale)
-        self._backward(logits)
+        self._backward(logits, made)
         return loss
 
     def evaluate(self, images, labels):
@@ -96,10 +100,12 @@ class Network:
                 np.greater(values, 0, out=positive[:, : values.shape[1]])
         return values
 
-    def _backward(self, delta):
+    def _backward(self, delta, made):
         masks = [None, *self._positive]  # of each layer's input
         for layer, positive in zip(reversed(self._layers), reversed(masks), strict=True):
             layer.backward(delta)
+            for weight in (layer.bias, layer.weight) if made else ():
+                made(weight)
             if positive is not None:
                 delta = layer.delta_below(delta)
                 delta *= positive[:, : delta.shape[1]]

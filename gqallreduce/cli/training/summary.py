@@ -28,7 +28,12 @@ def cells(rows, loss_at):
     target = f"{100 * rows[0]['target']:g} %"
     names = ["scheme", "optimizer", "accuracy %", *(f"loss at {step}" for step in loss_at)]
     names += ["sent/step", "with flush", "ratio", "compute", "communication", "of that wait", f"to {target}"]
-    return names, [_cells(way, found, loss_at) for way, found in by_way(rows).items()]
+    body = [_cells(way, found, loss_at) for way, found in by_way(rows).items()]
+    if any(row.get("hidden") is not None for row in rows):
+        names.append("hidden %")
+        for cells, found in zip(body, by_way(rows).values(), strict=True):
+            cells.append(spread([row["hidden"] for row in found if row["hidden"] is not None], 0, 100))
+    return names, body
 
 
 def _cells(way, rows, loss_at):

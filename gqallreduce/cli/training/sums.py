@@ -4,6 +4,8 @@ import contextlib
 import gc
 from time import perf_counter
 
+from mpi4py import MPI
+
 import gqallreduce as gq
 from gqallreduce.cli import dense
 from gqallreduce.cli.training.rules import DENSE, RING
@@ -22,7 +24,25 @@ class DenseSum:
         """Sums the gradient; the call's Spent. MPI does not tell its bytes: they are what a ring would send."""
         began = perf_counter()
         self._allreduce(weight.gradient_memory)
-        seconds = perf_counter() - began
+        return self._spent(weight, perf_counter() - began)
+
+    def start(self, weight):
+        """Begins the sum; returns what waits for it and returns its Spent.
+
+        MPI's own non-blocking sum; its own choice of algorithm, also where a ring is asked for.
+        """
+        began = perf_counter()
+        request = self._comm.Iallreduce(MPI.IN_PLACE, weight.gradient_memory)
+        started = perf_counter() - began
+
+        def finish():
+            began = perf_counter()
+            request.Wait()
+            return self._spent(weight, started + perf_counter() - began)
+
+        return finish
+
+    def _spent(self, weight, seconds):
         nbytes = round(ring_bytes(weight.gradient_memory.nbytes, self._comm.size))
         spent = Spent(self._name, bytes_sent=nbytes, bytes_received=nbytes, dense_bytes=nbytes, dense=True)
         spent.wait = spent.total = seconds
@@ -40,6 +60,16 @@ class QuantizedSum:
         """Sums the gradient; the call's Spent. Raises NonFiniteError on every rank."""
         self._allreduce(weight.gradient, key=weight.name)
         return self._allreduce.stats.last
+
+    def start(self, weight):
+        """Begins the sum; returns what waits for it and returns its Spent."""
+        request = self._allreduce.start(weight.gradient, key=weight.name)
+
+        def finish():
+            request.wait()
+            return request.stats
+
+        return finish
 
     def flush(self, weight):
         """Replaces the gradient by the exact sum of the residuals, which are then zero."""
@@ -78,6 +108,10 @@ class Sums:
     def __call__(self, weight):
         """Sums one gradient over ranks in place; the Spent of the call."""
         return self._of[weight.name](weight)
+
+    def start(self, weight):
+        """Begins the sum of one gradient; returns what waits for it and returns its Spent."""
+        return self._of[weight.name].start(weight)
 
     def flush(self, weights):
         """(weights with feedback, bytes): their gradients are now their residuals, summed exactly.

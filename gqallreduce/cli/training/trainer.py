@@ -3,7 +3,8 @@
 A step computes the gradients of this rank's part of the mini-batch, divided by the whole mini-batch, sums them over
 ranks weight by weight in the order of the backward pass, and updates the weights. Communication is the time inside the
 sums. No rank waits for another elsewhere in a step, so what a sum waits for a slower rank counts as communication, and
-is told apart as `wait`.
+is told apart as `wait`. In steps that overlap, a sum is started as soon as its gradient is there, and communication is
+the time inside the starts and the waits: what is not hidden behind computing.
 """
 
 from time import perf_counter
@@ -20,14 +21,17 @@ class Trainer:
         per step: bytes this rank sent; sum of its samples' cross-entropies.
     samples
         per step: samples of the mini-batch over all ranks.
+    overlaps
+        per step: were sums started during the backward pass?
     flush_seconds, flush_sent
         of all extra steps so far.
     last
         (weight's name, Spent) of every sum of the last step.
     """
 
-    def __init__(self, network, optimizer, sums, steps):
-        self._network, self._optimizer, self._sums = network, optimizer, sums
+    def __init__(self, network, optimizer, sums, steps, overlap="never"):
+        self._network, self._optimizer, self._sums, self._overlap = network, optimizer, sums, overlap
+        self.overlaps = np.zeros(steps, bool)
         self._backward_order = list(reversed(network.weights))
         self.seconds, self.sent = np.zeros((steps, 3)), np.zeros(steps)
         self.losses, self.samples = np.zeros(steps), np.zeros(steps, np.int64)
@@ -37,19 +41,32 @@ class Trainer:
 
     def step(self, samples, images, labels, look=None):
         """One mini-batch of `samples` over all ranks; look(weights) may see the gradients before they are summed."""
+        overlaps = look is None and (self._overlap == "always" or (self._overlap == "alternate" and self.done % 2 == 1))
+        starting, started = 0.0, []
+
+        def start(weight):
+            nonlocal starting
+            before = perf_counter()
+            started.append((weight.name, self._sums.start(weight)))
+            starting += perf_counter() - before
+
         began = perf_counter()
-        loss = self._network.loss_and_gradients(images, labels, 1 / samples)
-        computed = perf_counter()
+        loss = self._network.loss_and_gradients(images, labels, 1 / samples, start if overlaps else None)
+        computed = perf_counter() - starting
         if look:
             look(self._network.weights)
-        ready = perf_counter()
-        self.last = [(weight.name, self._sums(weight)) for weight in self._backward_order]
+        ready = perf_counter() - starting
+        if overlaps:
+            self.last = [(name, finish()) for name, finish in started]
+        else:
+            self.last = [(weight.name, self._sums(weight)) for weight in self._backward_order]
         summed = perf_counter()
         for weight in self._network.weights:
             self._optimizer.update(weight)
         updated = perf_counter()
         wait = sum(spent.wait for _, spent in self.last)
         self.seconds[self.done] = computed - began + updated - summed, summed - ready, wait
+        self.overlaps[self.done] = overlaps
         self.sent[self.done] = sum(spent.bytes_sent for _, spent in self.last)
         self.losses[self.done], self.samples[self.done] = loss, samples
         self.done += 1
