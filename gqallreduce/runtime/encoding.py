@@ -63,7 +63,7 @@ class Encoding:
         """The message is made; it says so if a value is not finite."""
         operation, made, chunk = self.operation, self.made, self._chunk
         if flawed:
-            operation.find_flaws(self._place, chunk)
+            operation.flaws.find_in(self._place, chunk)
         if self._place in operation.flaws:
             rank, number = operation.flaws[self._place]
             operation.processor.mark(made, self._header(frame.NOT_FINITE, number, rank))
@@ -102,7 +102,7 @@ class Encoding:
         wire = self.made.payload[self._offset :]
         nbytes = codec.encode(x, residual, errors, wire, extent, self._stream, kept)
         if nbytes == NOT_FINITE:
-            operation.find_flaw(self._place, extent, x, residual, own=own)
+            operation.flaws.find(self._place, extent, x, residual, own=own)
         else:  # a device, which has one extent, may be the only one to know it
             self._offset = self._offset + nbytes if self._offset else nbytes
         values.keep(extent, errors)

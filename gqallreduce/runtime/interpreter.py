@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Chunk, of
-from gqallreduce.coding.message import ForeignFrame, Frame, Incoming, Outgoing, Receipt
+from gqallreduce.coding.message import Frame, Incoming, Outgoing, Receipt
 from gqallreduce.errors import WireError
 from gqallreduce.runtime.encoding import Encoding
+from gqallreduce.runtime.headers import Headers
 from gqallreduce.scheduling import instructions as code
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Lane:
         self.at = self.extent = self._offset = 0
         self._chosen: set[int] = set()
         self._encoding: Encoding | None = None
-        self._head = self._payload = self._before = self._opening = None
+        self._payload = self._before = self._opening = None
+        self._headers = Headers(operation, number)
         self._receipt, self._then = None, None  # of a device, and what is done with what it found
 
     def can_advance(self) -> bool:
@@ -176,35 +178,10 @@ class Lane:
 
     def _opened(self, item: Incoming) -> bool:
         """Read and check the headers of a message that has arrived; False if a device has yet to give one."""
-        while len(item.heads) < len(item.wires):
-            at = 0
-            if item.heads:
-                at, header = item.heads[-1]
-                at += frame.SIZE + (header.word if header.kind == frame.DATA else 0)
-            if self._head is None:
-                self._head, receipt = self.processor.head(item.buffer, at, item.nbytes)
-                if receipt is not None and not receipt.ready:
-                    self.waiting = [receipt]
-                    return False
-            header = self._accept(self._head, item, at)
-            self.processor.give_wire(self._head)
-            self._head = None
-            item.heads.append((at, header))
-        return True
-
-    def _accept(self, head, item: Incoming, at: int) -> frame.Header:
-        """The header at `at`; ForeignFrame unless it belongs to the next wire, and to this call."""
-        operation, wire = self.operation, item.wires[len(item.heads)]
-        try:
-            header = frame.read(head)
-        except WireError:
-            raise ForeignFrame(item.source) from None
-        ours = (header.signature, header.step, header.lane) == (operation.signature, operation.step, self.number)
-        if header.kind == frame.DATA:
-            ours = ours and header.rank == wire.author and at + frame.SIZE + header.word <= item.nbytes
-        if not ours or header.kind > frame.NOT_FINITE:
-            raise ForeignFrame(item.source)
-        return header
+        receipt = self._headers.read(item)
+        if receipt is not None:
+            self.waiting = [receipt]
+        return receipt is None
 
     def _jump(self, instruction, messages) -> None:
         self.at = instruction.target
@@ -235,7 +212,7 @@ class Lane:
             y = chunk.part(running, extent)
             flawed, residual = operation.form(extent, y)
             self.spent.encode += perf_counter() - began
-            self._found(flawed, lambda: operation.find_flaw(place, extent, y, residual, own=True, formed=True))
+            self._found(flawed, lambda: operation.flaws.find(place, extent, y, residual, own=True, formed=True))
             if not self._end_of_extent(chunk):
                 return
         self._next()
@@ -246,7 +223,7 @@ class Lane:
         if self._payload is None:
             header = self.slots[instruction.part.slot].header_of(instruction.part.number)
             if header.kind == frame.NOT_FINITE:
-                operation.flawed(place, (header.rank, header.word))
+                operation.flaws.note(place, (header.rank, header.word))
             if place in operation.flaws:
                 self._next()
                 return
@@ -303,7 +280,7 @@ class Lane:
             y = operation.scratch(1, extent.size, values.working)
             self._offset += codec.decode(payload, y, extent)
             flawed = values.store(extent, y, place)
-            self._found(flawed, lambda: operation.find_overflow(place, extent, None))
+            self._found(flawed, lambda: operation.flaws.find_overflow(place, extent, None))
         self.spent.decode += perf_counter() - began
         return self._end_of_extent(chunk)
 
@@ -358,7 +335,7 @@ class Lane:
             flawed = operation.finish(place, extent, y)
             self.spent.decode += perf_counter() - began
             seen = y if operation.values_of(extent).direct or operation.codec.sums.exact else None
-            self._found(flawed, lambda: operation.find_overflow(place, extent, seen))
+            self._found(flawed, lambda: operation.flaws.find_overflow(place, extent, seen))
             if not self._end_of_extent(chunk):
                 return
         self._next()

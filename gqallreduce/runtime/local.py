@@ -9,8 +9,9 @@ from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Host
 from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
+from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.memory import Memory
-from gqallreduce.runtime.operation import Operation, Tensor, not_finite
+from gqallreduce.runtime.operation import Operation, Tensor
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheduling.model import fixed_schedule
@@ -65,7 +66,7 @@ class LocalAllreduce:
             operations.append(Operation(plan, tensors, key, hash64(key), self.spent[rank]))
         try:
             self._carry_out(operations)
-            flaws = {operation.flaw for operation in operations}
+            flaws = {operation.flaws.first for operation in operations}
             learned = [operation.learned for operation in operations]
         finally:
             for operation in operations:

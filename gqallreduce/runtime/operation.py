@@ -14,16 +14,14 @@ import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
-from gqallreduce.coding.codec import NOT_FINITE
-from gqallreduce.coding.frame import NO_RANK
 from gqallreduce.coding.layout import Batch as Pieces
 from gqallreduce.coding.layout import Chunk, Piece, Span
-from gqallreduce.coding.preparing import Parts, alone
-from gqallreduce.errors import NonFiniteError
+from gqallreduce.coding.preparing import Parts
+from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.shortened import Shortened
-from gqallreduce.runtime.values import Batch, Values, own_flaws
+from gqallreduce.runtime.values import Batch, Values
 from gqallreduce.stats import Spent
 
 
@@ -70,7 +68,7 @@ class Operation:
     running
         place -> the running values of its pieces.
     flaws
-        place -> (rank or frame.NO_RANK, number of the element) of the first value that is not finite.
+        what is not finite among them.
     """
 
     first_lane = 0
@@ -97,7 +95,7 @@ class Operation:
         self.own_stream = self.stream(0, plan.rank) if self.codec.sums.exact else None
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
-        self.flaws: dict[tuple[int, int], tuple[int, int]] = {}
+        self.flaws = Flaws(self)
         if plan.batched:
             self.values.append(Batch(self, self.tensors))
 
@@ -128,11 +126,6 @@ class Operation:
     def active(self):
         """What all work on its arrays is done in."""
         return self.processor.active(self._given[0].source.located, self.key)
-
-    @property
-    def flaw(self) -> tuple[int, int] | None:
-        """(rank or frame.NO_RANK, number of the element) of the first value that is not finite, as far as known."""
-        return min(self.flaws.values(), default=None)
 
     @property
     def learned(self) -> list[dict | None]:
@@ -280,72 +273,3 @@ class Operation:
         if self.codec_of(extent).finish(y, extent):
             return True
         return self.arithmetic.scale(y, self.plan.scale) if values.direct else values.store(extent, y, place)
-
-    # --- what is not finite ---
-
-    def flawed(self, place, flaw: tuple[int, int]) -> None:
-        """Note (rank or NO_RANK, number of the element); the lowest stays."""
-        self.flaws[place] = min(flaw, self.flaws.get(place, flaw))
-
-    def find_flaws(self, place, chunk: Chunk) -> None:
-        """Note what could not be encoded of a chunk."""
-        running = self.running.get(place)
-        for extent in chunk.extents:
-            if running is None:
-                x, residual = self.values_of(extent).own(extent)
-            else:
-                x, residual = Chunk.part(running, extent), None
-            self.find_flaw(place, extent, x, residual, own=running is None)
-
-    def find_flaw(self, place, extent: Span, x, residual, own: bool, formed: bool = False) -> None:
-        """Note why an extent cannot be sent: own values of this rank that are not finite, else an overflow.
-
-        formed
-            x is own values + residual already.
-        """
-        x, residual = self.processor.on_host(x), None if residual is None else self.processor.on_host(residual)
-        parts, at_fault = list(self.values_of(extent).parts(extent)), []
-        with np.errstate(over="ignore", invalid="ignore"):
-            v = x if formed or residual is None else x + residual
-            mine = np.flatnonzero(own_flaws(v, residual)) if own else ()
-        if len(mine):
-            self.flawed(place, (self.plan.rank, self.values_of(extent).locate(extent, mine)))
-            return
-        for part, here in parts:
-            where = np.flatnonzero(~self.codec_of(extent).carries(v[here]))
-            if not len(where) and (len(parts) == 1 or not self._can_send(part, v[here], own)):
-                where = np.argmax(np.abs(v[here]), keepdims=True)  # none is too large by itself, all are for a norm
-            if len(where):
-                at_fault.append(where + here.start)
-        where = at_fault[0] if at_fault else np.argmax(np.abs(v), keepdims=True)
-        self.flawed(place, (NO_RANK, self.values_of(extent).locate(extent, where)))
-
-    def _can_send(self, part: Span, v, own: bool) -> bool:
-        """Is a part of a batch not what made its encoding fail?"""
-        codec = self.codec_of(part) if own else self.codec_of(part).sums
-        wire, stream = np.empty(self.codec.nbytes_bound(part.regions), np.uint8), self.stream(0, 0)
-        prepared = None
-        if own and codec.prepare is not None:
-            prepared = alone(codec.prepare(Parts([part], lambda _: (v, None, None), self.workspace)))
-        selected = prepared and prepared.selected
-        return codec.encode(v, None, None, wire, part, stream, selected and selected[0]) != NOT_FINITE
-
-    def find_overflow(self, place, extent: Span, y) -> None:
-        """Note where a finished sum leaves the range of float32 (in y, or None), or else that of the buffer."""
-        values = self.values_of(extent)
-        where = [] if y is None else np.flatnonzero(~np.isfinite(self.processor.on_host(y)))
-        if not len(where):
-            back = self.lend(extent.size, values.working, "flawed")
-            values.load_result(extent, back)
-            where = np.flatnonzero(~np.isfinite(self.processor.on_host(back)))
-            self.give_back("flawed")
-        self.flawed(place, (NO_RANK, values.locate(extent, where)))
-
-
-def not_finite(flaw: tuple[int, int], keys, sources) -> NonFiniteError:
-    """The error of a flaw: with the key that the number of the element belongs to, and its C-order index."""
-    rank, number = flaw
-    at = 0
-    while number >= sources[at].size:
-        number, at = number - sources[at].size, at + 1
-    return NonFiniteError(None if rank == NO_RANK else rank, keys[at], number)

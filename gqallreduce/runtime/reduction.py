@@ -9,7 +9,8 @@ from __future__ import annotations
 from time import perf_counter
 
 from gqallreduce.runtime import arguments
-from gqallreduce.runtime.operation import Operation, Tensor, not_finite
+from gqallreduce.runtime.flaws import not_finite
+from gqallreduce.runtime.operation import Operation, Tensor
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheme import Scheme
@@ -103,7 +104,7 @@ def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spe
         else:  # nothing to wait for
             operation.run()
         yield from conclude(operation)
-        return operation.flaw, operation.learned
+        return operation.flaws.first, operation.learned
     finally:
         operation.end()
 

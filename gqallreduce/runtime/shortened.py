@@ -9,7 +9,8 @@ from gqallreduce.coding.frame import NO_RANK
 from gqallreduce.coding.layout import BLOCK
 from gqallreduce.coding.preparing import Prepared
 from gqallreduce.coding.transform import ALL_ALIKE
-from gqallreduce.runtime.values import Values, own_flaws
+from gqallreduce.runtime.flaws import own_flaws
+from gqallreduce.runtime.values import Values
 
 
 class Shortened(Values):
@@ -71,7 +72,7 @@ class Shortened(Values):
             own = own_flaws(v, residual)
         rank, bad = (self._operation.plan.rank, own) if own.any() else (NO_RANK, ~np.isfinite(v))
         number = self.tensor.begin + self._given.source.c_index(begin + np.flatnonzero(bad))
-        self._operation.flawed((0, 0), (rank, number))
+        self._operation.flaws.note((0, 0), (rank, number))
 
     def conclude(self):
         """Steps: finished coefficients become the result, and what their encodings lost is added to the residual."""

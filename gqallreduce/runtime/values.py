@@ -17,16 +17,6 @@ from gqallreduce.coding.preparing import Parts, Prepared
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
 
-_OVERFLOWING = np.float32(2.0**103)  # a smaller addend cannot carry a finite float32 to infinity
-
-
-def own_flaws(v, residual) -> np.ndarray:
-    """Which of v = x + residual are not finite since x is not: an infinity may also be the sum of two finite values."""
-    flaws = ~np.isfinite(v)
-    if residual is not None:
-        flaws &= np.isnan(v) | (np.abs(residual) < _OVERFLOWING)
-    return flaws
-
 
 class Values:
     """One tensor.
