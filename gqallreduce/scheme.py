@@ -67,21 +67,24 @@ class Scheme:
         Raises NonFiniteError if a value is NaN or Inf, or (rank None) beyond what the codec can send.
         """
         x = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        bound, regions = self._bound(x.size)
+        bound, size = self._bound(x.size)
+        regions, origin = _regions(bound, size), None
         wire = np.empty(bound.nbytes_bound(regions), np.uint8)
         stream = _kernels.Stream(hash64(seed, None), 0, 0, step & 0xFFFFFFFF)
         if bound.transform is not None:
             if not np.isfinite(x).all():
                 raise NonFiniteError(0, None, _first_flaw(bound, x))
-            x = bound.transform.coefficients(_drawn(bound, seed, step), x)
+            drawn = _drawn(bound, seed, step)
+            x, origin = bound.transform.coefficients(drawn, x), bound.transform.origin(drawn, np.arange(size))
         codec, selected, _ = _prepared(bound, regions, x)
         at = 0
         for number, region in enumerate(regions):
             kept = None if selected is None else selected[number]
             nbytes = codec.encode(of(x, region), None, None, wire[at:], region, stream, kept)
             if nbytes == NOT_FINITE:
-                index = _first_flaw(codec, of(x, region))
-                raise NonFiniteError(None if np.isfinite(x[region.start + index]) else 0, None, region.start + index)
+                index = region.start + _first_flaw(codec, of(x, region))
+                named = index if origin is None else int(origin[index])
+                raise NonFiniteError(None if np.isfinite(x[index]) else 0, None, named)
             at += nbytes
         header = bytearray(frame.SIZE)
         frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
@@ -101,9 +104,9 @@ class Scheme:
             raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
             raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
-        bound, regions = self._bound(size)
-        y, at = np.zeros(sum(region.size for region in regions), np.float32), frame.SIZE
-        for region in regions:
+        bound, length = self._bound(size)
+        y, at = np.zeros(length, np.float32), frame.SIZE
+        for region in _regions(bound, length):
             at += bound.decode(data[at:], of(y, region), region)
         if at != len(data):
             raise WireError(f"got {len(data)} bytes, expected {at} for {size} values")
@@ -116,13 +119,16 @@ class Scheme:
     def _signature(self) -> int:
         return hash64(self.codec)
 
-    def _bound(self, size: int) -> tuple[RegionCodec, list[Region]]:
-        """The codec for a vector of so many values, and its regions."""
+    def _bound(self, size: int) -> tuple[RegionCodec, int]:
+        """The codec for a vector of so many values, and how many it encodes."""
         form = Form((size,), "C", "float32")
         bound = self.codec.bind(form)
-        size = bound.encoded(form).size
-        grid = bound.grid(columns((size,), "C"))
-        return bound, [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
+        return bound, bound.encoded(form).size
+
+
+def _regions(bound: RegionCodec, size: int) -> list[Region]:
+    grid = bound.grid(columns((size,), "C"))
+    return [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
 
 
 def _prepared(bound: RegionCodec, regions, x) -> Prepared:

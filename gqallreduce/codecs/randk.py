@@ -46,6 +46,7 @@ class RandK(Codec):
         number = isinstance(self.ratio, (int, float)) and not isinstance(self.ratio, bool)
         if not number or not 0 < self.ratio <= 1:
             raise ValueError(f"randk: ratio={self.ratio!r}, expected a number above 0, up to 1")
+        object.__setattr__(self, "ratio", float(self.ratio))  # written as 1 or 1.0, it is one scheme
         choice(self, "values", "raw", "float16")
 
     @property

@@ -18,14 +18,22 @@ LARGEST, SUM, FROM_RANK = "largest", "sum", "from a rank"
 class Ask(NamedTuple):
     """A small exact operation over all ranks, whose result the yield gives back: an array of the same form.
 
-    All ranks yield it, with an array of one dtype and size. Partial sums of a piece are prepared without.
+    All ranks yield it, with a vector of one dtype and size. Partial sums of a piece are prepared without.
     operation
-        LARGEST: element by element; SUM: added in order of ranks, alike everywhere; FROM_RANK: the array of `rank`.
+        LARGEST: element by element, -0.0 as 0.0 and each NaN as one and the same; SUM: added in order of ranks;
+        FROM_RANK: the vector of `rank`. The result has the same bits on all ranks.
     """
 
     operation: str
     values: np.ndarray
     rank: int = 0
+
+    def answer(self, found: np.ndarray) -> np.ndarray:
+        """The result, from what was found of all ranks' vectors."""
+        if self.operation == LARGEST and found.dtype.kind == "f":
+            found = found + found.dtype.type(0.0)
+            found[np.isnan(found)] = np.nan
+        return found
 
 
 class Prepared(NamedTuple):
@@ -81,5 +89,5 @@ def alone(steps) -> Prepared | None:
             ask = steps.send(answer)
         except StopIteration as done:
             return done.value
-        answer = None if ask is None else ask.values
+        answer = None if ask is None else ask.answer(ask.values)
     return None

@@ -69,7 +69,7 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
     if key is None:
         return Memory.loaded(None, step, None, None, processor, key)
     feedback, learns = scheme.feedback, scheme.codec.learns
-    missing = {"shape", "order", "dtype", *["residual"] * feedback, *["learned"] * learns} - entry.keys()
+    missing = {"shape", "order", "dtype", *["residual"] * feedback} - entry.keys()
     if missing:
         raise ValueError(f"key {key!r}: the state lacks {', '.join(sorted(missing))}")
     if not isinstance(entry["shape"], (tuple, list)):
@@ -79,11 +79,11 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
         raise ValueError(f"key {key!r}: got dtype {form[2]!r}, expected one of {', '.join(FLOATS)}")
     if not isinstance(form[1], str):
         raise ValueError(f"key {key!r}: got order {form[1]!r}, expected text such as 'C'")
-    learned = None
-    if learns:
+    learned = entry.get("learned") if learns else None
+    if learned is not None:
         try:
-            learned = scheme.codec.relearned(copy.deepcopy(entry["learned"]), Form(*form))
-        except (TypeError, ValueError, KeyError) as error:
+            learned = scheme.codec.relearned(copy.deepcopy(learned), Form(*form))
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ValueError(f"key {key!r}: what the state has learned is unfit: {error}") from error
     return Memory.loaded(form, step, learned, _residual(key, entry, form) if feedback else None, processor, key)
 

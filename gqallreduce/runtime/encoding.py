@@ -33,9 +33,9 @@ class Encoding:
         self._selections: list = []  # to be released
         if instruction.own:
             self._selected = operation.own_selection(chunk)
-        elif operation.codec.sums.prepares:
-            running = operation.running[self._place]
-            self._selecting = operation.prepare_sums(chunk, running, instruction.alone)
+            self._prepared = True
+        else:
+            self._prepared = not operation.codec.sums.prepares
         self._extent = self._offset = 0
 
     def advance(self) -> Receipt | None:
@@ -44,8 +44,8 @@ class Encoding:
         if self._extent == 0 and self._place in operation.flaws:
             self.seal(False)
             return None
-        if self._selecting is not None:
-            self._select()
+        if not self._prepared:
+            self._prepare_sums()
             return None
         if extents:
             self._encode_extent()
@@ -80,12 +80,16 @@ class Encoding:
         rank = instruction.author if rank is None else rank
         return frame.Header(kind, operation.step, operation.signature, word, rank, instruction.hop, self._place[0])
 
-    def _select(self) -> None:
-        """One step of choosing what is encoded."""
-        found = self.operation.step_of(self._selecting)
+    def _prepare_sums(self) -> None:
+        """One step of choosing what of running values is encoded."""
+        operation = self.operation
+        if self._selecting is None:
+            running = operation.running[self._place]
+            self._selecting = operation.prepare_sums(self._chunk, running, self._instruction.alone)
+        found = operation.step_of(self._selecting)
         if found is not None:
             self._selected, self._selections = found
-            self._selecting = None
+            self._prepared = True
 
     def _encode_extent(self) -> None:
         """One that is not finite does not end it: the first flaw in C order may lie in a later one."""

@@ -85,7 +85,7 @@ class LocalAllreduce:
         """A rank's Plan for a buffer, or for those of a group."""
         forms = tuple(source.form for source in sources)
         schedule = self.scheme.schedule or fixed_schedule(
-            self.size, self.scheme.codec, sum(form.size for form in forms)
+            self.size, self.scheme.codec, sum(form.size for form in forms), forms[0].dtype
         )
         topology, processor = apart(self.size), self.processors[rank]
         return Plan(schedule, self.scheme.codec, rank, topology, forms, self.average, processor)

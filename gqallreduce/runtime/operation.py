@@ -129,8 +129,9 @@ class Operation:
 
     @property
     def learned(self) -> list[dict | None]:
-        """Of each tensor, what its codec has learned; nothing if it does not."""
-        return [each.learned for each in self.tensors] if self.codec.learns else []
+        """Of each tensor, what its codec has learned; nothing if none has."""
+        found = [each.learned for each in self.tensors]
+        return [] if found.count(None) == len(found) else found
 
     def stream(self, hop: int, author: int):
         """The random numbers of an encoding."""

@@ -39,7 +39,7 @@ def prepare(operation: Operation, signature: int = 0):
                 yield exchange
                 found = exchange.found
             for number, mine in zip(numbers, asked, strict=True):
-                left[number] = *left[number][:2], found[at : at + mine.size]
+                left[number] = *left[number][:2], work.asking[number][2].answer(found[at : at + mine.size])
                 at += mine.size
 
 

@@ -92,7 +92,8 @@ class Total(Gather):
 
     @property
     def found(self) -> np.ndarray:
-        return np.add.accumulate(super().found)[-1]
+        rows = super().found
+        return np.add.accumulate(rows, dtype=rows.dtype)[-1]
 
 
 class FromRank(Exchange):

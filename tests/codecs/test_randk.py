@@ -87,6 +87,22 @@ def test_other_values_are_refused():
         gq.Scheme.parse("randk(values=float64)")
 
 
+def test_a_message_that_cannot_be_made_names_the_value():
+    scheme = gq.Scheme.parse("randk(ratio=0.3, values=float16)")
+    for place in places(_kernels.Stream(hash64(0, None), *ALL_ALIKE, 0), 10, 3).tolist():
+        x = np.zeros(10, np.float32)
+        x[place] = 1e5
+        with pytest.raises(gq.NonFiniteError) as caught:
+            scheme.encode(x)
+        assert (caught.value.rank, caught.value.index) == (None, place)
+
+
+def test_a_ratio_is_a_number_however_it_is_written():
+    one, other = gq.Scheme.parse("randk(ratio=1)"), gq.Scheme.parse("randk(ratio=1.0)")
+    assert (one, one.resolved()) == (other, other.resolved())
+    np.testing.assert_array_equal(other.decode(one.encode([1.0, 2.0]), 2), [1, 2])
+
+
 def test_its_promises():
     assert RandK().linear
     assert not RandK(values="float16").linear

@@ -73,7 +73,7 @@ def test_unfit_states_and_calls_without_a_key_are_refused(comm):
         allreduce(gradient(comm, 1))
     allreduce(gradient(comm, 1), key="a")
     for spoil, message in (
-        (lambda entry: entry.pop("learned"), "lacks learned"),
+        (lambda entry: entry["learned"].update(told=[[10**400] * 7]), "unfit"),
         (lambda entry: entry.update(learned=3), "unfit"),
         (lambda entry: entry["learned"].pop("told"), "unfit"),
         (lambda entry: entry["learned"].update(calls=7), "expected .7, 7."),
@@ -83,3 +83,12 @@ def test_unfit_states_and_calls_without_a_key_are_refused(comm):
         with pytest.raises(ValueError, match=message):
             allreduce.load_state_dict(state)
     assert allreduce.state_dict()["keys"]["a"]["learned"]["calls"] == 1
+
+
+def test_what_nothing_was_learned_of_is_loaded_too(comm):
+    """As after an exact sum that `auto` chose."""
+    allreduce = gq.Allreduce("auto/asking/ef", comm=comm, timeout=30)
+    allreduce(gradient(comm, 1), key="a")
+    state = allreduce.state_dict()
+    allreduce.load_state_dict(state)
+    allreduce(gradient(comm, 2), key="a")

@@ -7,6 +7,7 @@ from reductions import arrays, copies, same_everywhere
 from schemes import RANKS, SCHEDULE_NAMES
 
 from gqallreduce import NonFiniteError
+from gqallreduce.coding.preparing import FROM_RANK, LARGEST, SUM, Ask, Prepared
 from gqallreduce.runtime.local import LocalAllreduce
 
 
@@ -77,3 +78,34 @@ def test_a_failed_call_has_taught_nothing():
     with pytest.raises(NonFiniteError):
         local(bad, key="w")
     assert all(memory.get("w") is state for memory, state in zip(local.memory, before, strict=True))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32, np.uint8, bool])
+def test_answers_have_the_form_of_the_question_and_the_same_bits_on_all_ranks(ranks, dtype, monkeypatch):
+    told = []
+
+    def ask(self, parts):
+        values = np.array([0.0, -0.0, np.nan, 1.0]) if parts.rank == 0 else np.array([-0.0, 0.0, -np.nan, 1.0])
+        mine = values.astype(dtype) if np.dtype(dtype).kind == "f" else np.ones(4, dtype)
+        for operation in (LARGEST, SUM, FROM_RANK):
+            found = yield Ask(operation, mine, ranks - 1)
+            assert (found.dtype, found.shape) == (mine.dtype, mine.shape)
+            told.append((operation, found.tobytes()))
+        return Prepared(self)
+
+    monkeypatch.setattr(asking.Asking, "_ask", ask)
+    LocalAllreduce("ring/asking", ranks)(arrays(1, ranks, (9,)), key="w")
+    assert len(told) == 3 * ranks
+    assert len(set(told)) == 3
+
+
+def test_a_bad_value_does_not_meet_a_selection_of_partial_sums():
+    """A chunk whose sum is not made any more, since a value is not finite, has no running value to choose from."""
+    for ranks, bad in ((4, 0), (4, 2), (5, 1), (5, 3), (8, 7)):
+        local = LocalAllreduce("recursive_doubling/adaptive(pi=4)/ef", ranks)
+        given = arrays(1, ranks, (100,))
+        given[bad][5] = np.nan
+        with pytest.raises(NonFiniteError) as caught:
+            local(given, key="w")
+        assert (caught.value.rank, caught.value.index) == (bad, 5)
