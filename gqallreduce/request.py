@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class Request:
     """A call under way: `wait` for it, or `test` whether it is done.
 
-    Until then its key and its buffers belong to it. If it is dropped, the next call of its object finishes that call
-    first, and raises the error by which it ended, if any.
+    Until then the key and the buffers belong to the call. If the request is dropped, the next call of its object
+    finishes that call first, and raises the error by which it ended, if any.
     """
 
     def __init__(self, allreduce, call):

@@ -14,7 +14,9 @@ from gqallreduce.coding.preparing import Prepared
 
 @register
 class Adaptive(RegionCodec):
-    """Send exactly max(1, n // pi) nonzero values (fewer if fewer exist), each as the mean of its sign in its column.
+    """Send exactly max(1, n // pi) nonzero values, fewer if fewer exist, each as the mean of its sign in its column.
+
+    Of the n values of a vector, or with scope=column of those of each column; the means are those of the sent values.
 
     pi
         the proportion: one value in pi is sent. pi=1 sends every nonzero value.

@@ -25,7 +25,8 @@ class RandK(Codec):
     ratio
         k = max(1, floor(ratio n)) of n values, 0 < ratio <= 1.
     values
-        raw: they travel as float32, so a sum is exact but for its additions; float16: rounded when they are sent.
+        raw: they travel as float32, whatever the dtype of the buffer; float16: rounded when they are sent. Sums are
+        float32.
     Every set of k places is equally likely, and drawn anew in every call of a key, from its stream.
     Error: of what is not chosen, all; E|v - C(v)|^2 = (1 - k/n) |v|^2. Chosen values are not scaled by n/k: that would
     be unbiased, but where k < n/2 its error is larger than v, and with error feedback residuals would grow.

@@ -28,7 +28,7 @@ class TernGrad(IntegerCodec):
         values are rounded once and their sums travel as exact integers, the same on every schedule. False: each message
         has its own scale (one per block of 2^18 values), and partial sums are rounded again.
     Variance: |v| (s - |v|) per value of at most s, for each rounding: one per rank if shared. Unbiased to 2^-16 of s.
-    A vector whose values have one magnitude is exact, zeros are.
+    Exact where all values have one magnitude (if shared, the same on all ranks), and for zeros.
     Cost: 2 bits per value, or 9 bits per value that is not zero where that is less; shared sums of P values up to
     log2(2P + 1) bits, rounded up; 4 bytes per block and at most 24 per 4096 values.
     Source: Wen et al., TernGrad, NeurIPS 2017, eq. 3, 5 and section 4; differs: the deviation is taken about zero,

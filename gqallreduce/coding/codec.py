@@ -13,7 +13,8 @@ told later (processor.py).
 
 encode(x, residual, new_residual, wire, region, stream, selected) -> bytes written, or NOT_FINITE
     v = x + residual, or x where residual is None. Writes the wire and, where `new_residual` is given, v minus what
-    `wire` decodes to.
+    `wire` decodes to. The arrays are vectors of `region.size` elements: x of dtype `working`, residuals of float32;
+    wire is uint8, at least `nbytes_bound([region])` long. NOT_FINITE if a value of v cannot be sent.
 decode(wire, y, region, scale, streaming) -> bytes read
     overwrites y with scale times what was encoded. The sender decodes its own bytes: what is sent is what is kept.
     `streaming` is a hint, y is large and not read again soon, that changes no value.
@@ -72,7 +73,7 @@ class Codec(ABC):
         """The codec for buffers of this form, on so many ranks, and the arrays of one processor."""
 
     def knowing(self, **known) -> Codec:
-        """A copy that knows more."""
+        """A copy with these attributes set."""
         made = copy.copy(self)
         for name, value in known.items():
             object.__setattr__(made, name, value)
@@ -183,7 +184,7 @@ class RegionCodec(Codec):
 
 
 class FixedSizeCodec(RegionCodec):
-    """A codec whose message size is a function of the region alone: three short methods to write."""
+    """A codec whose message size is a function of the region alone: five short methods to write."""
 
     fixed_size = True
 

@@ -1,4 +1,4 @@
-"""The linear codecs: own values become whole multiples of a unit, once, and sums travel as those integers, exactly.
+"""The codecs with integer sums: own values become whole multiples of a unit, once, and sums travel as those, exactly.
 
 Wire, per region: the unit (float32), the sizes of all tiles in bytes (uint16), then the tiles, of 4096 integers each. A
 tile's first byte says whether all are zero, or each has a code of the width that the largest needs, or only those that

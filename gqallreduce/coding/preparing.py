@@ -18,7 +18,7 @@ LARGEST, SUM, FROM_RANK = "largest", "sum", "from a rank"
 class Ask(NamedTuple):
     """A small exact operation over all ranks, whose result the yield gives back: an array of the same form.
 
-    All ranks yield it, with a vector of one dtype and size. Partial sums of a piece are prepared without.
+    All ranks yield it, with a vector of one dtype and size. A `prepare` of partial sums must not yield one.
     operation
         LARGEST: element by element, -0.0 as 0.0 and each NaN as one and the same; SUM: added in order of ranks;
         FROM_RANK: the vector of `rank`. The result has the same bits on all ranks.
@@ -40,12 +40,12 @@ class Prepared(NamedTuple):
     """What was found out.
 
     codec
-        that of this range in this call.
+        that of this range in this call; ignored for partial sums.
     selected
-        what of each part is encoded, None for all: `selected.of(piece)` has one entry per extent, which `encode` gets,
-        and `selected.release()` gives its memory back.
+        what of each part is encoded, None for all: a sequence of one entry per part, which `encode` gets.
+        `selected.of(piece)` are those of a piece, and `selected.release()` gives the memory back.
     learned
-        what the State of the key holds after the call; None for what it held before.
+        what the State of the key holds after the call; None for what it held before. Ignored for partial sums.
     """
 
     codec: object

@@ -26,21 +26,21 @@ class Transform(ABC):
 
     @abstractmethod
     def draw(self, stream):
-        """What this call's map is made of, alike on all ranks, as the stream is: the `drawn` of the other methods."""
+        """The random choices of a call, alike on all ranks, as the stream is: the `drawn` of the other methods."""
 
     def coefficients(self, drawn, v) -> np.ndarray:
         """Of a whole vector."""
-        found = np.empty(self.form.size, np.float32)
+        found = np.zeros(self.form.size, np.float32)
         self.shorten(drawn, 0, v, found)
         return found
 
     @abstractmethod
     def shorten(self, drawn, begin: int, v, coefficients) -> None:
-        """Let elements [begin, begin + v.size) take part in the coefficients."""
+        """Let elements [begin, begin + v.size) take part in the coefficients, which are 0 before the first block."""
 
     @abstractmethod
     def leave(self, drawn, begin: int, v, coefficients) -> None:
-        """v := what the coefficients leave out of these elements."""
+        """v := what the coefficients, now of all blocks, leave out of these elements."""
 
     @abstractmethod
     def lengthen(self, drawn, begin: int, coefficients, y, add: bool) -> None:

@@ -19,7 +19,7 @@ class Encoding:
     """Of a rank's own values or of a running value.
 
     made, sealed
-        the message, of kind *not finite* if a value of the chunk is; is it complete?
+        the message; is it complete? If a value of the chunk is not finite, it has the kind *not finite*.
     """
 
     def __init__(self, operation: Operation, instruction: Encode, lane: int, chunk: Chunk):

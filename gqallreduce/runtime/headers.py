@@ -1,4 +1,4 @@
-"""The headers of the messages that a lane receives: read one after the other, and held against what is due."""
+"""The headers of the messages that a lane receives: read one after the other, checked against the expected wires."""
 
 from __future__ import annotations
 

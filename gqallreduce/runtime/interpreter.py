@@ -31,7 +31,7 @@ class Lane:
     slots
         number -> message, made here or due.
     at, extent
-        the next instruction, and the next extent of its piece.
+        the next instruction, and the next extent of its chunk.
     """
 
     def __init__(self, operation: Operation, number: int):
@@ -285,7 +285,7 @@ class Lane:
         return self._end_of_extent(chunk)
 
     def _share(self, instruction, messages) -> None:
-        """What you send is what you keep, and a slice of the error that the ranks made which encoded the same value."""
+        """Decode what several ranks encoded alike into the running value, and keep a slice of the error."""
         operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
         if place in operation.flaws:
             self._next()

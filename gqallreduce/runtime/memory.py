@@ -115,7 +115,7 @@ class Memory:
     def next(self, key, form: tuple | None, size: int, processor, feedback: bool = True) -> tuple:
         """(residual before, State after) of a call; the latter's residual is an array to be written.
 
-        None for both without feedback.
+        Without feedback the residual before is None, and so is that of the State.
         """
         before = self.get(key)
         if not feedback:

@@ -64,7 +64,7 @@ class Operation:
     poll_at
         when (by time.perf_counter) the progress engine wants control back.
     tensors, values
-        the Values of each tensor; the same and last, if there are batches, those of all together.
+        the Values of each tensor; the same list with, at its end, the Batch of all if some are worked on together.
     running
         place -> the running values of its pieces.
     flaws
@@ -124,7 +124,7 @@ class Operation:
                 lane.advance(None)
 
     def active(self):
-        """What all work on its arrays is done in."""
+        """A context manager that makes the device and the stream of the call's arrays current."""
         return self.processor.active(self._given[0].source.located, self.key)
 
     @property

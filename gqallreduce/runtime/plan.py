@@ -27,9 +27,9 @@ class Tensor:
     extents
         of its regions in order, for what looks at the whole tensor.
     short
-        is the buffer of 16 bits, which lose something of the result?
+        has the buffer values of 16 bits? Then rounding the result is one more error.
     together, whole
-        all of it as one Span, of its regions and of one, if it can be selected from in one kernel call; else None.
+        Spans over the whole tensor, of its regions and of one region, if one kernel call can select from it; else None.
     batches
         may it be worked on together with others?
     block

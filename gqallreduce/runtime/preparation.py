@@ -1,7 +1,7 @@
-"""The stages before an Operation's first encoding, and after its last message.
+"""The stages of a call before its first encoding and after its last message.
 
-Before, its codecs find out of own values, and ask of all ranks, what they must know; after, results that were summed as
-something else are made.
+Before: each codec's `prepare`, with one exchange for what several tensors ask alike. After: where a shorter vector was
+summed, its coefficients are mapped back to the result.
 """
 
 from __future__ import annotations

@@ -44,9 +44,8 @@ def reduce(call: Call, allreduce, buf, key, out):
     spent, staged = Spent(agreed.what, agreed.why), None
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
-        spent.reason += "; through host memory: this codec does not take " + (
-            "a group on a device" if len(given.sources) > 1 else "device arrays"
-        )
+        what = "device arrays" if Scheme.parse(agreed.what).codec.host_only else "a group on a device"
+        spent.reason += f"; through host memory: this codec does not take {what}"
     else:
         worker = processor
     tensors, states = _next_states(allreduce, staged or given, agreed, worker)
@@ -72,9 +71,10 @@ def reduce(call: Call, allreduce, buf, key, out):
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
-    """A device can find the end of a message whose length depends on its content only if it holds one tensor.
+    """Is the call carried out on copies in host memory?
 
-    Some codecs have no kernels for devices.
+    Yes if the codec has no kernels for devices, or for a group whose messages have any length: a device finds the end
+    of such a message only if it holds one tensor.
     """
     if processor.batches or agreed.dense:
         return False

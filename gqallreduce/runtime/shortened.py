@@ -14,7 +14,7 @@ from gqallreduce.runtime.values import Values
 
 
 class Shortened(Values):
-    """Its values are the coefficients; the buffers and residuals of the call stand behind them.
+    """Source, target and new residual of this object are vectors of coefficients; those of the call are in `_given`.
 
     The new residual of the coefficients is what their encodings lose, and is added to that of the buffer at the end.
     """
@@ -39,7 +39,7 @@ class Shortened(Values):
         """Steps: the coefficients of own values, and what they leave out into the new residual."""
         given, transform, operation = self._given, self._transform, self._operation
         self._drawn = transform.draw(operation.stream_of(self.tensor.number, *ALL_ALIKE))
-        flawed = False
+        self.source.flat[:], flawed = 0, False
         for begin in range(0, given.source.size, BLOCK):
             yield
             here = slice(begin, min(begin + BLOCK, given.source.size))
@@ -49,8 +49,10 @@ class Shortened(Values):
                 self._note_flaws(begin, x, residual)
                 flawed = True
             transform.shorten(self._drawn, begin, v, self.source.flat)
-            if v is not x:
-                transform.leave(self._drawn, begin, v, self.source.flat)
+        if given.new_residual is not None:
+            for begin in range(0, given.source.size, BLOCK):
+                yield
+                transform.leave(self._drawn, begin, given.new_residual[begin : begin + BLOCK], self.source.flat)
         if flawed:  # that is noted, with the element's number in the buffer
             self.source.flat[~np.isfinite(self.source.flat)] = 0
         steps = super().prepare()
@@ -66,7 +68,8 @@ class Shortened(Values):
         return x
 
     def _note_flaws(self, begin: int, x, residual) -> None:
-        """Also of values that take part in no coefficient: in the first place, which all ranks receive something of."""
+        """Note own values that are not finite, also those in no coefficient: for lane 0, chunk 0, of which every rank
+        receives a message."""
         with np.errstate(over="ignore", invalid="ignore"):
             v = x if residual is None else x + residual
             own = own_flaws(v, residual)

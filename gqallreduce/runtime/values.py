@@ -125,7 +125,7 @@ class Values:
         return self.store_scaled(extent, extent.piece, y, rounded, place)
 
     def store_scaled(self, region, piece: Piece, y, rounded, place) -> bool | None:
-        """Of a region of a piece: the sum, and the same times the scale, which is lost."""
+        """Store a region of a piece. y: the sum; rounded: y times the scale, overwritten here."""
         flawed = self.target.store(region.start, region.start + region.size, rounded)
         if self.tensor.short and self.new_residual is not None:
             self._keep_rounding(region, piece, y, rounded, place)

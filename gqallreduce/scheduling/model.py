@@ -72,6 +72,7 @@ class Profile:
             "adaptive": (3.0, 0.3),
             "threshold": (1.7, 0.6),
             "terngrad": (2.8, 0.6),
+            "randk": (3.0, 0.5),
         }
     )
 

@@ -109,6 +109,6 @@ class FromRank(Exchange):
         return self.found.copy()
 
     def _take(self, came: np.ndarray) -> None:
-        """In the last round before this rank has them it gets them from one that has them already."""
+        """A rank at distance d from the root has them after the last round whose step is at most d."""
         if (self.rank - self.root) % self.size >= self._step:
             self.found = came

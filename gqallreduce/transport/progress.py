@@ -130,7 +130,7 @@ class Progress:
         """Until a call is done. ForeignFrame if a peer has given it up or makes another one; TimeoutError.
 
         waited
-            this rank has waited since it last received anything: it did nothing else.
+            the caller has done nothing but wait since the call began, so that this time counts towards the timeout.
         """
         idle = self._listened = perf_counter()
         if not waited:
