@@ -91,7 +91,8 @@ def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs
 
 @pytest.mark.parametrize("overlap", ["always", "alternate"])
 def test_sums_started_during_the_backward_pass_train_the_same_weights(folder, comm, overlap):
-    words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit", "--log-every", "1"]
+    words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit"]
+    words += ["--scheme", "*.bias=raw", "--log-every", "1"]  # sums of MPI have other bits when they are started
     assert train(comm, folder, *words) == 0
     expected = rows(comm, folder, "run"), rows(comm, folder, "weight")
     assert train(comm, folder, *words, "--overlap", overlap) == 0
