@@ -41,6 +41,10 @@ PYTEST := $(BIN)/python -m pytest
 # Without FULL=1: each value of each parameter, but not all combinations, and fewer numbers of ranks.
 FULL ?=
 FEW := $(if $(FULL),,--few)
+# With FULL=1 too where sessions take longest and others have run all combinations: on 4 and 8 ranks, with MPICH on 3
+# and in the tests of the harness, and where races are looked for.
+FEW_OF := $(if $(filter mpich,$(MPI)),3 harness,4 8)
+few_on = $(if $(filter $(1),$(FEW_OF)),--few,$(FEW))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
@@ -81,7 +85,7 @@ test-alone: build
 	$(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
 test-harness: build
-	$(PYTEST) $(FEW) $(HARNESS)
+	$(PYTEST) $(call few_on,harness) $(HARNESS)
 
 test-mpich:
 	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks
@@ -92,7 +96,7 @@ test-ranks: $(addprefix test-,$(RANKS))
 # leave a mark when all have come to the end: an exit status of 0 alone can mean that one of them left early.
 test-%: build
 	@rm -rf .pytest-logs/$(MPI)-$*
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(FEW)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(call few_on,$*)
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)
@@ -124,7 +128,7 @@ sanitize: $(SANITIZED)/.complete
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
-	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) -n auto tests/cuda -m races
+	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --few -n auto tests/cuda -m races
 
 # Plants each fault of tests/mutants in a copy of the tree and runs the tests that should notice it.
 MUTATE_ARGUMENTS ?=
