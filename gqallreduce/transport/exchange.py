@@ -54,8 +54,8 @@ class Exchange(OneLane, ABC):
         """What has come in this round."""
 
 
-class Largest(Exchange):
-    """`found`: element by element the largest value of all ranks."""
+class _Whole(Exchange):
+    """All of `found` is sent in each round."""
 
     def __init__(self, rank, size, lane, values: np.ndarray, signature: int = 0):
         super().__init__(rank, size, lane, signature)
@@ -64,8 +64,23 @@ class Largest(Exchange):
     def _given(self) -> np.ndarray:
         return self.found.copy()
 
+
+class Largest(_Whole):
+    """`found`: element by element the largest value of all ranks."""
+
     def _take(self, came: np.ndarray) -> None:
         np.maximum(self.found, came, out=self.found)
+
+
+class FromRank(_Whole):
+    """`found`: the values of rank `root`, which those that have them pass on."""
+
+    root = 0
+
+    def _take(self, came: np.ndarray) -> None:
+        """A rank at distance d from the root has them after the last round whose step is at most d."""
+        if (self.rank - self.root) % self.size >= self._step:
+            self.found = came
 
 
 class Gather(Exchange):
@@ -94,21 +109,3 @@ class Total(Gather):
     def found(self) -> np.ndarray:
         rows = super().found
         return np.add.accumulate(rows, dtype=rows.dtype)[-1]
-
-
-class FromRank(Exchange):
-    """`found`: the values of rank `root`, which those that have them pass on."""
-
-    root = 0
-
-    def __init__(self, rank, size, lane, values: np.ndarray, signature: int = 0):
-        super().__init__(rank, size, lane, signature)
-        self.found = values.copy()
-
-    def _given(self) -> np.ndarray:
-        return self.found.copy()
-
-    def _take(self, came: np.ndarray) -> None:
-        """A rank at distance d from the root has them after the last round whose step is at most d."""
-        if (self.rank - self.root) % self.size >= self._step:
-            self.found = came
