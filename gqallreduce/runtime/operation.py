@@ -150,6 +150,8 @@ class Operation:
 
     def to_prepare(self) -> list[tuple]:
         """(generator, what takes the Prepared that it returns, None) of every codec that must find something out."""
+        if self.codec.prepare is None and self.codec.transform is None:
+            return []
         found = [(each.prepare(), each.prepared, None) for each in self.tensors if each.batch is None]
         for together in self.plan.batched.values():
             batch = self.values[-1]

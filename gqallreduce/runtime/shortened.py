@@ -32,8 +32,8 @@ class Shortened(Values):
         if given.new_residual is not None:
             errors = operation.lend(size, np.dtype(np.float32))
             errors[:] = 0
-        super().__init__(operation, tensor, given._replace(source=source, target=target, residual=None))
-        self.new_residual = errors
+        mine = given._replace(source=source, target=target, residual=None, new_residual=errors)
+        super().__init__(operation, tensor, mine)
 
     def prepare(self):
         """Steps: the coefficients of own values, and what they leave out into the new residual."""
@@ -43,7 +43,8 @@ class Shortened(Values):
         for begin in range(0, given.source.size, BLOCK):
             yield
             here = slice(begin, min(begin + BLOCK, given.source.size))
-            x, residual = self._block(here), None if given.residual is None else given.residual[here]
+            x = self.values_of(given.source, here.start, here.stop)
+            residual = None if given.residual is None else given.residual[here]
             v = x if given.new_residual is None else given.new_residual[here]
             if operation.arithmetic.add_finite(x, residual, v) if v is not x else operation.arithmetic.not_finite(x):
                 self._note_flaws(begin, x, residual)
@@ -57,15 +58,6 @@ class Shortened(Values):
             self.source.flat[~np.isfinite(self.source.flat)] = 0
         steps = super().prepare()
         return Prepared(self.codec) if steps is None else (yield from steps)
-
-    def _block(self, here: slice):
-        """Own values."""
-        flat = self._given.source.flat
-        if flat is not None and flat.dtype == self.working:
-            return flat[here]
-        x = self._operation.scratch(0, here.stop - here.start, self.working)
-        self._given.source.load(here.start, here.stop, x)
-        return x
 
     def _note_flaws(self, begin: int, x, residual) -> None:
         """Note own values that are not finite, also those in no coefficient: for lane 0, chunk 0, of which every rank

@@ -56,12 +56,16 @@ class Values:
 
     def own(self, extent) -> tuple:
         """(x, residual): this rank's own values of an extent and its residual there; x may be scratch 0."""
-        flat = self.source.flat
+        return self.values_of(self.source, extent.start, extent.start + extent.size), of(self.residual, extent)
+
+    def values_of(self, buffer, start: int, stop: int):
+        """Elements [start, stop) of a Buffer as they are worked on: its own memory, or scratch 0."""
+        flat = buffer.flat
         if flat is not None and flat.dtype == self.working:
-            return of(flat, extent), of(self.residual, extent)
-        x = self._operation.scratch(0, extent.size, self.working)
-        self.source.load(extent.start, extent.start + extent.size, x)
-        return x, of(self.residual, extent)
+            return flat[start:stop]
+        x = self._operation.scratch(0, stop - start, self.working)
+        buffer.load(start, stop, x)
+        return x
 
     def load(self, region: Region, x) -> None:
         """x := own values of a region."""
@@ -210,15 +214,12 @@ class Batch:
 
     def prepare(self, together):
         """What `Codec.prepare` gives for the tensors of a block."""
-        codec = self.codec_of(together.whole)
-        if codec.prepare is None:
-            return None
 
         def load(extent):
             return *self.own(extent), self.errors(extent)
 
         known = self._operation.workspace, together.whole, None, self._operation.plan.rank, self._operation.plan.size
-        return codec.prepare(Parts([together.cut], load, *known))
+        return self.codec_of(together.whole).prepare(Parts([together.cut], load, *known))
 
     def prepared(self, together, found: Prepared) -> None:
         """Selecting has written the new residuals of whole tensors."""
