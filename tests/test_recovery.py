@@ -496,6 +496,7 @@ for trial in range(8):
         assert (report.count("OSError") == 8) == (rank == odd), report
 
 
+@pytest.mark.slow
 def test_signals_at_any_time(ranks):
     """A handler that raises, at a random time: the ranks never go on with different steps."""
     script = """
