@@ -8,7 +8,7 @@ entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). 
 from __future__ import annotations
 
 from gqallreduce.coding.codec import Region, RegionCodec, choice, integer, register
-from gqallreduce.coding.layout import Grid
+from gqallreduce.coding.layout import Grid, Span
 from gqallreduce.coding.preparing import Prepared
 
 
@@ -59,10 +59,7 @@ class Adaptive(RegionCodec):
             most = sum(region.units * self._column_share(region) for region in regions)
         else:
             most = max((max(1, region.total // self.pi) for region in regions), default=0)
-        return self._headers(regions) + 2 * min(elements, most)
-
-    def _headers(self, regions: list[Region]) -> int:
-        return sum(12 * region.units + 4 for region in regions)
+        return sum(12 * region.units + 4 for region in regions) + 2 * min(elements, most)
 
     def prepare(self, parts):
         """Of own values, the largest of each tensor; of partial sums, of a piece."""
@@ -84,8 +81,8 @@ class Adaptive(RegionCodec):
     def decode_add(self, wire, y, region: Region) -> int:
         return self.arithmetic.adaptive_decode(wire, y, region, 1.0, True)
 
-    def entries(self, nbytes: int, regions: list[Region]) -> int:
-        return (nbytes - self._headers(regions)) // 2
+    def entries(self, nbytes: int, extents: list[Span]) -> int:
+        return (nbytes - sum([12 * extent.units + 4 * len(extent.regions) for extent in extents])) // 2
 
     def _column_share(self, region: Region) -> int:
         return max(1, region.grid.tallest() // self.pi)

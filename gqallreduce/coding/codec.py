@@ -45,7 +45,7 @@ import numpy as np
 
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import NOT_FINITE as NOT_FINITE
-from gqallreduce.coding.layout import Form, Grid, Region
+from gqallreduce.coding.layout import Form, Grid, Region, Span
 from gqallreduce.coding.transform import Transform
 from gqallreduce.errors import WireError
 from gqallreduce.registry import CODECS, near
@@ -159,9 +159,9 @@ class RegionCodec(Codec):
         """Which values it can send, each by itself (bool): by default the finite ones."""
         return np.isfinite(v)
 
-    def entries(self, nbytes: int, regions: list[Region]) -> int:
+    def entries(self, nbytes: int, extents: list[Span]) -> int:
         """Values that a message of so many bytes holds, for codecs that send some only."""
-        return 0 if self.transform is None else sum(region.size for region in regions)
+        return 0 if self.transform is None else sum(extent.size for extent in extents)
 
     # --- how sums are kept ---
 

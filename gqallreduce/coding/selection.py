@@ -202,7 +202,8 @@ def _select_at_once(parts, pi: int, separate: bool) -> SmallSelection:
 
 def select_regions(x, residual, new_residual, table, pi: int, separate: bool) -> Kept:
     """Of each region of a table by itself, in one kernel call; regions have at most SHORT elements."""
-    room = sum(min(size, max(1, size // pi)) for size in table.sizes.tolist())
+    sizes = table.sizes
+    room = int(np.minimum(sizes, np.maximum(1, sizes // pi)).sum())
     index, value, counts = np.empty(room, np.uint32), np.empty(room, np.float32), np.empty(len(table), np.int64)
     count = _kernels.select_regions(x, residual, new_residual, index, value, counts, table, pi, separate)
     if count < 0:

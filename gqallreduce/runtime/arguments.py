@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import NamedTuple
 
@@ -135,6 +136,12 @@ def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
 
 def _require_apart(group: Given) -> None:
     """ValueError if what is written of one key overlaps the buffers of another."""
+    bounds = [target.bounds for target in group.targets]
+    pairs = zip(group.sources, group.targets, strict=True)
+    bounds += [source.bounds for source, target in pairs if source is not target]
+    bounds.sort()
+    if all(one[1] <= two[0] for one, two in itertools.pairwise(bounds)):  # nearly always
+        return
     for one, two in _overlapping(group.memory()):
         first, second = sorted((one.owner, two.owner))
         raise ValueError(f"the buffers of keys {group.keys[first]!r} and {group.keys[second]!r} of the group overlap")

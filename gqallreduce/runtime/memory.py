@@ -135,15 +135,19 @@ class Memory:
         return after._replace(step=before.step)
 
     def _after(self, key, before: State) -> State:
-        committed = self._states.get(key)
         spare, processor = before.spare, before.processor
-        if spare is None or (self._staged is not None and committed is not None and spare is committed.residual):
+        if spare is None or (self._staged is not None and spare is self._committed_residual(key)):
             spare = processor.zeros(len(before.residual))
         elif before.spare_norm is not None and (kept := before.spare_norm()) is not None:
             kept()
         spare_norm = None if before.norm is None else weakref.ref(before.norm)
         norm = Norm(processor, spare, key)
         return State(before.form, before.step + 1, before.learned, spare, before.residual, processor, norm, spare_norm)
+
+    def _committed_residual(self, key):
+        """What the end of a step may have to go back to."""
+        committed = self._states.get(key)
+        return None if committed is None else committed.residual
 
     @staticmethod
     def loaded(form, step: int, learned, residual, processor, key) -> State:
