@@ -174,7 +174,7 @@ def test_plan_prints_the_program_of_a_rank(capsys):
  2  Transmit slot=1  to=0
  3  Release  slot=1
  4  Wait     slot=0
- 5  Form     chunk=1
+ 5  BeginSum chunk=1
  6  Decode   part=0.0  chunk=1  adds=True  result=False
  7  Release  slot=0
  8  Post     slot=2  source=0  wires=0@0

@@ -31,7 +31,7 @@ def chosen(v, pi, separate, lengths, residual=None, new_residual=None):
     left = None if new_residual is None else new_residual.copy()
     one = Span(regions_of(v, lengths) or [Region(0, 0, Grid(16), 0)])
     (short,) = alone(select_largest(Parts([one], lambda _: (v, residual, new_residual), Workspace()), pi, separate))
-    if len(v) <= selection.SHORT:
+    if len(v) <= selection.SMALL:
         assert new_residual is None or same_bits(new_residual, left)
         assert short.finite == all(each.finite for each in kept)
         for name in ("index", "value", "counts"):
@@ -56,7 +56,7 @@ def found_in_general(v, pi, separate, lengths, residual, new_residual):
         return tuple(None if each is None else each[span] for each in (v, residual, new_residual))
 
     regions = regions_of(v, lengths)
-    with mock.patch.object(selection, "SHORT", -1):
+    with mock.patch.object(selection, "SMALL", -1):
         kept = alone(select_largest(Parts(regions, load, Workspace()), pi, separate))
     places = [region.start + each.index.astype(int) for region, each in zip(regions, kept, strict=True)]
     return np.concatenate([np.zeros(0, int), *places]), kept

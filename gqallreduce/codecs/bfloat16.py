@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gqallreduce.coding.codec import register
 from gqallreduce.coding.dtypes import FORMATS
-from gqallreduce.coding.plain import ShortCodec
+from gqallreduce.coding.plain import NarrowCodec
 
 
 @register
-class Bfloat16(ShortCodec):
+class Bfloat16(NarrowCodec):
     """Each value rounded to the nearest bfloat16, ties to even; additions are in float32.
 
     The range of float32 with 8 significant bits; what rounds beyond 3.39e38 is reported, never sent as an infinity.

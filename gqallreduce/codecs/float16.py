@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gqallreduce.coding.codec import register
 from gqallreduce.coding.dtypes import FORMATS
-from gqallreduce.coding.plain import ShortCodec
+from gqallreduce.coding.plain import NarrowCodec
 
 
 @register
-class Float16(ShortCodec):
+class Float16(NarrowCodec):
     """Each value rounded to the nearest float16, ties to even; additions are in float32.
 
     For gradients that are scaled to its range: what rounds beyond 65504 is reported, never sent as an infinity.

@@ -28,10 +28,10 @@ A codec may also sum a shorter vector than the buffer: then `bind` gives the cod
 
 What must be known of all values before the first is encoded, `prepare` finds out (preparing.py).
 
-*How partial sums are kept* is apart from how a rank's own values are encoded. `form` makes a running sum of own values,
-`sums` encodes, decodes and adds such sums (as above, without a residual before), `finish` turns a finished one into
-values. By default a sum is kept as float32 values, and encoded as own values are. With `sums.exact` it is kept in other
-numbers, which are added and sent without loss: own values are rounded once, and that is the only error.
+*How partial sums are kept* is apart from how a rank's own values are encoded. `begin_sum` makes a running sum of own
+values, `sums` encodes, decodes and adds such sums (as above, without a residual before), `finish` turns a finished one
+into values. By default a sum is kept as float32 values, and encoded as own values are. With `sums.exact` it is kept in
+other numbers, which are added and sent without loss: own values are rounded once, and that is the only error.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class RegionCodec(Codec):
         """The codec of partial sums: it has `encode`, `decode`, `decode_add`, `prepare`, `prepares` and `exact`."""
         return self
 
-    def form(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+    def begin_sum(self, x, residual, new_residual, y, region: Region, stream) -> bool:
         """y := x + residual as sums are kept; y may be x. Is a value not finite? That value stays in y.
 
         new_residual

@@ -68,9 +68,9 @@ class IntegerCodec(RegionCodec):
     def sums(self):
         return Sums(self.unit, self.terms, self.arithmetic) if self.one_unit else self
 
-    def form(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+    def begin_sum(self, x, residual, new_residual, y, region: Region, stream) -> bool:
         if not self.one_unit:
-            return super().form(x, residual, new_residual, y, region, stream)
+            return super().begin_sum(x, residual, new_residual, y, region, stream)
         unit = by_region(self.unit, region)
         return self.arithmetic.integers_lift(x, residual, new_residual, y, unit, self.ternary, region, stream)
 

@@ -113,7 +113,7 @@ class Span:
     tables
         what a device keeps of the span, by name.
     piece, at
-        the Piece or Batch that it is part of, and where in it.
+        the Piece or BatchPiece that it is part of, and where in it.
     """
 
     __slots__ = ("_table", "at", "grid", "piece", "regions", "segment", "size", "start", "tables", "total", "units")
@@ -208,7 +208,7 @@ class Piece:
         return self.start + index * self.size // of, self.start + (index + 1) * self.size // of
 
 
-class Batch:
+class BatchPiece:
     """Pieces of several small tensors, end to end: one kernel call works on all of them.
 
     parts
@@ -237,7 +237,7 @@ class Chunk:
 
     __slots__ = ("bound", "extents", "pieces", "regions")
 
-    def __init__(self, pieces: list[Piece | Batch]):
+    def __init__(self, pieces: list[Piece | BatchPiece]):
         self.pieces, self.extents = pieces, []
         for number, piece in enumerate(pieces):
             piece.number = number
@@ -253,7 +253,7 @@ class Chunk:
                 for extent in part.extents:
                     extent.piece, extent.at = piece, at
                     at += extent.size
-            if isinstance(piece, Batch):
+            if isinstance(piece, BatchPiece):
                 piece.extents = [Span(piece.regions)]
                 piece.extents[0].piece = piece
             self.extents += piece.extents

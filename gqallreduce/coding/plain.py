@@ -41,7 +41,7 @@ class PlainCodec(FixedSizeCodec):
         self.arithmetic.plain_decode(payload, y, self.format, 1.0, True)
 
 
-class ShortCodec(PlainCodec):
+class NarrowCodec(PlainCodec):
     """A format of 16 bits."""
 
     itemsize = 2

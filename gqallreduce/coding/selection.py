@@ -18,7 +18,7 @@ from gqallreduce import _kernels
 
 _SAMPLE = 1 << 14
 _SPARE = 4096
-SHORT = _kernels.TALLEST_REGION
+SMALL = _kernels.TALLEST_REGION
 
 
 @dataclass
@@ -166,7 +166,7 @@ def select_largest(parts, pi: int, separate: bool):
     given, holds v afterwards. With a value that is not finite nothing is kept, and the parts that hold one say so.
     """
     elements = sum(region.size for region in parts.regions)
-    if parts.whole is not None or (len(parts) == 1 and elements <= SHORT):
+    if parts.whole is not None or (len(parts) == 1 and elements <= SMALL):
         return _select_at_once(parts, pi, separate)
     k = min(max(1, elements // pi), elements)
     floor = 1 if separate else _sampled_floor(parts, k, elements)
@@ -201,7 +201,7 @@ def _select_at_once(parts, pi: int, separate: bool) -> SmallSelection:
 
 
 def select_regions(x, residual, new_residual, table, pi: int, separate: bool) -> Kept:
-    """Of each region of a table by itself, in one kernel call; regions have at most SHORT elements."""
+    """Of each region of a table by itself, in one kernel call; regions have at most SMALL elements."""
     sizes = table.sizes
     room = int(np.minimum(sizes, np.maximum(1, sizes // pi)).sum())
     index, value, counts = np.empty(room, np.uint32), np.empty(room, np.float32), np.empty(len(table), np.int64)

@@ -9,7 +9,7 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.arguments import plain_key
-from gqallreduce.runtime.operation import Tensor
+from gqallreduce.runtime.operation import Operand
 from gqallreduce.runtime.reduction import carry_out, join_invalid
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree
@@ -49,7 +49,7 @@ def _sum(call, allreduce, key: str, signature: int):
     agreed = allreduce.plans.exact(total.size, signature)
     spent = Spent(agreed.what, agreed.why)
     buffer, plan = Buffer.of_vector(total, processor), allreduce.plans.plan(agreed, processor)
-    tensor = Tensor(buffer, buffer, None, None, state.step, *agreed.streams)
+    tensor = Operand(buffer, buffer, None, None, state.step, *agreed.streams)
     flaw, _ = yield from carry_out(call, plan, [tensor], key, agreed, spent)
     if flaw is not None:
         raise NonFiniteError(None, key, flaw[1])

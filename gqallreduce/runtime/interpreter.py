@@ -203,14 +203,14 @@ class Lane:
             self.slots[instruction.slot], self._encoding = self._encoding.made, None
             self.at += 1
 
-    def _form(self, instruction, messages) -> None:
+    def _begin_sum(self, instruction, messages) -> None:
         """Begin a running value, with this rank's own."""
         operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
         running = operation.room(place, chunk)
         if chunk.extents:
             extent, began = chunk.extents[self.extent], perf_counter()
             y = chunk.part(running, extent)
-            flawed, residual = operation.form(extent, y)
+            flawed, residual = operation.begin_sum(extent, y)
             self.spent.encode += perf_counter() - began
             self._found(flawed, lambda: operation.flaws.find(place, extent, y, residual, own=True, formed=True))
             if not self._end_of_extent(chunk):
@@ -349,7 +349,7 @@ _CARRY_OUT = {
     code.Wait: Lane._wait,
     code.WaitAny: Lane._wait_any,
     code.Jump: Lane._jump,
-    code.Form: Lane._form,
+    code.BeginSum: Lane._begin_sum,
     code.Decode: Lane._decode,
     code.Share: Lane._share,
     code.Drop: Lane._drop,

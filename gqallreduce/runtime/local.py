@@ -11,7 +11,7 @@ from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.memory import Memory
-from gqallreduce.runtime.operation import Operation, Tensor
+from gqallreduce.runtime.operation import Operand, Operation
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheduling.model import fixed_schedule
@@ -61,7 +61,7 @@ class LocalAllreduce:
                 memory, processor = self.memory[rank], self.processors[rank]
                 residual, after = memory.next(each, source.form, source.size, processor, self.scheme.feedback)
                 states[rank][each] = after
-                tensors.append(Tensor.of(source, target, residual, after, hash64(self.seed, each, self.group)))
+                tensors.append(Operand.of(source, target, residual, after, hash64(self.seed, each, self.group)))
             plan = self.plan(rank, *sources[rank])
             operations.append(Operation(plan, tensors, key, hash64(key), self.spent[rank]))
         try:

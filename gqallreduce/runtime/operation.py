@@ -14,8 +14,7 @@ import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import Batch as Pieces
-from gqallreduce.coding.layout import Chunk, Piece, Span
+from gqallreduce.coding.layout import BatchPiece, Chunk, Piece, Span
 from gqallreduce.coding.preparing import Parts
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
@@ -25,7 +24,7 @@ from gqallreduce.runtime.values import Batch, Values
 from gqallreduce.stats import Spent
 
 
-class Tensor(NamedTuple):
+class Operand(NamedTuple):
     """One tensor of a call.
 
     source, target
@@ -47,7 +46,7 @@ class Tensor(NamedTuple):
     learned: dict | None = None
 
     @classmethod
-    def of(cls, source, target, residual, after, stream: int) -> Tensor:
+    def of(cls, source, target, residual, after, stream: int) -> Operand:
         """With the residual of before, for a call that leads to the State `after`."""
         return cls(source, target, residual, after.residual, after.step - 1, stream, after.learned)
 
@@ -73,7 +72,7 @@ class Operation:
 
     first_lane = 0
 
-    def __init__(self, plan: Plan, given: list[Tensor], key, signature: int, spent: Spent):
+    def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
         self.plan, self.processor, self.spent = plan, plan.processor, spent
         self.arithmetic, self.workspace = plan.processor.arithmetic, plan.processor.workspace
         self.key, self.signature, self._given = key, signature, given
@@ -235,7 +234,7 @@ class Operation:
         for piece in chunk.pieces:
             if not piece.extents:
                 continue
-            values, whole = self.values[piece.tensor], piece.extents[0] if isinstance(piece, Pieces) else None
+            values, whole = self.values[piece.tensor], piece.extents[0] if isinstance(piece, BatchPiece) else None
 
             def load(extent, values=values):
                 return Chunk.part(running, extent), None, values.errors(extent) if alone else None
@@ -259,12 +258,12 @@ class Operation:
             self.spent.encode += perf_counter() - began
         return None
 
-    def form(self, extent: Span, y) -> tuple[bool | None, object]:
+    def begin_sum(self, extent: Span, y) -> tuple[bool | None, object]:
         """y := own values + residual, as sums are kept. (Is a value not finite? The residual before.)"""
         values, exact = self.values_of(extent), self.own_stream is not None
         x, residual = values.own(extent)
         errors = values.errors(extent) if exact else None
-        flawed = self.codec_of(extent).form(x, residual, errors, y, extent, self.own_stream)
+        flawed = self.codec_of(extent).begin_sum(x, residual, errors, y, extent, self.own_stream)
         values.keep(extent, errors)
         return flawed, residual
 

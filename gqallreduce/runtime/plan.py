@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import Batch, Form, Grid, Piece, Region, Span, columns, lanes_of, pieces
-from gqallreduce.coding.selection import SHORT
+from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns, lanes_of, pieces
+from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.instructions import Join, Post, Transmit, instructions, rounds
 from gqallreduce.scheduling.topology import Topology
@@ -14,7 +14,7 @@ from gqallreduce.scheduling.topology import Topology
 LIVE_LEAST = 1 << 18
 LIVE_SHARE = 0.75
 TOGETHER_MOST = 1 << 16  # elements of such tensors together
-BATCH_MOST = 1 << 14  # elements of a tensor that is worked on together with others; at most SHORT
+BATCH_MOST = 1 << 14  # elements of a tensor that is worked on together with others; at most SMALL
 
 
 class Tensor:
@@ -26,7 +26,7 @@ class Tensor:
         of its first element in the numbers by which ranks tell each other elements: all tensors end to end.
     extents
         of its regions in order, for what looks at the whole tensor.
-    short
+    narrow
         has the buffer values of 16 bits? Then rounding the result is one more error.
     together, whole
         Spans over the whole tensor, of its regions and of one region, if one kernel call can select from it; else None.
@@ -42,9 +42,9 @@ class Tensor:
         self.extents: list[Span] = processor.extents(regions)
         self.together = self.whole = self.block = None
         self.batches = codec.batches and not codec.learns and codec.transform is None
-        if regions and processor.batches and self.batches and form.size <= SHORT:
+        if regions and processor.batches and self.batches and form.size <= SMALL:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
-        self.short = form.dtype in ("float16", "bfloat16")
+        self.narrow = form.dtype in ("float16", "bfloat16")
 
 
 class Plan:
@@ -116,7 +116,7 @@ class Plan:
                     block, room, codec = block + 1, TOGETHER_MOST, tensor.codec
                 tensor.block, room = block, room - size
 
-    def _batched(self, found: list[Piece]) -> list[Piece | Batch]:
+    def _batched(self, found: list[Piece]) -> list[Piece | BatchPiece]:
         """Pieces of a chunk, those of tensors of a block joined."""
         made: list = []
         for piece in found:
@@ -129,10 +129,10 @@ class Plan:
                     last.append(piece)
                 else:
                     made.append([piece])
-        return [each if isinstance(each, Piece) else each[0] if len(each) == 1 else Batch(each) for each in made]
+        return [each if isinstance(each, Piece) else each[0] if len(each) == 1 else BatchPiece(each) for each in made]
 
     def _members(self, chunks) -> dict[int, Together]:
-        batches = [piece for chunk in chunks for piece in chunk.pieces if isinstance(piece, Batch)]
+        batches = [piece for chunk in chunks for piece in chunk.pieces if isinstance(piece, BatchPiece)]
         blocks: dict[int, set[int]] = {}
         for number in {part.tensor for batch in batches for part in batch.parts}:
             blocks.setdefault(self.tensors[number].block, set()).add(number)
@@ -140,7 +140,7 @@ class Plan:
 
 
 class Together:
-    """The tensors of a block of which a Batch holds a piece, end to end: what is sent of them is selected at once.
+    """The tensors of a block of which a BatchPiece holds a piece, end to end: what is sent of them is selected at once.
 
     whole, cut
         Spans: a region for each tensor; the regions of their pieces.

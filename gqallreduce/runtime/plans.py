@@ -71,18 +71,18 @@ class Plans:
 
     # --- what is known ---
 
-    def find(self, place: tuple) -> Agreed | None:
+    def find(self, label: tuple) -> Agreed | None:
         """What ranks have agreed on of (name, forms), None if nothing."""
-        return self._known.get(place)
+        return self._known.get(label)
 
-    def remember(self, place: tuple, agreed: Agreed) -> None:
+    def remember(self, label: tuple, agreed: Agreed) -> None:
         """A call has succeeded. The oldest shapes without a key are forgotten."""
-        key = place[0]
-        known = self._known.get(place)
+        key = label[0]
+        known = self._known.get(label)
         if known is agreed and key is not None:
             return
-        self._known.pop(place, None)
-        self._known[place] = agreed
+        self._known.pop(label, None)
+        self._known[label] = agreed
         if known is None:
             same = [each for each in self._known if each[0] == key]
             for each in same[: -SHAPES_MOST if key is None else -1]:
@@ -94,11 +94,11 @@ class Plans:
         if len(self._groups) > GROUPS_MOST:
             oldest = next(iter(self._groups))
             del self._groups[oldest]
-            for place in [place for place in self._known if place[0] == oldest]:
-                self._forget(place)
+            for label in [label for label in self._known if label[0] == oldest]:
+                self._forget(label)
 
-    def _forget(self, place: tuple) -> None:
-        form = self._known.pop(place).form
+    def _forget(self, label: tuple) -> None:
+        form = self._known.pop(label).form
         if all(agreed.form != form for agreed in self._known.values()):
             for name in [name for name in self._plans if name[: len(form)] == form]:
                 del self._plans[name]
@@ -141,9 +141,9 @@ class Plans:
             for each in (key, self.scheme.resolved(), shape, dtype, order, self.average, seed, frame.VERSION)
         )
 
-    def propose(self, place: tuple, seed: int, group: int, on_device: bool) -> Agreed:
+    def propose(self, label: tuple, seed: int, group: int, on_device: bool) -> Agreed:
         """What this rank would take for (name, forms)."""
-        name, forms = place
+        name, forms = label
         choice, why = self.choose(forms, on_device)
         if isinstance(name, tuple):
             self._forget_groups(name)
@@ -178,12 +178,12 @@ class Plans:
         """The Plan on a processor; made once."""
         if agreed.plan is not None and agreed.plan.processor is processor:
             return agreed.plan
-        place = (*agreed.form, processor)
-        found = self._plans.get(place)
+        which = (*agreed.form, processor)
+        found = self._plans.get(which)
         if found is None:
             choice, forms = agreed.form
             schedule, raw, _ = choice.partition(RAW)
             codec = CODECS["raw"]() if raw else self.scheme.codec
-            found = self._plans[place] = Plan(schedule, codec, self.rank, self.topology, forms, self.average, processor)
+            found = self._plans[which] = Plan(schedule, codec, self.rank, self.topology, forms, self.average, processor)
         agreed.plan = found
         return found

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
-from gqallreduce.runtime.operation import Operation, Tensor
+from gqallreduce.runtime.operation import Operand, Operation
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheme import Scheme
@@ -39,8 +39,8 @@ def reduce(call: Call, allreduce, buf, key, out):
             _raise_unheard(allreduce)
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
-    place, processor = (given.name, given.forms), allreduce.processors.of(given.sources[0])
-    agreed = yield from _agreed(call, allreduce, place, given.sources[0].located is not None)
+    label, processor = (given.name, given.forms), allreduce.processors.of(given.sources[0])
+    agreed = yield from _agreed(call, allreduce, label, given.sources[0].located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
@@ -48,12 +48,12 @@ def reduce(call: Call, allreduce, buf, key, out):
         spent.reason += f"; through host memory: this codec does not take {what}"
     else:
         worker = processor
-    tensors, states = _next_states(allreduce, staged or given, agreed, worker)
+    operands, states = _next_states(allreduce, staged or given, agreed, worker)
     if agreed.dense:
-        flaw = yield from _dense(call, allreduce, tensors, agreed, processor, spent)
+        flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
         plan = allreduce.plans.plan(agreed, worker)
-        flaw, learned = yield from carry_out(call, plan, tensors, given.name, agreed, spent)
+        flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
         for key, found in zip(given.keys, learned, strict=False):
             states[key] = states[key]._replace(learned=found)
     if flaw is not None:
@@ -63,7 +63,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     if verify:
         results = b"".join(processor.on_host(target.array).tobytes() for target in given.targets)
         yield from compare_replicas(call.link, agreed.signature, results)
-    allreduce.plans.remember(place, agreed)
+    allreduce.plans.remember(label, agreed)
     spent.wait, spent.total = call.wait, perf_counter() - began
     call.states = states
     allreduce.memory.commit(states)
@@ -82,20 +82,20 @@ def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
     return codec.host_only or not (len(given.sources) == 1 or codec.fixed_size)
 
 
-def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Tensor], dict]:
+def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Operand], dict]:
     """What an Operation is given of each tensor, and the States after the call."""
-    tensors, states, feedback = [], {}, allreduce.scheme.feedback
+    operands, states, feedback = [], {}, allreduce.scheme.feedback
     with processor.active(given.sources[0].located, given.name):
         for key, source, target, stream in zip(given.keys, given.sources, given.targets, agreed.streams, strict=True):
             form = None if key is None else source.form
             residual, states[key] = allreduce.memory.next(key, form, source.size, processor, feedback)
-            tensors.append(Tensor.of(source, target, residual, states[key], stream))
-    return tensors, states
+            operands.append(Operand.of(source, target, residual, states[key], stream))
+    return operands, states
 
 
-def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spent: Spent):
+def carry_out(call: Call, plan, operands: list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of an Operation; its first flaw or None, and what it has learned."""
-    operation = Operation(plan, tensors, name, agreed.signature, spent)
+    operation = Operation(plan, operands, name, agreed.signature, spent)
     try:
         call.data = operation
         yield from prepare(operation, agreed.signature)
@@ -109,11 +109,11 @@ def carry_out(call: Call, plan, tensors: list[Tensor], name, agreed: Agreed, spe
         operation.end()
 
 
-def _dense(call: Call, allreduce, tensors: list[Tensor], agreed: Agreed, processor, spent: Spent):
+def _dense(call: Call, allreduce, operands: list[Operand], agreed: Agreed, processor, spent: Spent):
     """The stages of a dense call: tensor by tensor."""
     dense = Dense(call.link, call, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
     begin, flaws = 0, []
-    for each in tensors:
+    for each in operands:
         flaw = yield from dense_on(processor, dense, *each[:4], spent)
         if flaw is not None:
             flaws.append((flaw[0], begin + flaw[1]))
@@ -171,19 +171,19 @@ def _raise_unheard(allreduce) -> None:
             raise call.error
 
 
-def _agreed(call: Call, allreduce, place: tuple, on_device: bool):
+def _agreed(call: Call, allreduce, label: tuple, on_device: bool):
     """What runs: known, or compared with the other ranks' calls and decided by rank 0.
 
     A dense call is compared every time, since no message of it says whose it is.
     """
     plans = allreduce.plans
-    known = plans.find(place)
+    known = plans.find(label)
     if known is not None and allreduce.check == "first" and not known.dense:
         return known
-    agreed = known or plans.propose(place, allreduce.seed, allreduce.home.group, on_device)
+    agreed = known or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:
         return agreed
-    names, step = plans.choices(), _steps(allreduce.memory, place[0])
+    names, step = plans.choices(), _steps(allreduce.memory, label[0])
     chosen = names[(yield from agree(call.link, agreed.hashes, (allreduce.number, step), names.index(agreed.choice)))]
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
 

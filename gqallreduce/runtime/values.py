@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.coding.layout import Batch as Pieces
-from gqallreduce.coding.layout import Piece, Region, Span, of
+from gqallreduce.coding.layout import BatchPiece, Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Values:
     def store_scaled(self, region, piece: Piece, y, rounded, place) -> bool | None:
         """Store a region of a piece. y: the sum; rounded: y times the scale, overwritten here."""
         flawed = self.target.store(region.start, region.start + region.size, rounded)
-        if self.tensor.short and self.new_residual is not None:
+        if self.tensor.narrow and self.new_residual is not None:
             self._keep_rounding(region, piece, y, rounded, place)
         return flawed
 
@@ -227,7 +226,7 @@ class Batch:
         if found.selected is not None:
             self.keep(together.whole, self.errors(together.whole))
 
-    def selected(self, piece: Piece | Pieces) -> list | None:
+    def selected(self, piece: Piece | BatchPiece) -> list | None:
         """Of a batch of pieces, or of a piece alone."""
         found = self._prepared.get(self._tensors[piece.parts[0].tensor].tensor.block)
         return None if found is None or found.selected is None else found.selected.of(piece)

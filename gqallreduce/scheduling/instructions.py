@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gqallreduce.scheduling.program import DROPPED, RESULT, Encoding, program
+from gqallreduce.scheduling.liveness import DROPPED, RESULT, Encoding, live_rounds
 from gqallreduce.scheduling.schedule import Schedule, Wire
 from gqallreduce.scheduling.topology import Topology
 
@@ -86,7 +86,7 @@ class Jump(NamedTuple):
     target: int
 
 
-class Form(NamedTuple):
+class BeginSum(NamedTuple):
     """The running value := own values + residual, exactly."""
 
     chunk: int
@@ -131,7 +131,9 @@ class Finish(NamedTuple):
     chunk: int
 
 
-Instruction = Post | Encode | Join | Transmit | Wait | WaitAny | Jump | Form | Decode | Share | Drop | Release | Finish
+Instruction = (
+    Post | Encode | Join | Transmit | Wait | WaitAny | Jump | BeginSum | Decode | Share | Drop | Release | Finish
+)
 
 
 class _Writer:
@@ -159,24 +161,24 @@ class _Writer:
         if not self.uses[slot]:
             self.add(Release(slot))
 
-    def step(self, step) -> None:
+    def round(self, found) -> None:
         posted = {}
-        for each in step.receivings:
+        for each in found.receivings:
             posted[id(each)] = slot = self.slot(0, len(each.move.wires))
             self.add(Post(slot, each.move.source, each.move.wires))
-        for move in step.outgoing:
+        for move in found.outgoing:
             self._encode(move) if isinstance(move, Encoding) else self._send(move)
-        for move in step.outgoing:
+        for move in found.outgoing:
             if isinstance(move, Encoding):
                 self._keep(move)
-        for term in step.terms:  # in ascending order of source
+        for term in found.terms:  # in ascending order of source
             if term.move.source == self.rank:
                 self._own_term(term.arrivals[0])
             else:
                 slot = posted[id(term)]
                 self.add(Wait(slot))
                 self._arrived(slot, term.arrivals)
-        self._in_any_order([(posted[id(each)], each.arrivals) for each in step.replaces])
+        self._in_any_order([(posted[id(each)], each.arrivals) for each in found.replaces])
 
     def _encode(self, encoding: Encoding) -> None:
         move = encoding.move
@@ -223,7 +225,7 @@ class _Writer:
     def _apply(self, part: Part, arrival) -> None:
         chunk = arrival.wire.chunk
         if arrival.adds and chunk not in self.running:
-            self.add(Form(chunk))
+            self.add(BeginSum(chunk))
         self._decode(part, chunk, arrival.adds, arrival.kept == RESULT)
 
     def _own_term(self, arrival) -> None:
@@ -261,8 +263,8 @@ class _Writer:
 def instructions(schedule: Schedule, rank: int, topology: Topology) -> tuple[Instruction, ...]:
     """The instructions of a rank for every lane of a call."""
     writer = _Writer(rank)
-    for step in program(schedule, rank, topology):
-        writer.step(step)
+    for each in live_rounds(schedule, rank, topology):
+        writer.round(each)
     writer.add(*(Finish(chunk) for chunk in sorted(writer.running)))
     return tuple(writer.instructions)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.instructions import (
+    BeginSum,
     Decode,
     Drop,
     Encode,
     Finish,
-    Form,
     Instruction,
     Join,
     Jump,
@@ -176,7 +176,7 @@ class _Rank:
                 self.outcome.messages[self.rank] += 1
                 self.outcome.chunks_sent[self.rank] += len(self.slots[slot])
                 self.mail.setdefault((self.rank, to), deque()).append(list(self.slots[slot]))
-            case Form(chunk):
+            case BeginSum(chunk):
                 self.running[chunk] = symbols.own(self.rank)
             case Decode(part, chunk, adds, result):
                 value = symbols.add(self.running[chunk], self._wire(part)) if adds else self._wire(part)

@@ -80,13 +80,13 @@ def test_a_unit_by_segment_is_that_of_each_region(codec):
     units, span = np.linspace(0.3, 2, 7, dtype=np.float32), span_of(codec)
     together, x = codec.knowing(unit=units, terms=5), vector(codec, 1, span.size)
     wire, lifted = encode(together, [span], x, None, None), np.empty_like(x)
-    assert not together.form(x, None, None, lifted, span, STREAM)
+    assert not together.begin_sum(x, None, None, lifted, span, STREAM)
     own, sums = [], []
     for region, unit in zip(span.regions, units, strict=True):
         single, here = codec.knowing(unit=float(unit), terms=5), slice(region.start, region.start + region.size)
         own.append(encode(single, [region], x, None, None))
         m = np.empty(region.size, np.float32)
-        assert not single.form(x[here], None, None, m, region, STREAM)
+        assert not single.begin_sum(x[here], None, None, m, region, STREAM)
         assert same_bits(m, lifted[here])
         sums.append(encode(single.sums, [region], 5 * lifted, None, None))
     assert same_bits(wire, np.concatenate(own))

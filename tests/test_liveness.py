@@ -4,7 +4,7 @@ import pytest
 from schemes import RANKS, SCHEDULE_NAMES
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.scheduling.program import DROPPED, RESULT, VALUE, Encoding, program
+from gqallreduce.scheduling.liveness import DROPPED, RESULT, VALUE, Encoding, live_rounds
 from gqallreduce.scheduling.schedule import Encode, Recv, Send
 from gqallreduce.scheduling.topology import apart
 
@@ -17,7 +17,7 @@ every_size = pytest.mark.parametrize("size", RANKS)
 def test_the_steps_are_the_rounds(schedule, size):
     for rank in range(size):
         rounds = SCHEDULES[schedule].rounds(rank, apart(size))
-        steps = program(SCHEDULES[schedule], rank, apart(size))
+        steps = live_rounds(SCHEDULES[schedule], rank, apart(size))
         assert len(steps) == len(rounds)
         for step, moves in zip(steps, rounds, strict=True):
             outgoing = [move.move if isinstance(move, Encoding) else move for move in step.outgoing]
@@ -37,7 +37,7 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
     """Else a buffer would be given back too early, or never."""
     for rank in range(size):
         left, wires_sent = {}, 0
-        for step in program(SCHEDULES[schedule], rank, apart(size)):
+        for step in live_rounds(SCHEDULES[schedule], rank, apart(size)):
             for move in step.outgoing:
                 if isinstance(move, Encoding):
                     left[move.move.chunk, move.move.holders[0]] = move.sends
@@ -62,7 +62,7 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
     """What is encoded or added to later is a running value; what is replaced is dropped; the rest is the result."""
     for rank in range(size):
         later = {}
-        for step in reversed(program(SCHEDULES[schedule], rank, apart(size))):
+        for step in reversed(live_rounds(SCHEDULES[schedule], rank, apart(size))):
             applied = [(each, arrival) for each in step.terms + step.replaces for arrival in each.arrivals]
             for number, (each, arrival) in reversed(list(enumerate(applied))):
                 chunk = arrival.wire.chunk
@@ -80,4 +80,4 @@ def test_what_is_kept_is_what_is_needed_later(schedule, size):
 
 def test_a_program_is_worked_out_once():
     ring = SCHEDULES["ring"]
-    assert program(ring, 1, apart(4)) is program(ring, 1, apart(4))
+    assert live_rounds(ring, 1, apart(4)) is live_rounds(ring, 1, apart(4))

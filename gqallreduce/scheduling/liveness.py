@@ -45,7 +45,7 @@ class Receiving:
 
 
 @dataclass(slots=True)
-class Step:
+class LiveRound:
     """One round: receives to post, encodings and sends in order, then what is added (in order) and what replaces."""
 
     receivings: list[Receiving]
@@ -55,15 +55,15 @@ class Step:
 
 
 @lru_cache(maxsize=256)
-def program(schedule: Schedule, rank: int, topology: Topology) -> tuple[Step, ...]:
-    """The steps of a rank."""
+def live_rounds(schedule: Schedule, rank: int, topology: Topology) -> tuple[LiveRound, ...]:
+    """The rounds of a rank."""
     fate: dict[int, str] = {}
     sends: dict[Wire, int] = {}
     rounds = reversed(schedule.rounds(rank, topology))  # what a value is for is known from what comes after it
-    return tuple(_step(moves, rank, fate, sends) for moves in rounds)[::-1]
+    return tuple(_live_round(moves, rank, fate, sends) for moves in rounds)[::-1]
 
 
-def _step(moves, rank: int, fate, sends) -> Step:
+def _live_round(moves, rank: int, fate, sends) -> LiveRound:
     receivings = [_receiving(move) for move in moves if isinstance(move, Recv)]
     late = [_receiving(Recv(rank, (wire,), reduce=True)) for wire in _late(moves, rank)]
     terms = sorted((each for each in receivings + late if each.move.reduce), key=lambda each: each.move.source)
@@ -80,7 +80,7 @@ def _step(moves, rank: int, fate, sends) -> Step:
     for each in late:
         sends[each.move.wires[0]] = each.arrivals[0].sends + 1
     outgoing = [_outgoing(move, fate, sends) for move in reversed(moves) if not isinstance(move, Recv)]
-    return Step(receivings, outgoing[::-1], terms, replaces)
+    return LiveRound(receivings, outgoing[::-1], terms, replaces)
 
 
 def _receiving(move: Recv) -> Receiving:
