@@ -112,8 +112,7 @@ class Allreduce:
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        call = self.begin(called(key), reduce, self, buf, key, out)
-        return self.result(call) if call.done else self.complete(call, waited=True)
+        return self.perform(called(key), reduce, self, buf, key, out)
 
     def start(self, buf, *, key: str | list[str] | None = None, out=None) -> Request:
         """Begin the same call and return: what it has sent travels while the caller computes.
@@ -133,9 +132,13 @@ class Allreduce:
         call.request = weakref.ref(request)
         self.home.unclaimed.append(call)
 
+    def perform(self, name: str, stages, *given):
+        """Begin a call and wait until it is done; its result, or its error."""
+        return self.result(self.begin(name, stages, *given, wait=True))
+
     @usual_arithmetic()
-    def begin(self, name: str, stages, *given) -> Call:
-        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting."""
+    def begin(self, name: str, stages, *given, wait: bool = False) -> Call:
+        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
         call, claim = Call(name, self), self.home.claim()
         try:
             self.home.notice(self.timeout)
@@ -147,7 +150,9 @@ class Allreduce:
                 link.progress.run(link.progress.calls[0], self.timeout)
             link.begin(call)
             link.progress.start(call, stages(call, *given))
-            if not call.done:
+            if wait and not call.done:
+                link.progress.run(call, self.timeout, waited=True)
+            elif not call.done:
                 link.progress.turn()
         except BaseException as error:
             self._failed(call, error)
@@ -156,12 +161,12 @@ class Allreduce:
         return call
 
     @usual_arithmetic()
-    def complete(self, call: Call, waited: bool = False):
-        """Wait until a call is done; its result, or its error. `waited`: since it began."""
+    def complete(self, call: Call):
+        """Wait until a call is done that the caller has left meanwhile; its result, or its error."""
         if not call.done:
             claim = self.home.claim()
             try:
-                call.link.progress.run(call, self.timeout, waited)
+                call.link.progress.run(call, self.timeout)
             except BaseException as error:
                 self._failed(call, error)
             finally:
@@ -298,7 +303,7 @@ class Allreduce:
             return {}
         name = "flush()" if key is None else f"flush({key!r})"
         self.finish()
-        sums = self.complete(self.begin(name, flush, self, key), waited=True)
+        sums = self.perform(name, flush, self, key)
         return sums if key is None else sums[key]
 
     def _residual_norm(self) -> float:

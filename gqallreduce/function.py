@@ -41,7 +41,7 @@ def _tell_others(comm, objects: dict, error: Exception) -> None:
     """This rank's arguments are invalid: the other ranks raise MismatchError in their call."""
     with contextlib.suppress(Exception):
         some = next(iter(objects.values()), None) or Allreduce("raw", comm=comm)
-        some.complete(some.begin("an invalid call", join_invalid, some, error))
+        some.perform("an invalid call", join_invalid, some, error)
 
 
 def _make_room(objects: dict) -> None:

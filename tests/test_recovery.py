@@ -75,7 +75,7 @@ PLACES = """
 PLACES = dict(
     agreement=(reduction, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
     memory=(memory.Memory, "next"), begun=(operation.Operation, "to_prepare"), carried=(progress.Progress, "work"),
-    sent=(progress._Lane, "post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
+    sent=(progress._Lane, "_post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
     recorded=(stats.Statistics, "record"), posted=(requests, "begin"),
 )
 """

@@ -1,6 +1,7 @@
-"""Messages on their way, and what a lane gives to the transport: outgoing and incoming ones.
+"""Messages on their way, and what a lane gives to the transport: outgoing and incoming ones, and collective operations.
 
-`parts_left` and `received` belong to the transport, which may cut a long message into several.
+Of these three the progress engine asks `receives`, does something come from their `peers`; and `counts`, is it a
+receive of point to point. `lane`, `parts_left` and `received` belong to it: it may cut a long message into several.
 """
 
 from __future__ import annotations
@@ -72,10 +73,15 @@ class Outgoing:
         what is told when it has left, or None.
     """
 
-    __slots__ = ("bound", "data", "frame", "parts_left", "to")
+    receives = counts = False
+    __slots__ = ("bound", "data", "frame", "lane", "parts_left", "to")
 
     def __init__(self, to: int, data, bound: int, frame: Frame | None = None):
         self.to, self.data, self.bound, self.frame = to, data, bound, frame
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return (self.to,)
 
 
 class Incoming(Frame):
@@ -85,12 +91,17 @@ class Incoming(Frame):
         (where, header) of each wire, as far as they have been read.
     """
 
-    __slots__ = ("heads", "parts_left", "ready", "received", "source", "wires")
+    receives = counts = True
+    __slots__ = ("heads", "lane", "parts_left", "ready", "received", "source", "wires")
 
     def __init__(self, source: int, buffer, bound: int, wires=()):
         super().__init__(buffer, None, bound=bound)
         self.source, self.wires = source, wires
         self.ready, self.received, self.heads = False, 0, []
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return (self.source,)
 
     def part_received(self, nbytes: int) -> None:
         """One of the parts is there."""
@@ -105,3 +116,13 @@ class Incoming(Frame):
     def message(self, number: int):
         at, header = self.heads[number]
         return self.buffer[at : at + frame.SIZE + (header.word if header.kind == frame.DATA else 0)]
+
+
+class Collective:
+    """A collective operation of MPI's with these peers; `ready` when it is over."""
+
+    receives, counts = True, False
+    __slots__ = ("lane", "peers", "ready")
+
+    def __init__(self, peers: tuple[int, ...]):
+        self.peers, self.ready = peers, False

@@ -123,8 +123,8 @@ class Mailbox:
 
     def __init__(self, rank: int, mail: dict[tuple, deque], order):
         self.rank, self.mail, self._order = rank, mail, order
-        self.owners: list = []
-        self._due: list[tuple] = []  # (owner, room, box)
+        self.messages: list = []
+        self._due: list[tuple] = []  # (message, room, box)
         self._sent: list = []
         self.progress = Progress(self, self, poll_every=0)
 
@@ -134,25 +134,25 @@ class Mailbox:
     def tag(self, number: int, lane: int, signature: int) -> int:
         return lane
 
-    def send(self, data, peer: int, tag: int, owner) -> None:
-        assert len(data) <= owner.message.bound
+    def send(self, data, peer: int, tag: int, message) -> None:
+        assert len(data) <= message.bound
         self.mail.setdefault((self.rank, peer, tag), deque()).append(data.copy())
-        self._sent.append((owner, len(data)))
+        self._sent.append((message, len(data)))
 
-    def receive(self, data, peer: int, tag: int, owner) -> None:
-        self._due.append((owner, data, self.mail.setdefault((peer, self.rank, tag), deque())))
+    def receive(self, data, peer: int, tag: int, message) -> None:
+        self._due.append((message, data, self.mail.setdefault((peer, self.rank, tag), deque())))
 
     def poll(self) -> list[tuple]:
         """What has been sent, and of what is due what has come: the first of each sender's for each that waits."""
         completed, self._sent = self._sent, []
         left = []
-        for owner, room, box in self._due:
+        for message, room, box in self._due:
             if box:
                 data = box.popleft()
                 room[: len(data)] = data
-                completed.append((owner, len(data)))
+                completed.append((message, len(data)))
             else:
-                left.append((owner, room, box))
+                left.append((message, room, box))
         self._due = left
         return self._order(completed)
 

@@ -99,7 +99,8 @@ class Plan:
 
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""
-        return sum(frame.SIZE + self.pieces[lane][wire.chunk].bound for wire in wires)
+        pieces = self.pieces[lane]
+        return sum([frame.SIZE + pieces[wire.chunk].bound for wire in wires])
 
     def _most_live(self, lane: int) -> int:
         """Bytes of a lane's messages: all chunks not taken yet, and its widest round's rooms and joined sends."""

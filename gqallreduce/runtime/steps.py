@@ -25,7 +25,7 @@ def step(allreduce):
         allreduce.memory.stage()
         yield allreduce
         allreduce.finish()
-        allreduce.complete(allreduce.begin(_NAME, _end, allreduce))
+        allreduce.perform(_NAME, _end, allreduce)
     except BaseException as error:
         alike = allreduce.raised_in_step  # the other ranks leave the block by the same error
         if isinstance(error, Exception):
@@ -59,7 +59,7 @@ def _tell_others(allreduce, error: BaseException) -> None:
     """
     with contextlib.suppress(Exception):
         if isinstance(error, Exception):
-            allreduce.complete(allreduce.begin(_NAME, join_invalid, allreduce, error))
+            allreduce.perform(_NAME, join_invalid, allreduce, error)
             return
         home = allreduce.home
         home.notice(allreduce.timeout)

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import frame
+from gqallreduce.coding.message import Collective
 from gqallreduce.transport.call import Call, OneLane
 from gqallreduce.transport.exchange import NOT_FINITE, Gather
 from gqallreduce.transport.link import Link
@@ -46,11 +47,14 @@ class Summing(OneLane):
     def __init__(self, link: Link, call: Call, values: np.ndarray):
         self._link, self._call, self._values = link, call, values
         self._most = max(1, link.requests.longest(link.rank) // values.itemsize)
-        self._at, self.ready, self.finished = 0, True, False
+        self._at, self.finished = 0, False
+        self._under_way: Collective | None = None
 
     def can_advance(self) -> bool:
+        if self._under_way is not None and not self._under_way.ready:
+            return False
         before = (each for each in self._link.progress.calls if each.number < self._call.number)
-        return self.ready and all(each.data is not None for each in before)
+        return all(each.data is not None for each in before)
 
     def advance(self, messages) -> None:
         """The next part, once the one before is summed."""
@@ -58,9 +62,9 @@ class Summing(OneLane):
         self.finished = not len(part)
         if self.finished:
             return
-        self._at, self.ready = self._at + len(part), False
-        arguments = MPI.IN_PLACE, [part, _TYPES[part.dtype.name]]
-        messages.start(self._link.comm.Iallreduce, arguments, self, tuple(self._link.others))
+        self._at += len(part)
+        self._under_way = Collective(tuple(self._link.others))
+        messages.start(self._under_way, self._link.comm.Iallreduce, MPI.IN_PLACE, [part, _TYPES[part.dtype.name]])
 
 
 def dense_on(processor, call, source, target, residual, new_residual, spent):

@@ -15,7 +15,7 @@ import os
 from collections import deque
 from time import perf_counter
 
-from gqallreduce.coding.message import ForeignFrame, Incoming, Outgoing
+from gqallreduce.coding.message import Collective, ForeignFrame, Incoming, Outgoing
 from gqallreduce.errors import TimeoutError
 from gqallreduce.transport.call import Call, Stage
 
@@ -30,8 +30,9 @@ class Progress:
     """Of one communicator.
 
     transport
-        send(data, peer, tag, owner), receive(data, peer, tag, owner); poll() -> [(owner, bytes)] of what has completed;
-        `owners` of what is under way; longest(peer), the most bytes of a message, and `shortest`, the least of those.
+        send(data, peer, tag, message), receive(data, peer, tag, message), of a message or a part of one; poll() ->
+        [(message, bytes)] of what has completed; `messages`, what is under way; longest(peer), the most bytes that are
+        not cut, and `shortest`, the least of those.
     link
         tag(call, lane, signature); listen(calls), which raises ForeignFrame if another rank has given up; alike(error):
         do all ranks raise it together? stage_ends(call), which may raise ForeignFrame.
@@ -103,7 +104,7 @@ class Progress:
         completed, received = self._poll()
         after = perf_counter()
         self._poll_at = after + (self._poll_every and max(self._poll_every, after - before))
-        if received or not self.transport.owners:
+        if received or not self.transport.messages:
             self._since = after
         return worked, completed
 
@@ -159,16 +160,16 @@ class Progress:
                 self.turn()  # a call for which all has come by now succeeds
                 if not call.done:
                     raise
-        if self._since is None or not self.transport.owners:
+        if self._since is None or not self.transport.messages:
             self._since = now
         elif now - max(self._since, call.began) > timeout:
             raise TimeoutError(timeout, self.silent())
 
     def silent(self) -> set[int]:
         """Peers whose message is due here, or who do not take ours."""
-        owners = self.transport.owners
-        due = {peer for owner in owners if owner.receives for peer in owner.peers}
-        return due or {peer for owner in owners for peer in owner.peers}
+        messages = self.transport.messages
+        due = {peer for message in messages if message.receives for peer in message.peers}
+        return due or {peer for message in messages for peer in message.peers}
 
     def _advance(self) -> bool:
         """Let the first lane that can go on do so, up to the next poll; False if there is none."""
@@ -214,73 +215,15 @@ class Progress:
         """Take note of what has completed: (anything, a receive)."""
         received, leaving = False, None
         completed = self.transport.poll()
-        for owner, nbytes in completed:
-            received |= owner.complete(nbytes)
-            if owner.lane.lane.finished:
-                leaving = [*(leaving or ()), owner.lane]
+        for message, nbytes in completed:
+            message.lane.complete(message, nbytes)
+            received |= message.receives
+            if message.lane.lane.finished:
+                leaving = [*(leaving or ()), message.lane]
         for lane in leaving or ():
             if lane in self._running:
                 self._leave(lane)
         return bool(completed), received
-
-
-class _Sending:
-    """One part of an outgoing message."""
-
-    receives = counts = False
-    __slots__ = ("lane", "message")
-
-    def __init__(self, lane: _Lane, message: Outgoing):
-        self.lane, self.message = lane, message
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        return (self.message.to,)
-
-    def complete(self, nbytes: int) -> bool:
-        self.lane.sends_free += 1
-        self.message.parts_left -= 1
-        if not self.message.parts_left and self.message.frame is not None:
-            self.lane.lane.sent(self.message.frame)
-        self.lane.post_sends()
-        return False
-
-
-class _Receiving:
-    """One part of an incoming message."""
-
-    receives = counts = True
-    __slots__ = ("lane", "message")
-
-    def __init__(self, lane: _Lane, message: Incoming):
-        self.lane, self.message = lane, message
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        return (self.message.source,)
-
-    def complete(self, nbytes: int) -> bool:
-        lane = self.lane
-        if lane.spent is not None:
-            lane.spent.bytes_received += nbytes
-        lane.receives_free += 1
-        self.message.part_received(nbytes)
-        lane.post_receives()
-        return True
-
-
-class _Collective:
-    """A collective operation of the MPI."""
-
-    receives, counts = True, False
-    __slots__ = ("item", "lane", "peers")
-
-    def __init__(self, lane: _Lane, item, peers):
-        self.lane, self.item, self.peers = lane, item, peers
-
-    def complete(self, nbytes: int) -> bool:
-        self.item.ready = True
-        return True
 
 
 class _Lane:
@@ -313,36 +256,53 @@ class _Lane:
         if self.spent is not None:
             self.spent.messages += 1
             self.spent.bytes_sent += len(message.data)
-        owner = _Sending(self, message)
-        self.to_send.extend((part, owner) for part in self._parts(message, message.data, len(message.data), message.to))
-        self.post_sends()
+        parts = self._parts(message, message.data, len(message.data), message.to)
+        self.to_send.extend([(part, message) for part in parts])
+        self._post_sends()
 
     def receive(self, message: Incoming) -> None:
-        owner = _Receiving(self, message)
         parts = self._parts(message, message.buffer, message.bound, message.source)
-        self.to_receive.extend((part, owner) for part in parts)
-        self.post_receives()
+        self.to_receive.extend([(part, message) for part in parts])
+        self._post_receives()
 
-    def start(self, operation, arguments, item, peers) -> None:
-        """A collective operation with these peers; then `item` is ready."""
-        self.transport.post(_Collective(self, item, peers), operation, *arguments)
+    def start(self, message: Collective, operation, *arguments) -> None:
+        """A collective operation."""
+        message.lane = self
+        self.transport.post(message, operation, *arguments)
+
+    def complete(self, message: Incoming | Outgoing | Collective, nbytes: int) -> None:
+        """What was under way of it has completed: it, or one of its parts."""
+        if message.counts:
+            if self.spent is not None:
+                self.spent.bytes_received += nbytes
+            self.receives_free += 1
+            message.part_received(nbytes)
+            self._post_receives()
+        elif message.receives:
+            message.ready = True
+        else:
+            self.sends_free += 1
+            message.parts_left -= 1
+            if not message.parts_left and message.frame is not None:
+                self.lane.sent(message.frame)
+            self._post_sends()
 
     def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
         """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""
-        longest = self.transport.longest(peer)
+        longest, message.lane = self.transport.longest(peer), self
         message.parts_left = max(1, -(-message.bound // longest))
         if message.parts_left == 1:
             return [data[:nbytes]]
         return [data[part * longest : min((part + 1) * longest, nbytes)] for part in range(message.parts_left)]
 
-    def post_sends(self) -> None:
+    def _post_sends(self) -> None:
         while self.sends_free and self.to_send:
-            data, owner = self.to_send.popleft()
+            data, message = self.to_send.popleft()
             self.sends_free -= 1
-            self.transport.send(data, owner.message.to, self.tag, owner)
+            self.transport.send(data, message.to, self.tag, message)
 
-    def post_receives(self) -> None:
+    def _post_receives(self) -> None:
         while self.receives_free and self.to_receive:
-            data, owner = self.to_receive.popleft()
+            data, message = self.to_receive.popleft()
             self.receives_free -= 1
-            self.transport.receive(data, owner.message.source, self.tag, owner)
+            self.transport.receive(data, message.source, self.tag, message)

@@ -29,9 +29,7 @@ def message_most() -> int:
 
 
 class Requests:
-    """Those under way on a communicator, each with its owner, which is told when it is complete.
-
-    An owner has `receives`, does something come from its `peers`; and `counts`, is it a receive of point to point.
+    """Those under way on a communicator, each with the message (coding/message.py) that it is, or is a part of.
 
     near
         the ranks on this rank's host.
@@ -39,14 +37,14 @@ class Requests:
 
     def __init__(self, comm):
         self._comm, self._rank = comm, comm.rank
-        self._under_way: tuple[list, list] = [], []  # requests and their owners, replaced as one
+        self._under_way: tuple[list, list] = [], []  # requests and their messages, replaced as one
         self._statuses = [MPI.Status() for _ in range(MOST)]
         self._most = message_most()
         self.near = frozenset([comm.rank])
         self._far = comm.size > 1
 
     @property
-    def owners(self) -> list:
+    def messages(self) -> list:
         return self._under_way[1]
 
     def set_topology(self, topology: Topology) -> None:
@@ -68,21 +66,21 @@ class Requests:
         """The least `longest` of any peer."""
         return min(self._most, EAGER_MOST) if self._far else self._most
 
-    def send(self, data, peer: int, tag: int, owner) -> None:
-        self.post(owner, self._comm.Isend, [data, len(data), MPI.BYTE], peer, tag)
+    def send(self, data, peer: int, tag: int, message) -> None:
+        self.post(message, self._comm.Isend, [data, len(data), MPI.BYTE], peer, tag)
 
-    def receive(self, data, peer: int, tag: int, owner) -> None:
-        self.post(owner, self._comm.Irecv, [data, len(data), MPI.BYTE], peer, tag)
+    def receive(self, data, peer: int, tag: int, message) -> None:
+        self.post(message, self._comm.Irecv, [data, len(data), MPI.BYTE], peer, tag)
 
-    def post(self, owner, operation, *arguments) -> None:
-        """Start an operation. After an exception there may be an owner without its request, never the reverse."""
-        requests, owners = self._under_way
-        owners.append(owner)
+    def post(self, message, operation, *arguments) -> None:
+        """Start an operation. After an exception there may be a message without its request, never the reverse."""
+        requests, messages = self._under_way
+        messages.append(message)
         begin(requests, operation, *arguments)
 
     def poll(self) -> list[tuple]:
-        """(owner, bytes) of what has completed. ForeignFrame for a message that is longer than its room."""
-        requests, owners = self._under_way
+        """(message, bytes) of what has completed. ForeignFrame for a message that is longer than its room."""
+        requests, messages = self._under_way
         if not requests:
             return []
         try:
@@ -91,16 +89,16 @@ class Requests:
             raise ForeignFrame(self._truncated()) from None
         if not done:
             return []
-        completed = [(owners[index], self._nbytes(owners[index], at)) for at, index in enumerate(done)]
+        completed = [(messages[index], self._nbytes(messages[index], at)) for at, index in enumerate(done)]
         if len(done) == len(requests):
             self._under_way = [], []
         else:
             keep = sorted(set(range(len(requests))).difference(done))
-            self._under_way = [requests[index] for index in keep], [owners[index] for index in keep]
+            self._under_way = [requests[index] for index in keep], [messages[index] for index in keep]
         return completed
 
-    def _nbytes(self, owner, at: int) -> int:
-        return self._statuses[at].Get_count(MPI.BYTE) if owner.counts else 0
+    def _nbytes(self, message, at: int) -> int:
+        return self._statuses[at].Get_count(MPI.BYTE) if message.counts else 0
 
     def _truncated(self) -> int:
         """The source of a message that was longer than its room."""
@@ -111,8 +109,8 @@ class Requests:
 
     def give_up(self, *kept) -> None:
         """After an error: what is under way stays behind, with the memory that it uses; receives are cancelled."""
-        requests, owners = self._under_way
+        requests, messages = self._under_way
         self._under_way = [], []
         if requests:
-            pairs = zip(requests, owners, strict=False)
-            abandon(requests, (owners, kept), [each for each, owner in pairs if owner.counts])
+            pairs = zip(requests, messages, strict=False)
+            abandon(requests, (messages, kept), [each for each, message in pairs if message.counts])
