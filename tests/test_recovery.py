@@ -11,7 +11,7 @@ import gqallreduce as gq
 from gqallreduce import allreduce as module, stats
 from gqallreduce.runtime import memory, operation, plans, reduction
 from gqallreduce.scheduling import model
-from gqallreduce.transport import control, dense, home, link, progress, requests
+from gqallreduce.transport import channel, control, dense, home, link, progress, requests
 
 comm, timeout = MPI.COMM_WORLD, 5.0
 side = comm.Dup()
@@ -75,7 +75,7 @@ PLACES = """
 PLACES = dict(
     agreement=(reduction, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
     memory=(memory.Memory, "next"), begun=(operation.Operation, "to_prepare"), carried=(progress.Progress, "work"),
-    sent=(progress._Lane, "_post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
+    sent=(channel.Channel, "_post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
     recorded=(stats.Statistics, "record"), posted=(requests, "begin"),
 )
 """

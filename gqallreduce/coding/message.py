@@ -1,7 +1,7 @@
 """Messages on their way, and what a lane gives to the transport: outgoing and incoming ones, and collective operations.
 
 Of these three the progress engine asks `receives`, does something come from their `peers`; and `counts`, is it a
-receive of point to point. `lane`, `parts_left` and `received` belong to it: it may cut a long message into several.
+receive of point to point. `channel`, `parts_left` and `received` belong to it: it may cut a long message into several.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Outgoing:
     """
 
     receives = counts = False
-    __slots__ = ("bound", "data", "frame", "lane", "parts_left", "to")
+    __slots__ = ("bound", "channel", "data", "frame", "parts_left", "to")
 
     def __init__(self, to: int, data, bound: int, frame: Frame | None = None):
         self.to, self.data, self.bound, self.frame = to, data, bound, frame
@@ -92,7 +92,7 @@ class Incoming(Frame):
     """
 
     receives = counts = True
-    __slots__ = ("heads", "lane", "parts_left", "ready", "received", "source", "wires")
+    __slots__ = ("channel", "heads", "parts_left", "ready", "received", "source", "wires")
 
     def __init__(self, source: int, buffer, bound: int, wires=()):
         super().__init__(buffer, None, bound=bound)
@@ -122,7 +122,7 @@ class Collective:
     """A collective operation of MPI's with these peers; `ready` when it is over."""
 
     receives, counts = True, False
-    __slots__ = ("lane", "peers", "ready")
+    __slots__ = ("channel", "peers", "ready")
 
     def __init__(self, peers: tuple[int, ...]):
         self.peers, self.ready = peers, False

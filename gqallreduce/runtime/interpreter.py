@@ -15,6 +15,7 @@ from gqallreduce.coding.message import Frame, Incoming, Outgoing, Receipt
 from gqallreduce.errors import WireError
 from gqallreduce.runtime.encoding import Encoding
 from gqallreduce.runtime.headers import Headers
+from gqallreduce.runtime.sharing import Sharing
 from gqallreduce.scheduling import instructions as code
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Lane:
         self.at = self.extent = self._offset = 0
         self._chosen: set[int] = set()
         self._encoding: Encoding | None = None
-        self._payload = self._before = self._opening = None
+        self._payload = self._opening = None
+        self._sharing: Sharing | None = None
         self._headers = Headers(operation, number)
         self._receipt, self._then = None, None  # of a device, and what is done with what it found
 
@@ -291,36 +293,16 @@ class Lane:
             self._next()
             return
         running = operation.room(place, chunk)
-        errs = operation.feeds_back and not operation.codec.sums.exact
         if self._payload is None:
             self._open_payload(instruction.part)
-            if errs:
-                self._before = [self._copied(*found) for found in self._shares(instruction, chunk, running)]
+            if operation.feeds_back and not operation.codec.sums.exact:
+                self._sharing = Sharing(operation, instruction, chunk, running)
         if not self._decode_extent(chunk, running, adds=False):
             return
-        if errs:
-            for values, begin, stop, mine, before in self._before:
-                operation.arithmetic.subtract(before, mine, before)
-                values.add_error(begin, stop, before)
-                operation.give_back((self, values, begin))
-            self._before = None
+        if self._sharing is not None:
+            self._sharing.end()
+            self._sharing = None
         self._close_payload(instruction.part)
-
-    def _copied(self, values, begin: int, stop: int, mine) -> tuple:
-        """The same, and a copy of the running value."""
-        before = self.operation.lend(stop - begin, values.working, (self, values, begin))
-        self.operation.arithmetic.copy(before, mine)
-        return values, begin, stop, mine, before
-
-    def _shares(self, instruction, chunk: Chunk, running: list):
-        """(values, begin, stop, running value) of this rank's slice of each piece."""
-        for piece in chunk.pieces:
-            at = 0
-            for part in piece.parts:
-                begin, stop = part.share(instruction.index, instruction.of)
-                mine = running[piece.number][at + begin - part.start : at + stop - part.start]
-                yield self.operation.values[part.tensor], begin, stop, mine
-                at += part.size
 
     def _drop(self, instruction, messages) -> None:
         self.operation.drop((self.number, instruction.chunk), self.pieces[instruction.chunk])

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from time import perf_counter
 
-from gqallreduce.coding.message import Collective, ForeignFrame, Incoming, Outgoing
+from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import TimeoutError
-from gqallreduce.transport.call import Call, Stage
+from gqallreduce.transport.call import Call
+from gqallreduce.transport.channel import REQUESTS, Channel
 
 POLL = 100e-6
 SPIN = 100e-6
 LISTEN = 2e-3
-REQUESTS = 64
 TEST_SECONDS = 1e-3
 
 
@@ -45,8 +44,8 @@ class Progress:
     def __init__(self, transport, link, poll_every: float = POLL):
         self.transport, self.link, self._poll_every = transport, link, poll_every
         self.calls: list[Call] = []
-        self._coming: list[_Lane] = []  # in order of calls
-        self._running: list[_Lane] = []
+        self._coming: list[Channel] = []  # of lanes that have not begun, in order of calls
+        self._running: list[Channel] = []
         self._free = max(1, REQUESTS // 2)
         self._poll_at = perf_counter()
         self._listened = self._looked = self._poll_at
@@ -74,10 +73,10 @@ class Progress:
         if stage is None:
             self._end(call)
             return
-        lanes = [_Lane(self, call, stage, number) for number in range(stage.lanes)]
-        call.lanes_left, call.live = len(lanes), 0
+        channels = [Channel(self.transport, self.link, call, stage, number) for number in range(stage.lanes)]
+        call.lanes_left, call.live = len(channels), 0
         before = len(self._coming) and sum(each.call.number <= call.number for each in self._coming)
-        self._coming[before:before] = lanes
+        self._coming[before:before] = channels
 
     def _end(self, call: Call, error: BaseException | None = None) -> None:
         call.end(error)
@@ -175,36 +174,36 @@ class Progress:
         """Let the first lane that can go on do so, up to the next poll; False if there is none."""
         if self._coming:
             self._admit()
-        for lane in self._running:
-            if lane.ready():
+        for channel in self._running:
+            if channel.ready():
                 break
         else:
             return False
-        lane.stage.poll_at = self._poll_at
-        lane.lane.advance(lane)
-        if lane.lane.finished:
-            self._leave(lane)
+        channel.stage.poll_at = self._poll_at
+        channel.lane.advance(channel)
+        if channel.lane.finished:
+            self._leave(channel)
         return True
 
     def _admit(self) -> None:
         """Let lanes begin, in order. Those of the first call need not wait for others: so it goes on, on every rank."""
         while self._coming:
-            lane = self._coming[0]
-            first = lane.call is self.calls[0]
-            if (lane.share > self._free and not first) or lane.call.live >= lane.stage.lanes_at_once:
+            channel = self._coming[0]
+            first = channel.call is self.calls[0]
+            if (channel.share > self._free and not first) or channel.call.live >= channel.stage.lanes_at_once:
                 return
-            self._free -= lane.share
-            lane.call.live += 1
-            self._running.append(lane)
+            self._free -= channel.share
+            channel.call.live += 1
+            self._running.append(channel)
             del self._coming[0]
 
-    def _leave(self, lane: _Lane) -> None:
+    def _leave(self, channel: Channel) -> None:
         """If a lane is done, and all its messages are out: room for the next one, or the next stage."""
-        if not lane.done():
+        if not channel.done():
             return
-        call = lane.call
-        self._running.remove(lane)
-        self._free += lane.share
+        call = channel.call
+        self._running.remove(channel)
+        self._free += channel.share
         call.live -= 1
         call.lanes_left -= 1
         if not call.lanes_left:
@@ -216,93 +215,12 @@ class Progress:
         received, leaving = False, None
         completed = self.transport.poll()
         for message, nbytes in completed:
-            message.lane.complete(message, nbytes)
+            channel = message.channel
+            channel.complete(message, nbytes)
             received |= message.receives
-            if message.lane.lane.finished:
-                leaving = [*(leaving or ()), message.lane]
-        for lane in leaving or ():
-            if lane in self._running:
-                self._leave(lane)
+            if channel.lane.finished:
+                leaving = [*(leaving or ()), channel]
+        for channel in leaving or ():
+            if channel in self._running:
+                self._leave(channel)
         return bool(completed), received
-
-
-class _Lane:
-    """A lane of a stage and its share of the requests: what the stage's lane sends and receives by."""
-
-    def __init__(self, progress: Progress, call: Call, stage: Stage, number: int):
-        self.progress, self.transport, self.call, self.stage = progress, progress.transport, call, stage
-        self.lane, self.spent = stage.lane(number), stage.spent
-        self._number, self._tag = stage.first_lane + number, None
-        self.to_send: deque = deque()
-        self.to_receive: deque = deque()
-        most = max(1, REQUESTS // 2 // min(stage.lanes, stage.lanes_at_once))
-        self.share = min(most, 2 * stage.most_under_way(self.transport.shortest))  # of this round and the next
-        self.sends_free = self.receives_free = self.share
-
-    @property
-    def tag(self) -> int:
-        if self._tag is None:
-            self._tag = self.progress.link.tag(self.call.number, self._number, self.stage.signature)
-        return self._tag
-
-    def ready(self) -> bool:
-        return not self.lane.finished and self.lane.can_advance()
-
-    def done(self) -> bool:
-        """Finished, and all its messages out."""
-        return self.lane.finished and self.sends_free == self.share and not self.to_send
-
-    def send(self, message: Outgoing) -> None:
-        if self.spent is not None:
-            self.spent.messages += 1
-            self.spent.bytes_sent += len(message.data)
-        parts = self._parts(message, message.data, len(message.data), message.to)
-        self.to_send.extend([(part, message) for part in parts])
-        self._post_sends()
-
-    def receive(self, message: Incoming) -> None:
-        parts = self._parts(message, message.buffer, message.bound, message.source)
-        self.to_receive.extend([(part, message) for part in parts])
-        self._post_receives()
-
-    def start(self, message: Collective, operation, *arguments) -> None:
-        """A collective operation."""
-        message.lane = self
-        self.transport.post(message, operation, *arguments)
-
-    def complete(self, message: Incoming | Outgoing | Collective, nbytes: int) -> None:
-        """What was under way of it has completed: it, or one of its parts."""
-        if message.counts:
-            if self.spent is not None:
-                self.spent.bytes_received += nbytes
-            self.receives_free += 1
-            message.part_received(nbytes)
-            self._post_receives()
-        elif message.receives:
-            message.ready = True
-        else:
-            self.sends_free += 1
-            message.parts_left -= 1
-            if not message.parts_left and message.frame is not None:
-                self.lane.sent(message.frame)
-            self._post_sends()
-
-    def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
-        """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""
-        longest, message.lane = self.transport.longest(peer), self
-        message.parts_left = max(1, -(-message.bound // longest))
-        if message.parts_left == 1:
-            return [data[:nbytes]]
-        return [data[part * longest : min((part + 1) * longest, nbytes)] for part in range(message.parts_left)]
-
-    def _post_sends(self) -> None:
-        while self.sends_free and self.to_send:
-            data, message = self.to_send.popleft()
-            self.sends_free -= 1
-            self.transport.send(data, message.to, self.tag, message)
-
-    def _post_receives(self) -> None:
-        while self.receives_free and self.to_receive:
-            data, message = self.to_receive.popleft()
-            self.receives_free -= 1
-            self.transport.receive(data, message.source, self.tag, message)

@@ -1,0 +1,98 @@
+"""What a lane sends and receives by: messages cut into parts, and its share of the requests that may be outstanding."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gqallreduce.coding.message import Collective, Incoming, Outgoing
+from gqallreduce.transport.call import Call, Stage
+
+REQUESTS = 64  # of all lanes, but for those of the first call
+
+
+class Channel:
+    """Of one lane of a call's stage.
+
+    lane
+        the stage's.
+    share
+        requests that it may have outstanding, sends and receives each.
+    """
+
+    def __init__(self, transport, link, call: Call, stage: Stage, number: int):
+        self.transport, self.call, self.stage = transport, call, stage
+        self.lane, self.spent = stage.lane(number), stage.spent
+        self._link, self._number, self._tag = link, stage.first_lane + number, None
+        self.to_send: deque = deque()
+        self.to_receive: deque = deque()
+        most = max(1, REQUESTS // 2 // min(stage.lanes, stage.lanes_at_once))
+        self.share = min(most, 2 * stage.most_under_way(self.transport.shortest))  # of this round and the next
+        self.sends_free = self.receives_free = self.share
+
+    @property
+    def tag(self) -> int:
+        if self._tag is None:
+            self._tag = self._link.tag(self.call.number, self._number, self.stage.signature)
+        return self._tag
+
+    def ready(self) -> bool:
+        return not self.lane.finished and self.lane.can_advance()
+
+    def done(self) -> bool:
+        """Finished, and all its messages out."""
+        return self.lane.finished and self.sends_free == self.share and not self.to_send
+
+    def send(self, message: Outgoing) -> None:
+        if self.spent is not None:
+            self.spent.messages += 1
+            self.spent.bytes_sent += len(message.data)
+        parts = self._parts(message, message.data, len(message.data), message.to)
+        self.to_send.extend([(part, message) for part in parts])
+        self._post_sends()
+
+    def receive(self, message: Incoming) -> None:
+        parts = self._parts(message, message.buffer, message.bound, message.source)
+        self.to_receive.extend([(part, message) for part in parts])
+        self._post_receives()
+
+    def start(self, message: Collective, operation, *arguments) -> None:
+        """A collective operation."""
+        message.channel = self
+        self.transport.post(message, operation, *arguments)
+
+    def complete(self, message: Incoming | Outgoing | Collective, nbytes: int) -> None:
+        """What was under way of it has completed: it, or one of its parts."""
+        if message.counts:
+            if self.spent is not None:
+                self.spent.bytes_received += nbytes
+            self.receives_free += 1
+            message.part_received(nbytes)
+            self._post_receives()
+        elif message.receives:
+            message.ready = True
+        else:
+            self.sends_free += 1
+            message.parts_left -= 1
+            if not message.parts_left and message.frame is not None:
+                self.lane.sent(message.frame)
+            self._post_sends()
+
+    def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
+        """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""
+        longest, message.channel = self.transport.longest(peer), self
+        message.parts_left = max(1, -(-message.bound // longest))
+        if message.parts_left == 1:
+            return [data[:nbytes]]
+        return [data[part * longest : min((part + 1) * longest, nbytes)] for part in range(message.parts_left)]
+
+    def _post_sends(self) -> None:
+        while self.sends_free and self.to_send:
+            data, message = self.to_send.popleft()
+            self.sends_free -= 1
+            self.transport.send(data, message.to, self.tag, message)
+
+    def _post_receives(self) -> None:
+        while self.receives_free and self.to_receive:
+            data, message = self.to_receive.popleft()
+            self.receives_free -= 1
+            self.transport.receive(data, message.source, self.tag, message)
