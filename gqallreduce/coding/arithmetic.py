@@ -183,8 +183,8 @@ def scale_of(measured, clip: float | None) -> float:
         largest, squares, count = max(largest, magnitude), squares + summed, count + size
     if not clip or not count:
         return largest
-    with np.errstate(over="ignore"):
-        return min(largest, float(np.float32(clip * math.sqrt(squares / count))))
+    clipped = clip * math.sqrt(squares / count)  # rounded to float32, it stays at most `largest`, which is one
+    return largest if clipped >= largest else float(np.float32(clipped))
 
 
 def own_unit(x, e, region, clip: float | None) -> np.ndarray:

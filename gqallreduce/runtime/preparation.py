@@ -29,18 +29,21 @@ def prepare(operation: Operation, signature: int = 0):
             yield work
         if not work.asking:
             return
-        left = [(steps, prepared, None) for steps, prepared, _ in work.asking]
+        plan, left = operation.plan, work.asking[:]
+        if plan.size == 1:
+            left = [(steps, prepared, ask.answer(ask.values)) for steps, prepared, ask in left]
+            continue
         for operator, rank, numbers in _alike([ask for _, _, ask in work.asking]):
-            asked = [work.asking[number][2].values for number in numbers]
-            found, plan, at = asked[0] if len(asked) == 1 else np.concatenate(asked), operation.plan, 0
-            if plan.size > 1:
-                exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, found, signature)
-                exchange.root = rank
-                yield exchange
-                found = exchange.found
-            for number, mine in zip(numbers, asked, strict=True):
-                left[number] = *left[number][:2], work.asking[number][2].answer(found[at : at + mine.size])
-                at += mine.size
+            asked, at = [work.asking[number][2].values for number in numbers], 0
+            mine = asked[0] if len(asked) == 1 else np.concatenate(asked)
+            exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, mine, signature)
+            exchange.root = rank
+            yield exchange
+            found = exchange.found
+            for number, values in zip(numbers, asked, strict=True):
+                steps, prepared, ask = work.asking[number]
+                left[number] = steps, prepared, ask.answer(found[at : at + values.size])
+                at += values.size
 
 
 def conclude(operation: Operation):
