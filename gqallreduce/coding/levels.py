@@ -6,8 +6,12 @@ rounded up to a byte. A subclass says what the codes stand for, as data (`levels
 
 from __future__ import annotations
 
+from functools import cached_property
+
+import numpy as np
+
 from gqallreduce import _kernels
-from gqallreduce.coding.codec import FixedSizeCodec, Region
+from gqallreduce.coding.codec import FixedSizeCodec, Region, choice, integer
 from gqallreduce.coding.layout import Grid
 
 
@@ -35,3 +39,26 @@ class LevelCodec(FixedSizeCodec):
 
     def read_add(self, payload, y, region):
         self.arithmetic.levels_decode(payload, y, self.levels, region, 1.0, add=True)
+
+
+class ExponentialCodec(LevelCodec):
+    """Levels that are powers of two: a subclass has `bits` (of a code, sign included), `bucket`, `norm`, `zero_level`.
+
+    With a zero level the magnitudes are 0 and 2^-j for j = 0 ... s - 1, s = 2^(bits-1) - 1 (the last code is unused and
+    reads as the one below it); without, 2^-j for j = 0 ... 2^(bits-1) - 1.
+    """
+
+    def __post_init__(self):
+        integer(self, "bits", 1, 4)
+        integer(self, "bucket", 1, 2**31 - 1)
+        choice(self, "norm", "max", "l2")
+        choice(self, "zero_level", True, False)
+        if self.bits == 1 and self.zero_level:
+            raise ValueError(f"{self.name}: bits=1 leaves no code for a zero level; write zero_level=False")
+
+    @cached_property
+    def levels(self):
+        below = 2 ** (self.bits - 1) - self.zero_level
+        magnitudes = np.ldexp(np.float32(1), -np.arange(below))
+        middle = np.zeros(int(self.zero_level), np.float32)
+        return _kernels.Levels.table(self.bits, np.concatenate([-magnitudes, middle, magnitudes[::-1]]))

@@ -69,6 +69,8 @@ class Profile:
             "bfloat16": (1.2, 0.6),
             "onebit": (2.0, 0.8),
             "qsgd": (1.6, 0.9),
+            "nuqsgd": (2.0, 0.9),
+            "natural_dithering": (2.0, 0.9),
             "adaptive": (3.0, 0.3),
             "threshold": (1.7, 0.6),
             "terngrad": (2.8, 0.6),

@@ -190,6 +190,8 @@ def test_a_sum_that_leaves_only_the_buffers_format_names_no_rank(text, schedule)
         total, mean = (warm(text, schedule, ranks, (50,), "float16", average=average) for average in (False, True))
         values = [placed(np.full(50, 40000.0), "float16") for _ in range(ranks)]
         assert refused(total, copies(values)).rank is None
+        if text.startswith("nuqsgd") and "norm=max" not in text:  # the level above 40000 is 70711, or 40000 sqrt(33)
+            continue
         if text != "noisy" and most(text) > 1e5:  # the sum travels before it is divided
             same_everywhere(mean(values, key="w"))
 

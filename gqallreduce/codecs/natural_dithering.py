@@ -1,0 +1,39 @@
+"""Levels that are powers of two, with stochastic rounding, per bucket: as `nuqsgd`, by the largest magnitude.
+
+Wire: that of gqallreduce/coding/levels.py. Codes count the levels from -1 up.
+"""
+
+from __future__ import annotations
+
+from gqallreduce.coding.codec import register
+from gqallreduce.coding.levels import ExponentialCodec
+
+
+@register
+class NaturalDithering(ExponentialCodec):
+    """Natural dithering: the quantizer of `nuqsgd`, with the largest magnitude of a bucket as its norm by default.
+
+    bits
+        1 to 4 per value, sign included; 1 needs zero_level=False.
+    bucket
+        values that share a norm.
+    norm
+        max: the largest magnitude; l2: the Euclidean norm.
+    zero_level
+        True: levels 0, +-2^(1-s) ... +-1/2, +-1, s = 2^(bits-1) - 1; False: +-2^-j for j = 0 ... 2^(bits-1) - 1.
+    Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with a zero level and d values
+    in a bucket at most (1/8 + q min(1, q)) |v|^2, q = sqrt(d) 2^(1-s). Unbiased to 2^-16 of c - a.
+    Values equal to a level times the norm are exact: zeros with a zero level, and with norm=max the largest magnitudes.
+    Cost: `bits` per value + 4 bytes per bucket.
+    Source: Horvath et al., Natural compression for distributed deep learning, MSML 2022, definition of D_nat^(p,s);
+    differs: p is 2 or infinity; bits count the sign.
+    """
+
+    bits: int = 4
+    bucket: int = 512
+    norm: str = "max"
+    zero_level: bool = True
+
+    name = "natural_dithering"
+    source = "Horvath et al., Natural compression, MSML 2022"
+    example = "direct/natural_dithering(bits=4, bucket=512)"
