@@ -18,7 +18,7 @@ class NaturalDithering(ExponentialCodec):
     bucket
         values that share a norm.
     norm
-        max: the largest magnitude; l2: the Euclidean norm.
+        max: the largest magnitude; l2: the Euclidean norm, of which levels may leave a 16-bit buffer's range.
     zero_level
         True: levels 0, +-2^(1-s) ... +-1/2, +-1, s = 2^(bits-1) - 1; False: +-2^-j for j = 0 ... 2^(bits-1) - 1.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with a zero level and d values

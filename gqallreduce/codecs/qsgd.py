@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from gqallreduce import _kernels
-from gqallreduce.coding.codec import choice, integer, register
+from gqallreduce.coding.codec import register
 from gqallreduce.coding.levels import LevelCodec
 
 
@@ -42,14 +42,6 @@ class QSGD(LevelCodec):
     name = "qsgd"
     source = "Alistarh et al., QSGD, NeurIPS 2017"
     example = "direct/qsgd(bits=4, bucket=512)"
-
-    def __post_init__(self):
-        integer(self, "bits", 1, 8)
-        integer(self, "bucket", 1, 2**31 - 1)
-        choice(self, "norm", "max", "l2")
-        choice(self, "zero_level", True, False)
-        if self.bits == 1 and self.zero_level:
-            raise ValueError("qsgd: bits=1 leaves no code for a zero level; write zero_level=False")
 
     @cached_property
     def levels(self):

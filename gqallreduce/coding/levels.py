@@ -7,6 +7,7 @@ rounded up to a byte. A subclass says what the codes stand for, as data (`levels
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,12 +17,22 @@ from gqallreduce.coding.layout import Grid
 
 
 class LevelCodec(FixedSizeCodec):
-    """A subclass has `bits`, `bucket`, `norm` ("max" or "l2") and `levels` (a _kernels.Levels).
+    """A subclass has the options `bits`, `bucket`, `norm` ("max" or "l2") and `zero_level`, and `levels`, a Levels of
+    the kernels.
 
     Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
     """
 
     unbiased = batches = True
+    most_bits: ClassVar[int] = 8
+
+    def __post_init__(self):
+        integer(self, "bits", 1, self.most_bits)
+        integer(self, "bucket", 1, 2**31 - 1)
+        choice(self, "norm", "max", "l2")
+        choice(self, "zero_level", True, False)
+        if self.bits == 1 and self.zero_level:
+            raise ValueError(f"{self.name}: bits=1 leaves no code for a zero level; write zero_level=False")
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)
@@ -42,19 +53,13 @@ class LevelCodec(FixedSizeCodec):
 
 
 class ExponentialCodec(LevelCodec):
-    """Levels that are powers of two: a subclass has `bits` (of a code, sign included), `bucket`, `norm`, `zero_level`.
+    """Levels that are powers of two; `bits` are those of a code, sign included.
 
     With a zero level the magnitudes are 0 and 2^-j for j = 0 ... s - 1, s = 2^(bits-1) - 1 (the last code is unused and
     reads as the one below it); without, 2^-j for j = 0 ... 2^(bits-1) - 1.
     """
 
-    def __post_init__(self):
-        integer(self, "bits", 1, 4)
-        integer(self, "bucket", 1, 2**31 - 1)
-        choice(self, "norm", "max", "l2")
-        choice(self, "zero_level", True, False)
-        if self.bits == 1 and self.zero_level:
-            raise ValueError(f"{self.name}: bits=1 leaves no code for a zero level; write zero_level=False")
+    most_bits = 4
 
     @cached_property
     def levels(self):

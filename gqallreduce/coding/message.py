@@ -122,6 +122,7 @@ class Collective:
     """A collective operation of MPI's with these peers; `ready` when it is over."""
 
     receives, counts = True, False
+    parts_left = 0  # once it is complete
     __slots__ = ("channel", "peers", "ready")
 
     def __init__(self, peers: tuple[int, ...]):

@@ -25,6 +25,10 @@ class Flaws(dict):
         super().__init__()
         self._operation = operation
 
+    def end(self) -> None:
+        """The operation is over."""
+        self._operation = None
+
     @property
     def first(self) -> tuple[int, int] | None:
         return min(self.values(), default=None)

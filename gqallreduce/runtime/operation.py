@@ -158,7 +158,7 @@ class Operation:
         return [each for each in found if each[0] is not None]
 
     def end(self) -> None:
-        """Give everything borrowed back; also after an error."""
+        """Give everything borrowed back; also after an error. Without cycles, so that the buffers are free at once."""
         if self.own_stream is not None:
             self.spent.saturated += self.own_stream.clipped
         for values in self.tensors:
@@ -168,6 +168,9 @@ class Operation:
         self._lent.clear()
         self.running.clear()
         self._scratch.clear()
+        self.tensors.clear()
+        self.values.clear()
+        self.flaws.end()
 
     def values_of(self, extent: Span):
         return self.values[extent.piece.tensor]

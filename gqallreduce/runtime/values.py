@@ -101,6 +101,7 @@ class Values:
     def release(self) -> None:
         if self._selection is not None:
             self._selection.release()
+            self._selection = None
 
     # --- the new residual ---
 

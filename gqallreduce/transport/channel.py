@@ -61,7 +61,7 @@ class Channel:
         self.transport.post(message, operation, *arguments)
 
     def complete(self, message: Incoming | Outgoing | Collective, nbytes: int) -> None:
-        """What was under way of it has completed: it, or one of its parts."""
+        """What was under way of it has completed: it, or one of its parts. A message that has forgets its channel."""
         if message.counts:
             if self.spent is not None:
                 self.spent.bytes_received += nbytes
@@ -76,6 +76,8 @@ class Channel:
             if not message.parts_left and message.frame is not None:
                 self.lane.sent(message.frame)
             self._post_sends()
+        if not message.parts_left:
+            message.channel = None
 
     def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
         """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""

@@ -70,7 +70,7 @@ def test_what_lies_on_a_level_is_exact(name, bits, zero):
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("size", [3, 16, 300, 3000])
-def test_the_variance_stays_below_the_published_bounds(bits, size):
+def test_the_variance_stays_below_the_stated_bounds(bits, size):
     """(rho - 1)^2 / (4 rho) = 1/8 between powers of two, and what values below the smallest level add."""
     smallest = 2.0 ** (2 - 2 ** (bits - 1))
     first = 1 / 8 + size * smallest**2 / 4 if size < 4 / smallest**2 else smallest * np.sqrt(size) - 7 / 8

@@ -3,6 +3,7 @@
 import gc
 import sys
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -114,3 +115,30 @@ def test_a_dense_call_allocates_next_to_nothing(comm, elements, monkeypatch):
         allreduce(array, key="w")
     peak = most_bytes(lambda: allreduce(array, key="w"), count=3)
     assert peak < (64 << 10) + elements  # one byte per element says what is finite
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [*(f"direct/{codec}" for codec in sorted(CODECS)), "ring/qsgd/ef", "recursive_doubling/onebit/ef", "dense"],
+)
+@pytest.mark.parametrize("group", [False, True])
+def test_a_buffer_is_free_as_soon_as_its_call_is_over(comm, scheme, group):
+    """Nothing keeps it until Python looks for cycles: gradients are large."""
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            arrays = [np.ones(size, np.float32) for size in (1000, 50, 70000)]
+            kept = [weakref.ref(array) for array in arrays]
+            if group:
+                allreduce(arrays, key=["a", "b", "c"])
+            else:
+                for number, array in enumerate(arrays):
+                    allreduce.start(array, key=str(number)).wait()
+                    allreduce(array, key=str(number))
+                    del array
+            arrays.clear()
+            assert [each() is None for each in kept] == [True] * 3
+    finally:
+        gc.enable()

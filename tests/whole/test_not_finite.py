@@ -1,5 +1,6 @@
 """Promises 7 and 8 on whole allreduces: what is not finite is named alike on every rank, and nothing has changed."""
 
+import contextlib
 import itertools
 
 import ml_dtypes
@@ -190,10 +191,10 @@ def test_a_sum_that_leaves_only_the_buffers_format_names_no_rank(text, schedule)
         total, mean = (warm(text, schedule, ranks, (50,), "float16", average=average) for average in (False, True))
         values = [placed(np.full(50, 40000.0), "float16") for _ in range(ranks)]
         assert refused(total, copies(values)).rank is None
-        if text.startswith("nuqsgd") and "norm=max" not in text:  # the level above 40000 is 70711, or 40000 sqrt(33)
-            continue
+        overflows = text.startswith("nuqsgd") and "norm=max" not in text  # by chance: the level above 40000 is 70711
         if text != "noisy" and most(text) > 1e5:  # the sum travels before it is divided
-            same_everywhere(mean(values, key="w"))
+            with contextlib.suppress(*[NonFiniteError] * overflows):
+                same_everywhere(mean(values, key="w"))
 
 
 @every_codec
