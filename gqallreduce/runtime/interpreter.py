@@ -9,8 +9,6 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Chunk, of
 from gqallreduce.coding.message import Frame, Incoming, Outgoing, Receipt
@@ -297,8 +295,7 @@ class Lane:
         running = operation.room(place, chunk)
         if self._payload is None:
             self._open_payload(instruction.part)
-            wide = operation.codec.working != np.float32  # float64 travels as it is: nothing is lost
-            if operation.feeds_back and not operation.codec.sums.exact and not wide:
+            if operation.feeds_back:
                 self._sharing = Sharing(operation, instruction, chunk, running)
         if not self._decode_extent(chunk, running, adds=False):
             return
