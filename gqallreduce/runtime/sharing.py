@@ -22,7 +22,7 @@ class Sharing:
             self._slices.append((values, begin, stop, now, before))
 
     def _slices_of(self, instruction: Share, chunk: Chunk, running: list):
-        """(values, begin, stop, running value) of this rank's slice of each piece, but for linear codecs: they lose none."""
+        """(values, begin, stop, running value) of this rank's slice of each piece that a codec may lose of."""
         for piece in chunk.pieces:
             at = 0
             for part in piece.parts:
