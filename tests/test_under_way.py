@@ -263,11 +263,16 @@ meet()
 request = one.start(array, key="w") if comm.rank else None
 if comm.rank == 0:
     def interrupted(*_):
+        told.append(side.isend(None, 1))
         raise KeyboardInterrupt
+    told = []
     whole, progress.Progress.nothing_came = progress.Progress.nothing_came, interrupted
     report.append(said(one, array, key="w"))
     progress.Progress.nothing_came = whole
 else:
+    while not side.iprobe(0):  # Without progress of its own, so that rank 0 waits, and is interrupted, for certain.
+        time.sleep(0.002)
+    side.recv(source=0)
     time.sleep(0.5)
     report.append(said(lambda: two.start(np.ones(70, np.float32), key="v").wait()))
 while (then := said(lambda: works(make(seconds=20)))) == "MismatchError":
