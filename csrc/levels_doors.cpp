@@ -8,25 +8,25 @@ namespace gq {
 
 namespace {
 
-std::size_t nbytes_of(std::size_t n, int bits, const Grid& grid) {
-  return levels_offset(grid, n, unit_count(grid, n), bits);
+std::size_t nbytes_of(std::size_t n, const Levels& levels, const Grid& grid) {
+  return levels_offset(grid, n, unit_count(grid, n), levels);
 }
 
 int encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels, bool l2,
            const Grid& grid, const Stream& stream) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
     return kernels().levels_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
-                                   wire + nbytes_of(piece.begin, levels.bits, grid), piece.size(), levels, l2,
-                                   piece.grid, stream);
+                                   wire + nbytes_of(piece.begin, levels, grid), piece.size(), levels, l2, piece.grid,
+                                   stream);
   });
 }
 
 int decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid, float scale,
            bool add) {
   return by_units(grid, n, [&](const UnitPiece& piece) {
-    return kernels().levels_decode(wire + nbytes_of(piece.begin, levels.bits, grid),
-                                   nbytes_of(piece.size(), levels.bits, piece.grid), y + piece.begin, piece.size(),
-                                   levels, piece.grid, scale, add);
+    return kernels().levels_decode(wire + nbytes_of(piece.begin, levels, grid),
+                                   nbytes_of(piece.size(), levels, piece.grid), y + piece.begin, piece.size(), levels,
+                                   piece.grid, scale, add);
   });
 }
 
@@ -34,7 +34,7 @@ int decode_regions(const std::uint8_t* wire, float* y, const Levels& levels, con
                    bool add) {
   return by_regions(regions, [&](const Region& region, std::size_t place) {
     const std::uint8_t* const source = wire;
-    wire += nbytes_of(region.size, levels.bits, region.grid);
+    wire += nbytes_of(region.size, levels, region.grid);
     return decode(source, y + place, region.size, levels, region.grid, scale, add);
   });
 }
@@ -64,6 +64,7 @@ bool uniform_levels(int bits, bool zero_level, Levels& levels) {
   const FloatGuard guard;
   levels = Levels();
   levels.uniform = true;
+  levels.reach = 1;
   levels.stride = zero_level ? 1 : 2;
   levels.center = zero_level ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
   levels.unit = 1.0f / float(levels.center);
@@ -79,6 +80,7 @@ bool table_levels(int bits, const float* value, std::size_t count, Levels& level
   const FloatGuard guard;
   levels = Levels();
   levels.bits = bits;
+  levels.reach = 1;
   levels.count = static_cast<int>(count);
   for (std::size_t code = 0; code < 256; ++code) levels.value[code] = value[code < count ? code : count - 1];
   if (!(value[0] >= -1 && value[count - 1] <= 1)) return false;
@@ -89,15 +91,44 @@ bool table_levels(int bits, const float* value, std::size_t count, Levels& level
   return true;
 }
 
-std::size_t levels_nbytes(const Regions& regions, int bits) {
-  return sum_over(regions, [&](const Region& region) { return nbytes_of(region.size, bits, region.grid); });
+bool floating_levels(int bits, int mantissa, int lowest, int last, bool zero_level, Order order, Levels& levels) {
+  const int biased = lowest + 127, half = bits > 0 && bits <= 8 ? 1 << (bits - 1) : 0;
+  const bool ascending = order == Order::kAscending;
+  const int most = ascending && !zero_level ? half : half - 1;
+  if (mantissa < 0 || mantissa > 6 || biased <= mantissa || biased > 254) return false;
+  if (last < 1 || last > most || biased + (last >> mantissa) > 254 || (ascending && last < most)) return false;
+  if (!zero_level && (mantissa > 0 || !ascending)) return false;
+  const FloatGuard guard;
+  levels = Levels();
+  levels.bits = bits;
+  levels.count = 2 * last + zero_level;
+  levels.floating = true;
+  levels.floats = {mantissa, biased, last, zero_level, /*flip=*/-1, /*negative=*/1, /*positive=*/0, 2 * half - 1};
+  if (order == Order::kSignAndMagnitude) levels.floats.flip = 0, levels.floats.negative = half;
+  if (ascending) levels.floats.positive = half - 1, levels.floats.negative = zero_level ? 1 : 2;
+  levels.reach = level_of_number(levels.floats, last);
+  // Every code has a level: numbers above the last one read as it.
+  for (const bool negative : {true, false}) {
+    const bool one_more = negative ? order == Order::kTwosComplement || !zero_level : ascending;
+    for (int number = zero_level ? 0 : 1; number < half + one_more; ++number) {
+      const float level = level_of_number(levels.floats, number < last ? number : last);
+      levels.value[code_of_number(levels.floats, number, negative)] = negative ? -level : level;
+    }
+  }
+  for (int code = 0; ascending && code + 1 < levels.count; ++code)
+    levels.gap[code] = 1.0f / (levels.value[code + 1] - levels.value[code]);
+  return true;
+}
+
+std::size_t levels_nbytes(const Regions& regions, const Levels& levels) {
+  return sum_over(regions, [&](const Region& region) { return nbytes_of(region.size, levels, region.grid); });
 }
 
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,
                   const Regions& regions, const Stream* streams) {
   return by_regions(regions, [&](const Region& region, std::size_t place) {
     std::uint8_t* const target = wire;
-    wire += nbytes_of(region.size, levels.bits, region.grid);
+    wire += nbytes_of(region.size, levels, region.grid);
     return encode(x + place, shifted(e, place), shifted(r, place), target, region.size, levels, l2, region.grid,
                   streams[region.segment]);
   });

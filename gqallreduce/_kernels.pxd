@@ -59,12 +59,29 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     bint c_pack "gq::pack" (const uint8_t* code, size_t n, int bits, uint8_t* wire)
     void c_unpack "gq::unpack" (const uint8_t* wire, size_t n, int bits, uint8_t* code)
 
+    cdef enum class Scale "gq::Scale":
+        kNorm
+        kPowerAbove
+        kPowerOcp
+    cdef struct SmallFloats "gq::SmallFloats":
+        bint zero
+        int positive
     cdef struct CLevels "gq::Levels":
         int bits, count
+        bint uniform, floating, nearest
+        SmallFloats floats
+        Scale scale
+        float reach
         float value[256]
+    cdef enum class Order "gq::Order":
+        kAscending
+        kSignAndMagnitude
+        kTwosComplement
     bint uniform_levels(int bits, bint zero_level, CLevels& levels)
     bint table_levels(int bits, const float* value, size_t count, CLevels& levels)
-    size_t c_levels_nbytes "gq::levels_nbytes" (const CRegions& regions, int bits)
+    bint floating_levels(
+        int bits, int mantissa, int lowest, int last, bint zero_level, Order order, CLevels& levels)
+    size_t c_levels_nbytes "gq::levels_nbytes" (const CRegions& regions, const CLevels& levels)
     int c_levels_encode "gq::levels_encode" (
         const float* x, const float* e, float* r, uint8_t* wire, const CLevels& levels, bint l2,
         const CRegions& regions, const CStream* streams)

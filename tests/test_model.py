@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from schemes import RANKS, SCHEDULE_NAMES, TEXTS
+from schemes import RANKS, SCHEDULE_NAMES, WHOLE
 
 from gqallreduce import Scheme
 from gqallreduce.registry import SCHEDULES
@@ -23,7 +23,7 @@ from gqallreduce.scheduling.topology import apart
 
 RAW = Scheme.parse("raw").codec
 SIZES = (0, 1, 100, 10**4, 10**6, 10**8)
-every_text = pytest.mark.parametrize("text", TEXTS)
+every_text = pytest.mark.parametrize("text", WHOLE)
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 
 

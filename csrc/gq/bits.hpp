@@ -8,13 +8,21 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
+constexpr std::uint64_t kEachByte = 0x0101010101010101;
+
 static inline std::uint64_t join_eight(const std::uint8_t* code, std::size_t n, int bits) {
   std::uint64_t word = 0;
+#if GQ_LEVEL >= 1
+  if (n == 8) return _pext_u64(load<std::uint64_t>(code), kEachByte * ((1 << bits) - 1));
+#endif
   for (std::size_t k = 0; k < n; ++k) word |= std::uint64_t(code[k]) << (k * bits);
   return word;
 }
 
 static inline void split_eight(std::uint64_t word, std::size_t n, int bits, std::uint8_t* code) {
+#if GQ_LEVEL >= 1
+  if (n == 8) return store(code, std::uint64_t(_pdep_u64(word, kEachByte * ((1 << bits) - 1))));
+#endif
   for (std::size_t k = 0; k < n; ++k) code[k] = word >> (k * bits) & ((1 << bits) - 1);
 }
 
@@ -133,6 +141,13 @@ static inline void pack(const std::uint8_t* code, std::size_t n, int bits, std::
 #if GQ_LEVEL >= 1
   if (bits <= 4)
     for (; n >= kGroup; n -= kGroup, code += kGroup, out += kGroup / 8 * bits) pack_group(code, bits, out);
+  if (bits <= 4 && n >= kGroup / 4) {
+    std::uint8_t last[kGroup] = {}, packed[kGroup / 2];
+    std::memcpy(last, code, n);
+    pack_group(last, bits, packed);
+    std::memcpy(out, packed, packed_size(n, bits));
+    return;
+  }
 #endif
   pack_plain(code, n, bits, out);
 }

@@ -21,17 +21,37 @@ struct Stream {
   std::uint32_t key0, key1, hop, encoder, step;
 };
 
-// The levels of a codec in units of a bucket's norm: what its codes of `bits` bits stand for.
+// Magnitudes that are the numbers of a small floating-point format, numbered from the smallest (0 is zero).
+struct SmallFloats {
+  int mantissa;  // bits
+  int lowest;    // the exponent, biased as a float32's, of the smallest normal number: above `mantissa`
+  int last;      // the number of the largest
+  bool zero;     // is there a level at zero? Without one the smallest level has number 1, and there is no mantissa.
+  // code = (((number ^ (flip if negative)) + (negative if negative)) + positive) & mask
+  int flip, negative, positive, mask;
+};
+
+// A bucket's scale: its norm over the largest level; the smallest power of two by which the largest level reaches the
+// norm; or the power of two of the OCP formats, whose exponent is that of the norm less that of the largest level, so
+// that the norm may be up to twice what the largest level reaches. Powers of two are one byte on the wire.
+enum class Scale : int { kNorm, kPowerAbove, kPowerOcp };
+
+// What the codes of a level codec stand for, in units of a bucket's scale; what a scale is; how values are rounded.
 struct Levels {
-  int bits;          // 1 to 8
-  int count;         // levels in use; a code from `count` on is read as the last
-  bool uniform;      // level c is float(c * stride - center) * unit; otherwise only the tables say
-  int stride;        // 1 with a level at zero, 2 without
-  int center;        // s or m: there are 2s + 1 levels with zero, m + 1 = 2^bits without
-  float unit;        // 1.0f / float(center)
-  float steps;       // from zero to the norm: s or m / 2
-  float value[256];  // the level of every code, also of those that are not in use
-  float gap[256];    // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
+  int bits;            // 1 to 8
+  int count;           // levels in use, if the codes ascend with them; a code from `count` on is read as the last
+  bool uniform;        // level c is float(c * stride - center) * unit; otherwise only the tables say
+  int stride;          // 1 with a level at zero, 2 without
+  int center;          // s or m: there are 2s + 1 levels with zero, m + 1 = 2^bits without
+  float unit;          // 1.0f / float(center)
+  float steps;         // from zero to the norm: s or m / 2
+  float value[256];    // the level of every code, also of those that are not in use
+  float gap[256];      // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
+  bool floating;       // `floats` tells a level from a value's exponent, with the same result as a search of the table
+  SmallFloats floats;  // if `floating`
+  bool nearest;        // values are rounded to the nearest level, ties to the even number of steps; else at random
+  float reach;         // the largest level
+  Scale scale;
 };
 
 // How own values become multiples of `unit`: by threshold, or ternary at random. See integers.hpp.

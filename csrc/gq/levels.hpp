@@ -1,9 +1,10 @@
-// Level codecs: per bucket a norm and, for every value, the code of one of a few levels, drawn so that the expected
-// level is the value (to 2^-16 of a step). Uniform levels and tables are data (struct Levels) for one encoder and one
-// decoder.
+// Level codecs: per bucket a scale and, for every value, the code of one of a few levels: the nearest, or drawn so that
+// the expected level is the value (to 2^-16 of a step). Uniform levels, small floating-point formats and tables are
+// data (struct Levels) for one encoder and one decoder.
 //
-// A bucket on the wire: float32 norm, then its codes as bits.hpp packs them. The encoder makes two passes over a
-// bucket, which lies in the cache for the second: the norm, then the codes and the error fed back.
+// A bucket on the wire: its scale, a float32 or the exponent of a power of two, then its codes as bits.hpp packs them.
+// The encoder makes two passes over a bucket, which lies in the cache for the second: the norm, from which its scale
+// follows, then the codes and the error fed back.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "gq/bits.hpp"
 #include "gq/grid.hpp"
 #include "gq/kernels.hpp"
+#include "gq/levels_floats.hpp"
 #include "gq/levels_round.hpp"
 #include "gq/levels_vectors.hpp"
 #include "gq/levels_wire.hpp"
@@ -56,28 +58,48 @@ static inline float bucket_norm(const float* x, const float* e, std::size_t n, b
   return norm;
 }
 
-// The codes of at most kTile values v = x + e of one bucket, and the errors r = v - decoded; e and r may be null.
-static inline void round_values(const float* x, const float* e, float* r, const std::uint16_t* random, std::size_t n,
-                                const Levels& levels, float norm, std::uint8_t* code) {
 #if GQ_LEVEL >= 1
-  if (!is_tiny(norm)) {
-    if (levels.uniform) return round_vectors(UniformVectors(levels, norm), x, e, r, random, n, code);
-    if (levels.count <= 16) return round_vectors(TabledVectors(levels, norm), x, e, r, random, n, code);
+
+// What `use` does with the vectors that fit these levels of small floats.
+template <class Use>
+static inline void with_vectors(const Levels& levels, float scale, const Use& use) {
+  if (levels.floats.flip == 0)
+    levels.nearest ? use(FloatingVectors<true, true>(levels, scale)) : use(FloatingVectors<true, false>(levels, scale));
+  else
+    levels.nearest ? use(FloatingVectors<false, true>(levels, scale))
+                   : use(FloatingVectors<false, false>(levels, scale));
+}
+
+#endif
+
+// The codes of at most kTile values v = x + e of one bucket, and the errors r = v - decoded; e and r may be null, and
+// `random` where nothing is drawn.
+static inline void round_values(const float* x, const float* e, float* r, const std::uint16_t* random, std::size_t n,
+                                const Levels& levels, float scale, std::uint8_t* code) {
+#if GQ_LEVEL >= 1
+  if (levels.scale != Scale::kNorm || !is_tiny(scale)) {
+    if (levels.uniform) return round_vectors(UniformVectors(levels, scale), x, e, r, random, n, code);
+    if (levels.floating)
+      return with_vectors(levels, scale, [&](const auto& coder) { round_vectors(coder, x, e, r, random, n, code); });
+    if (levels.count <= 16) return round_vectors(TabledVectors(levels, scale), x, e, r, random, n, code);
   }
 #endif
-  if (levels.uniform) return round_plain(Uniform(levels, norm), levels, norm, x, e, r, random, n, code);
-  round_plain(Tabled(levels, norm), levels, norm, x, e, r, random, n, code);
+  const auto round = [&](const auto& coder) { round_plain(coder, levels, scale, x, e, r, random, n, code); };
+  if (levels.floating) return round(Floating(levels, scale));
+  if (!levels.uniform) return round(Tabled(levels, scale));
+  if (levels.nearest) return round(NearestUniform(levels, scale));
+  round(Uniform(levels, scale));
 }
 
 constexpr std::size_t kTile = 512;  // codes at once between rounding and packing: whole groups
 
 // The codes of one bucket's values v = x + e, packed, and the errors r = v - decoded; e and r may be null.
 static inline void encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                                 std::uint64_t index, const Levels& levels, float norm, RandomWindow& random) {
+                                 std::uint64_t index, const Levels& levels, float scale, RandomWindow& random) {
   alignas(64) std::uint8_t code[kTile];
   for (std::size_t height; n > 0; n -= height) {
     height = n < kTile ? n : kTile;
-    round_values(x, e, r, random.at(index, height), height, levels, norm, code);
+    round_values(x, e, r, levels.nearest ? nullptr : random.at(index, height), height, levels, scale, code);
     pack(code, height, levels.bits, wire);
     x += height;
     e += e ? height : 0;
@@ -85,6 +107,19 @@ static inline void encode_bucket(const float* x, const float* e, float* r, std::
     wire += packed_size(height, levels.bits);
     index += height;
   }
+}
+
+// The scale of a bucket, written to the wire.
+static inline float put_scale(const Levels& levels, float norm, std::uint8_t* wire) {
+  if (levels.scale != Scale::kNorm) {
+    const int biased = biased_scale(levels, norm);
+    *wire = static_cast<std::uint8_t>(biased);
+    return power_of_two(biased);
+  }
+  float scale = norm / levels.reach;
+  if (scale * levels.reach < norm) scale = float_of(bits_of(scale) + 1);  // the next float up, which reaches the norm
+  store(wire, scale);
+  return scale;
 }
 
 static int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
@@ -95,10 +130,12 @@ static int levels_encode(const float* x, const float* e, float* r, std::uint8_t*
     const float* const unit_e = e ? e + unit.begin : nullptr;
     const float norm = bucket_norm(unit_x, unit_e, unit.height(), l2);
     if (!is_norm(norm) || (r && norm > kLargestWithError)) return 1;
-    std::memcpy(wire, &norm, kNormBytes);
-    encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire + kNormBytes, unit.height(),
-                  grid.start + unit.begin, levels, norm, random);
-    wire += bucket_size(unit.height(), levels.bits);
+    const float scale = put_scale(levels, norm, wire);
+    if (!is_scale(levels, scale)) return 1;
+    wire += scale_size(levels);
+    encode_bucket(unit_x, unit_e, r ? r + unit.begin : nullptr, wire, unit.height(), grid.start + unit.begin, levels,
+                  scale, random);
+    wire += packed_size(unit.height(), levels.bits);
   }
   return 0;
 }
@@ -110,9 +147,9 @@ static inline void put(float* y, float v, bool add) { *y = add ? *y + v : v; }
 
 // Decodes as many of n codes of up to four bits as can be read before `end`, whole vectors at a time; returns how many.
 static inline std::size_t decode_by_table(const std::uint8_t* in, const std::uint8_t* end, float* y, std::size_t n,
-                                          const Levels& levels, float norm, float scale, bool add) {
+                                          const Levels& levels, float unit_scale, float scale, bool add) {
   float entry[16];
-  for (int k = 0; k < 16; ++k) entry[k] = levels.value[k & ((1 << levels.bits) - 1)] * norm * scale;
+  for (int k = 0; k < 16; ++k) entry[k] = levels.value[k & ((1 << levels.bits) - 1)] * unit_scale * scale;
   const Table table(entry);
   const std::size_t step = kWidth / 8 * levels.bits;
   std::size_t i = 0;
@@ -126,15 +163,22 @@ static inline std::size_t decode_by_table(const std::uint8_t* in, const std::uin
 #endif
 
 // n codes of one byte each.
-static inline void decode_codes(const std::uint8_t* code, float* y, std::size_t n, const Levels& levels, float norm,
-                                float scale, bool add) {
+static inline void decode_codes(const std::uint8_t* code, float* y, std::size_t n, const Levels& levels,
+                                float unit_scale, float scale, bool add) {
+  std::size_t i = 0;
 #if GQ_LEVEL >= 1
   if (levels.uniform) {  // the same numbers as in the table, but without looking them up
-    for (std::size_t i = 0; i < n; ++i) put(y + i, uniform_level(levels, code[i]) * norm * scale, add);
-    return;
+    for (; i < n; ++i) put(y + i, uniform_level(levels, code[i]) * unit_scale * scale, add);
+  } else if (levels.floating) {
+    with_vectors(levels, unit_scale, [&](const auto& coder) {
+      for (; i + kWidth <= n; i += kWidth) {
+        const Floats v = coder.decoded(load_bytes(code + i)) * scale;
+        store(y + i, add ? load<Floats>(y + i) + v : v);
+      }
+    });
   }
 #endif
-  for (std::size_t i = 0; i < n; ++i) put(y + i, levels.value[code[i]] * norm * scale, add);
+  for (; i < n; ++i) put(y + i, levels.value[code[i]] * unit_scale * scale, add);
 }
 
 static int levels_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
@@ -142,22 +186,21 @@ static int levels_decode(const std::uint8_t* wire, std::size_t nbytes, float* y,
   alignas(64) std::uint8_t code[kTile];
   const std::uint8_t* const end = wire + nbytes;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
-    if (std::size_t(end - wire) < bucket_size(unit.height(), levels.bits)) return 1;
-    float norm;
-    std::memcpy(&norm, wire, kNormBytes);
-    if (!is_norm(norm)) return 1;
-    wire += kNormBytes;
+    if (std::size_t(end - wire) < scale_size(levels) + packed_size(unit.height(), levels.bits)) return 1;
+    const float unit_scale = scale_from(levels, wire);
+    if (unit_scale < 0) return 1;
+    wire += scale_size(levels);
     std::size_t begin = unit.begin;
 #if GQ_LEVEL >= 1
     if (levels.bits <= 4) {
-      begin += decode_by_table(wire, end, y + begin, unit.height(), levels, norm, scale, add);
+      begin += decode_by_table(wire, end, y + begin, unit.height(), levels, unit_scale, scale, add);
       wire += packed_size(begin - unit.begin, levels.bits);
     }
 #endif
     for (; begin < unit.end; begin += kTile) {
       const std::size_t height = unit.end - begin < kTile ? unit.end - begin : kTile;
-      unpack(wire, height, levels.bits, code);
-      decode_codes(code, y + begin, height, levels, norm, scale, add);
+      if (levels.bits < 8) unpack(wire, height, levels.bits, code);
+      decode_codes(levels.bits < 8 ? code : wire, y + begin, height, levels, unit_scale, scale, add);
       wire += packed_size(height, levels.bits);
     }
   }

@@ -19,8 +19,15 @@ void unpack(const std::uint8_t* wire, std::size_t n, int bits, std::uint8_t* cod
 bool uniform_levels(int bits, bool zero_level, Levels& levels);
 bool table_levels(int bits, const float* value, std::size_t count, Levels& levels);
 
+// How the codes of small floats are numbered: from the most negative level up, as a hardware format's bits (the sign
+// in the top bit), or as integers in two's complement.
+enum class Order { kAscending, kSignAndMagnitude, kTwosComplement };
+
+// `lowest`: the exponent of the smallest normal number; `last`: the number of the largest, counted from zero.
+bool floating_levels(int bits, int mantissa, int lowest, int last, bool zero_level, Order order, Levels& levels);
+
 // Bytes of all messages. The units of the regions' grids, here and below, are buckets: grid.parts is 1.
-std::size_t levels_nbytes(const Regions& regions, int bits);
+std::size_t levels_nbytes(const Regions& regions, const Levels& levels);
 
 // Return 1 if a value or a norm is not finite, else 0. e and r may be null. `streams` has one for each segment.
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,

@@ -1,5 +1,5 @@
-// Stochastic rounding of the values of one bucket to codes. The plain functions say what is meant; the vector ones
-// give the same codes and errors with fewer operations.
+// Rounding of the values of one bucket to codes. The plain functions say what is meant; the vector ones give the same
+// codes and errors with fewer operations.
 #pragma once
 #include "gq/kernels.hpp"
 #include "gq/standard.hpp"
@@ -8,8 +8,8 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
-// One bucket's values in units of its norm: (v * before) * inverse. `before` keeps steps / norm from overflowing when
-// the norm is tiny; `inverse` is large enough for the norm itself to reach the last level.
+// One bucket's values in units of its scale: (v * before) * inverse. `before` keeps steps / scale from overflowing when
+// the scale is tiny; `inverse` is large enough for the scale itself to reach the last level.
 struct Unit {
   float before, inverse;
 };
@@ -31,6 +31,9 @@ static inline bool rounds_up(float fraction, std::uint16_t random) {
   return float(random) + 0.5f < fraction * 65536.0f;
 }
 
+// To the nearest whole number, ties to the even one; 0 <= steps < 2^22.
+static inline int round_even(float steps) { return int((steps + 0x1p23f) - 0x1p23f); }
+
 // One value of a bucket to one code of uniform levels: the magnitude is counted in steps and rounded, then the sign
 // chooses the side. Without a level at zero the first level is half a step away from it: the offset.
 struct Uniform {
@@ -47,11 +50,27 @@ struct Uniform {
   }
 
   int code(float v, std::uint16_t random) const {
-    float steps = float_of(magnitude(v)) * unit.before * unit.inverse + offset;
-    steps = steps < limit ? steps : limit;
+    const float steps = steps_of(v);
     const int whole = int(steps);
-    const int rounded = whole + rounds_up(steps - float(whole), random);
-    return bits_of(v) >> 31 ? negative - rounded : positive + rounded;
+    return code_of(v, whole + rounds_up(steps - float(whole), random));
+  }
+
+ protected:
+  float steps_of(float v) const {
+    const float steps = float_of(magnitude(v)) * unit.before * unit.inverse + offset;
+    return steps < limit ? steps : limit;
+  }
+
+  int code_of(float v, int rounded) const { return bits_of(v) >> 31 ? negative - rounded : positive + rounded; }
+};
+
+// To the nearest level; where zero is none, the first step of its sign is the smallest.
+struct NearestUniform : Uniform {
+  using Uniform::Uniform;
+
+  int code(float v, std::uint16_t) const {
+    const int rounded = round_even(steps_of(v));
+    return code_of(v, rounded > 0 || offset == 0 ? rounded : 1);
   }
 };
 
@@ -77,13 +96,14 @@ struct Tabled {
   }
 };
 
-// The codes of n values v = x + e, and the errors r = v - decoded; e and r may be null.
+// The codes of n values v = x + e, and the errors r = v - decoded; e and r may be null, and `random` where nothing is
+// drawn.
 template <class Coder>
 static inline void round_plain(const Coder& coder, const Levels& levels, float norm, const float* x, const float* e,
                                float* r, const std::uint16_t* random, std::size_t n, std::uint8_t* code) {
   for (std::size_t i = 0; i < n; ++i) {
     const float v = e ? x[i] + e[i] : x[i];
-    code[i] = static_cast<std::uint8_t>(coder.code(v, random[i]));
+    code[i] = static_cast<std::uint8_t>(coder.code(v, random ? random[i] : 0));
     if (r) r[i] = v - levels.value[code[i]] * norm;
   }
 }

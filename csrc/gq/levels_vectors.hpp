@@ -1,5 +1,5 @@
-// The stochastic rounding of levels_round.hpp on vectors: the same codes and errors with fewer operations, for norms
-// that need no scaling before they are inverted.
+// The rounding of levels_round.hpp on vectors: the same codes and errors with fewer operations, for scales that need no
+// scaling before they are inverted.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,13 +23,15 @@ struct UniformVectors {
   Floats inverse, offset, limit, unit, norm;
   Ints positive, negative;  // the codes of one step up and one step down
   int stride, center;
-  bool zero_level;
+  bool zero_level, nearest;
 
   UniformVectors(const Levels& levels, float bucket_norm) {
     const Uniform plain(levels, bucket_norm);
-    inverse = Floats{} + plain.unit.inverse * 65536.0f;
-    offset = Floats{} + plain.offset * 65536.0f;
-    limit = Floats{} + plain.limit * 65536.0f;
+    nearest = levels.nearest;
+    const float in_step = nearest ? 1.0f : 65536.0f;
+    inverse = Floats{} + plain.unit.inverse * in_step;
+    offset = Floats{} + plain.offset * in_step;
+    limit = Floats{} + plain.limit * in_step;
     unit = Floats{} + levels.unit;
     norm = Floats{} + bucket_norm;
     positive = Ints{} + (plain.positive + 1);
@@ -44,7 +46,14 @@ struct UniformVectors {
     const Floats magnitude = (Floats)(bits & 0x7fffffff);
     Floats steps = magnitude * inverse;
     if (!zero_level) steps += offset;
-    const Ints above_one = (round_up(minimum(steps, limit) - 1.5f) - random) >> 16;
+    steps = minimum(steps, limit);
+    Ints above_one;
+    if (nearest) {
+      above_one = round_even(steps) - 1;
+      if (!zero_level) above_one = above_one < 0 ? Ints{} : above_one;
+    } else {
+      above_one = (round_up(steps - 1.5f) - random) >> 16;
+    }
     return bits < 0 ? negative - above_one : positive + above_one;
   }
 
@@ -100,35 +109,46 @@ struct TabledVectors {
   }
 };
 
+// The codes of one vector, and its errors in r, which may be null.
 template <class Coder>
-static inline void round_group(const Coder& coder, const float* x, const float* e, float* r,
-                               const std::uint16_t* random, std::uint8_t* code) {
-  Ints part[4];
-#pragma GCC unroll 4
-  for (std::size_t q = 0; q < 4; ++q) {
-    Floats v = load<Floats>(x + q * kWidth);
-    if (e) v += load<Floats>(e + q * kWidth);
-    part[q] = coder.code(v, load_words(random + q * kWidth));
-    if (r) store(r + q * kWidth, v - coder.decoded(part[q]));
-  }
-  store(code, narrow_to_bytes(part[0], part[1], part[2], part[3]));
+static GQ_INLINE Ints round_vector(const Coder& coder, Floats v, const std::uint16_t* random, float* r) {
+  const Ints code = coder.code(v, random ? load_words(random) : Ints{});
+  if (r) store(r, v - coder.decoded(code));
+  return code;
 }
 
-// As round_plain; `code` has room for n rounded up to whole groups.
+// As round_plain; `code` has room for n rounded up to whole groups; `random` is null where nothing is drawn.
 template <class Coder>
 static inline void round_vectors(const Coder& coder, const float* x, const float* e, float* r,
                                  const std::uint16_t* random, std::size_t n, std::uint8_t* code) {
+  const auto sum_at = [x, e](std::size_t i) {
+    return e ? load<Floats>(x + i) + load<Floats>(e + i) : load<Floats>(x + i);
+  };
+  const auto at = [](auto* pointer, std::size_t i) { return pointer ? pointer + i : nullptr; };
+  Ints part[4];
   std::size_t i = 0;
-  for (; i + kGroup <= n; i += kGroup)
-    round_group(coder, x + i, e ? e + i : nullptr, r ? r + i : nullptr, random + i, code + i);
+  for (; i + kGroup <= n; i += kGroup) {
+#pragma GCC unroll 4
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t begin = i + q * kWidth;
+      part[q] = round_vector(coder, sum_at(begin), at(random, begin), at(r, begin));
+    }
+    store(code + i, narrow_to_bytes(part[0], part[1], part[2], part[3]));
+  }
   if (i == n) return;
-  float last_x[kGroup] = {}, last_e[kGroup] = {}, last_r[kGroup];
-  std::uint16_t last_random[kGroup] = {};
-  std::memcpy(last_x, x + i, (n - i) * sizeof *x);
-  if (e) std::memcpy(last_e, e + i, (n - i) * sizeof *e);
-  std::memcpy(last_random, random + i, (n - i) * sizeof *random);
-  round_group(coder, last_x, e ? last_e : nullptr, r ? last_r : nullptr, last_random, code + i);
-  if (r) std::memcpy(r + i, last_r, (n - i) * sizeof *r);
+  const std::size_t group = i;
+  for (Ints& each : part) each = Ints{};
+  std::size_t q = 0;
+  for (; i + kWidth <= n; i += kWidth, ++q) part[q] = round_vector(coder, sum_at(i), at(random, i), at(r, i));
+  if (i < n) {
+    float last_v[kWidth] = {}, last_r[kWidth];
+    std::uint16_t last_random[kWidth] = {};
+    for (std::size_t k = 0; k < n - i; ++k) last_v[k] = e ? x[i + k] + e[i + k] : x[i + k];
+    if (random) std::memcpy(last_random, random + i, (n - i) * sizeof *random);
+    part[q] = round_vector(coder, load<Floats>(last_v), random ? last_random : nullptr, r ? last_r : nullptr);
+    if (r) std::memcpy(r + i, last_r, (n - i) * sizeof *r);
+  }
+  store(code + group, narrow_to_bytes(part[0], part[1], part[2], part[3]));
 }
 
 }  // namespace GQ_NAMESPACE

@@ -9,6 +9,9 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
+// For what has vectors as members or arguments and runs in an inner loop: out of line, they pass through memory.
+#define GQ_INLINE __attribute__((always_inline)) inline
+
 constexpr std::size_t kWidth = GQ_LEVEL == 2 ? 16 : 8;  // numbers of 32 bits in a vector
 constexpr std::size_t kGroup = 4 * kWidth;              // as many bytes as fill one vector
 
@@ -36,6 +39,13 @@ static inline Floats minimum(Floats a, Floats b) { return (Floats)_mm512_min_ps(
 static inline Ints round_up(Floats a) {
   return (Ints)_mm512_cvt_roundps_epi32((__m512)a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 }
+static inline Ints round_even(Floats a) {
+  return (Ints)_mm512_cvt_roundps_epi32((__m512)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline Ints load_bytes(const std::uint8_t* source) {
+  return (Ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)source));
+}
+static inline bool any(Ints mask) { return _mm512_movepi32_mask((Register)mask) != 0; }
 static inline Ints load_words(const std::uint16_t* source) {
   return (Ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)source));
 }
@@ -65,6 +75,11 @@ using Register = __m256i;
 
 static inline Floats minimum(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
 static inline Ints round_up(Floats a) { return (Ints)_mm256_cvttps_epi32(_mm256_ceil_ps((__m256)a)); }
+static inline Ints round_even(Floats a) { return (Ints)_mm256_cvtps_epi32((__m256)a); }  // door.hpp sets the mode
+static inline Ints load_bytes(const std::uint8_t* source) {
+  return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)source));
+}
+static inline bool any(Ints mask) { return _mm256_movemask_ps((__m256)mask) != 0; }
 static inline Ints load_words(const std::uint16_t* source) {
   return (Ints)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)source));
 }
@@ -85,6 +100,7 @@ static inline Bytes narrow_to_bytes(Ints a, Ints b, Ints c, Ints d) {
 }
 #endif
 
+static inline Ints to_ints(Floats a) { return __builtin_convertvector(a, Ints); }
 static inline Floats to_floats(Ints a) { return __builtin_convertvector(a, Floats); }
 
 // A table of 16 floats in registers.

@@ -15,6 +15,7 @@ from gqallreduce.cli.coder import Coder, interleaved, random_inputs, ring
 from gqallreduce.cli.report import size_text
 from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.errors import WireError
+from gqallreduce.scheme import Scheme
 
 OPERATIONS = ("encode", "decode", "decode_add")
 BUFFERS = 7  # a ring each of inputs, sums, wires and two residuals; two for workspace, and room for what CuPy keeps
@@ -41,7 +42,8 @@ class OnGpu:
         return machine.describe(**machine.describe_gpu(self.runtime), last_level_cache=self.runtime.cache)
 
     def texts(self, usual):
-        """Codecs with feedback are measured without it as well."""
+        """Those that have kernels for a GPU; with feedback, they are measured without it as well."""
+        usual = [text for text in usual if not Scheme.parse(text).codec.host_only]
         return [each for text in usual for each in dict.fromkeys((text.removesuffix("/ef"), text))]
 
     def too_large(self, nbytes):

@@ -10,7 +10,6 @@ from gqallreduce.cli.report import size_text
 # Okabe and Ito's colours, told apart with every common colour blindness; markers tell them apart without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#5B4B8A")
 MARKERS = "osD^vP*X"
-LEVEL_LINES = {"scalar": (0, (1, 1.5)), "avx2": "--", "avx512": "-"}
 DENSE = (("#000000", "-"), ("#777777", "--"))
 
 
@@ -25,10 +24,15 @@ def styles(rows):
             style = {"color": colour, "linestyle": line, "marker": ".", "linewidth": 2.0}
         else:
             number = sum(not style["dense"] for style in found.values())
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-            style = {"color": colour, "marker": marker, "markersize": 5.5}
+            style = {**look_of(number), "markersize": 5.5}
         found[row["scheme"]] = {"dense": row["dense"], "style": style}
     return {scheme: entry["style"] for scheme, entry in found.items()}
+
+
+def look_of(number):
+    """Colour and marker of the number-th line: no two of the first 64 look alike."""
+    marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+    return {"color": COLOURS[number % len(COLOURS)], "marker": marker}
 
 
 def draw_sums(machine, rows, name):
@@ -53,7 +57,7 @@ def _times(axes, by_scheme, style):
         axes.plot(size, times[:, 0], label=scheme, **style[scheme])
         axes.fill_between(size, times[:, 1], times[:, 2], color=style[scheme]["color"], alpha=0.07, linewidth=0)
     axes.set(title="Time (median; band: least to largest)", ylabel="milliseconds", yscale="log")
-    axes.yaxis.set_major_formatter(_plain)
+    axes.yaxis.set_major_formatter(plain_number)
     _size_axis(axes, sorted({row["bytes"] for rows in by_scheme.values() for row in rows}))
 
 
@@ -81,7 +85,7 @@ def _errors(axes, rows, style):
     axes.set(title=f"Error of one call, {size_text(largest)}", yscale="log")
     axes.set(xlabel="bits sent per value, relative to a dense ring's 32", ylabel="relative L2 error of the sum")
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(plain_number)
     ticks(axes.yaxis)
     if lossy:
         _widen(axes, [32 / row["ratio"] for row in lossy], [row["error"] for row in lossy])
@@ -106,25 +110,24 @@ def draw_latencies(machine, rows, name):
 
 
 def draw_codecs(machine, rows, name):
-    """Draws times over memcpy's against size into name.png and name.svg; returns their paths."""
-    drawing, axes = figure(2)
-    present = {row["simd"] for row in rows}
-    lines = {level: line for level, line in LEVEL_LINES.items() if level in present}
+    """Draws times over memcpy's against size, a line of panels for each SIMD level, into name.png and name.svg.
+
+    Returns their paths.
+    """
+    levels = list(dict.fromkeys(row["simd"] for row in rows))
+    drawing, axes = figure(2, lines=len(levels))
     looks = styles([{"scheme": row["codec"], "dense": False} for row in rows])
-    for panel, operation in zip(axes, ("encode", "decode_add"), strict=True):
+    panels = [(level, operation) for level in levels for operation in ("encode", "decode_add")]
+    for panel, (level, operation) in zip(axes, panels, strict=True):
         for codec, look in looks.items():
-            for level, line in lines.items():
-                found = [row for row in rows if row["codec"] == codec and row["simd"] == level]
-                ratios = [row[f"{operation}_ratio"] for row in found]
-                panel.plot([row["bytes"] for row in found], ratios, **look, linestyle=line)
+            found = [row for row in rows if row["codec"] == codec and row["simd"] == level]
+            ratios = [row[f"{operation}_ratio"] for row in found]
+            panel.plot([row["bytes"] for row in found], ratios, label=codec, **look)
         panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
-        panel.set(title=operation, ylabel="time / time of memcpy", yscale="log")
+        panel.set(title=f"{operation}, {level}", ylabel="time / time of memcpy", yscale="log")
         ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
-    entries = [({**look, "linestyle": "none"}, codec) for codec, look in looks.items()]
-    entries += [({"color": "#000000", "linestyle": line}, level) for level, line in lines.items()]
-    handles = [_line_of(look, label) for look, label in entries]
-    drawing.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return save(drawing, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
 
 
@@ -189,12 +192,6 @@ def _mark_processor_bound(axes, rows, places):
     axes.set_xlim(min(places.values()) / 1.5, right)
 
 
-def _line_of(look, label):
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], label=label, **look)
-
-
 def figure(panels, lines=1):
     """(figure, list of its axes, line by line) of `panels` beside each other in `lines` lines."""
     import matplotlib
@@ -246,7 +243,7 @@ def ticks(axis, unit=""):
     axis.set_major_formatter(lambda value, _: f"{value:g}{unit}")
 
 
-def _plain(value, _):
+def plain_number(value, _):
     return f"{value:g}"
 
 

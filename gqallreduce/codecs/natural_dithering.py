@@ -1,4 +1,4 @@
-"""Levels that are powers of two, with stochastic rounding, per bucket: as `nuqsgd`, by the largest magnitude.
+"""Levels that are powers of two, per bucket: as `nuqsgd`, by the largest magnitude.
 
 Wire: that of gqallreduce/coding/levels.py. Codes count the levels from -1 up.
 """
@@ -14,15 +14,20 @@ class NaturalDithering(ExponentialCodec):
     """Natural dithering: the quantizer of `nuqsgd`, with the largest magnitude of a bucket as its norm by default.
 
     bits
-        1 to 4 per value, sign included; 1 needs zero_level=False.
+        1 to 8 per value, sign included; 1 needs zero_level=False, 8 zero_level=True.
     bucket
         values that share a norm.
     norm
         max: the largest magnitude; l2: the Euclidean norm, of which levels may leave a 16-bit buffer's range.
     zero_level
         True: levels 0, +-2^(1-s) ... +-1/2, +-1, s = 2^(bits-1) - 1; False: +-2^-j for j = 0 ... 2^(bits-1) - 1.
+    rounding
+        stochastic: at random, without bias; nearest: to the nearest level; ties to the larger one, but half of the
+        smallest to zero.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with a zero level and d values
-    in a bucket at most (1/8 + q min(1, q)) |v|^2, q = sqrt(d) 2^(1-s). Unbiased to 2^-16 of c - a.
+    in a bucket at most (1/8 + q min(1, q)) |v|^2, q = sqrt(d) 2^(1-s). Unbiased to 2^-16 of c - a, and float32
+    rounding.
+    Error: at most (c - a) norm; with rounding=nearest half of that.
     Values equal to a level times the norm are exact: zeros with a zero level, and with norm=max the largest magnitudes.
     Cost: `bits` per value + 4 bytes per bucket.
     Source: Horvath et al., Natural compression for distributed deep learning, MSML 2022, definition of D_nat^(p,s);
@@ -33,6 +38,7 @@ class NaturalDithering(ExponentialCodec):
     bucket: int = 512
     norm: str = "max"
     zero_level: bool = True
+    rounding: str = "stochastic"
 
     name = "natural_dithering"
     source = "Horvath et al., Natural compression, MSML 2022"

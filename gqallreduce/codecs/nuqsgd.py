@@ -1,4 +1,4 @@
-"""Levels that are powers of two, with stochastic rounding, per bucket.
+"""Levels that are powers of two, per bucket.
 
 Wire: that of gqallreduce/coding/levels.py. Codes count the levels from -1 up.
 """
@@ -11,19 +11,24 @@ from gqallreduce.coding.levels import ExponentialCodec
 
 @register
 class NUQSGD(ExponentialCodec):
-    """NUQSGD: each value is rounded at random, without bias, to one of two neighbouring levels of its bucket's norm.
+    """NUQSGD: each value is rounded to one of two neighbouring levels of its bucket's norm.
 
     bits
-        1 to 4 per value, sign included; 1 needs zero_level=False.
+        1 to 8 per value, sign included; 1 needs zero_level=False, 8 zero_level=True.
     bucket
         values that share a norm.
     norm
         l2: the Euclidean norm, of which levels may leave a 16-bit buffer's range; max: the largest magnitude.
     zero_level
         True: levels 0, +-2^-(s-1) ... +-1/2, +-1, s = 2^(bits-1) - 1; False: +-2^-j for j = 0 ... 2^(bits-1) - 1.
+    rounding
+        stochastic: at random, without bias; nearest: to the nearest level; ties to the larger one, but half of the
+        smallest to zero.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with norm=l2, a zero level and
     d values in a bucket at most (1/8 + d l^2 / 4) |v|^2 where d < 4 / l^2, else (l sqrt(d) - 7/8) |v|^2, with l the
-    smallest level above zero. Unbiased to 2^-16 of c - a.
+    smallest level above zero. Unbiased to 2^-16 of c - a, and float32
+    rounding.
+    Error: at most (c - a) norm; with rounding=nearest half of that.
     Values equal to a level times the norm are exact: zeros with a zero level, and with norm=max the largest magnitudes.
     Cost: `bits` per value + 4 bytes per bucket.
     Source: Ramezani-Kebrya et al., NUQSGD, JMLR 22 (2021), section 3; differs: bits count the sign; the authors' code
@@ -34,6 +39,7 @@ class NUQSGD(ExponentialCodec):
     bucket: int = 512
     norm: str = "l2"
     zero_level: bool = True
+    rounding: str = "stochastic"
 
     name = "nuqsgd"
     source = "Ramezani-Kebrya et al., NUQSGD, JMLR 22 (2021)"

@@ -1,15 +1,14 @@
-"""The level codecs: a norm per bucket and, per value, the code of a level. One kernel pair serves them all.
+"""The level codecs: a scale per bucket and, per value, the code of a level. One kernel pair serves them all.
 
-Wire, per bucket (or piece of a bucket): its norm (float32), then one code of `bits` bits per value, low bits first,
-rounded up to a byte. A subclass says what the codes stand for, as data (`levels`).
+Wire, per bucket (or piece of a bucket): its scale (float32, or one byte for a power of two), then one code of `bits`
+bits per value, low bits first, rounded up to a byte. A subclass says what the codes stand for, as data (`levels`).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import ClassVar
-
-import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding.codec import FixedSizeCodec, Region, choice, integer
@@ -17,28 +16,46 @@ from gqallreduce.coding.layout import Grid
 
 
 class LevelCodec(FixedSizeCodec):
-    """A subclass has the options `bits`, `bucket`, `norm` ("max" or "l2") and `zero_level`, and `levels`, a Levels of
-    the kernels.
+    """A subclass has the options `bucket` and `rounding` ("stochastic" or "nearest"), and `level_set`; and `scale`, if
+    it is not a norm.
 
     Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
     """
 
-    unbiased = batches = True
-    most_bits: ClassVar[int] = 8
+    batches = True
+    norm: ClassVar[str] = "max"
+    # what a bucket's scale is: see Levels.using
+    scale: ClassVar[str] = "norm"
+
+    @abstractmethod
+    def level_set(self) -> _kernels.Levels:
+        """What the codes stand for, however values are rounded and scaled."""
+
+    @cached_property
+    def levels(self) -> _kernels.Levels:
+        return self.level_set().using(self.deterministic, self.scale)
 
     def __post_init__(self):
-        integer(self, "bits", 1, self.most_bits)
         integer(self, "bucket", 1, 2**31 - 1)
-        choice(self, "norm", "max", "l2")
-        choice(self, "zero_level", True, False)
-        if self.bits == 1 and self.zero_level:
-            raise ValueError(f"{self.name}: bits=1 leaves no code for a zero level; write zero_level=False")
+        choice(self, "rounding", "stochastic", "nearest")
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rounding == "stochastic"
+
+    @property
+    def deterministic(self) -> bool:
+        return self.rounding == "nearest"
+
+    @property
+    def host_only(self) -> bool:
+        return self.levels.host_only
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)
 
     def nbytes(self, region: Region) -> int:
-        return _kernels.levels_nbytes(region.table, self.bits)
+        return _kernels.levels_nbytes(region.table, self.levels)
 
     def write(self, x, residual, new_residual, payload, region, stream):
         return self.arithmetic.levels_encode(
@@ -52,18 +69,52 @@ class LevelCodec(FixedSizeCodec):
         self.arithmetic.levels_decode(payload, y, self.levels, region, 1.0, add=True)
 
 
-class ExponentialCodec(LevelCodec):
-    """Levels that are powers of two; `bits` are those of a code, sign included.
+class NormCodec(LevelCodec):
+    """Levels in units of a norm. A subclass has the options `bits`, sign included, `bucket`, `norm` ("max" or "l2"),
+    `zero_level` and `rounding`.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        integer(self, "bits", 1, 8)
+        choice(self, "norm", "max", "l2")
+        choice(self, "zero_level", True, False)
+        if self.bits == 1 and self.zero_level:
+            raise ValueError(f"{self.name}: bits=1 leaves no code for a zero level; write zero_level=False")
+
+
+class ExponentialCodec(NormCodec):
+    """Levels that are powers of two.
 
     With a zero level the magnitudes are 0 and 2^-j for j = 0 ... s - 1, s = 2^(bits-1) - 1 (the last code is unused and
     reads as the one below it); without, 2^-j for j = 0 ... 2^(bits-1) - 1.
     """
 
-    most_bits = 4
+    def __post_init__(self):
+        super().__post_init__()
+        if self.bits == 8 and not self.zero_level:
+            raise ValueError(
+                f"{self.name}: bits=8 needs zero_level=True: without it the smallest level would be 2^-127"
+            )
 
-    @cached_property
-    def levels(self):
-        below = 2 ** (self.bits - 1) - self.zero_level
-        magnitudes = np.ldexp(np.float32(1), -np.arange(below))
-        middle = np.zeros(int(self.zero_level), np.float32)
-        return _kernels.Levels.table(self.bits, np.concatenate([-magnitudes, middle, magnitudes[::-1]]))
+    def level_set(self):
+        powers = 2 ** (self.bits - 1) - self.zero_level
+        return _kernels.Levels.floating(self.bits, 0, 1 - powers, powers, self.zero_level)
+
+
+class FormatCodec(LevelCodec):
+    """Levels that are the numbers of a small format, written as its bits; `FORMATS` has those."""
+
+    # name -> arguments of Levels.floating: bits, mantissa bits, exponent of the smallest normal number, how many
+    # positive numbers
+    FORMATS: ClassVar[dict[str, tuple[int, int, int, int]]]
+    # of the formats that are integers
+    INTEGERS: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        super().__post_init__()
+        choice(self, "format", *self.FORMATS)
+
+    def level_set(self):
+        order = "two's complement" if self.format in self.INTEGERS else "sign and magnitude"
+        return _kernels.Levels.floating(*self.FORMATS[self.format], order=order)

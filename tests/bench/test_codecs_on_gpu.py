@@ -49,6 +49,18 @@ def test_every_codec_is_measured_and_equals_the_host(serial_devices, tmp_path, c
     assert (tmp_path / "rates.svg").stat().st_size > 0
 
 
+def test_codecs_without_kernels_for_a_gpu_are_left_out():
+    texts = codecs_on_gpu.OnGpu.texts(None, ["onebit/ef", "mx", "qsgd(bits=4)", "qsgd(rounding=nearest)", "natural"])
+    assert texts == ["onebit", "onebit/ef", "qsgd(bits=4)"]
+
+
+@needs_device
+def test_levels_without_kernels_for_a_device_never_get_there(serial_devices):
+    device = Device(SerialRuntime(), aware=False)
+    with pytest.raises(ValueError, match="devices have no kernels for these levels"):
+        Coder("mx", [device.adopt(np.zeros(1000, np.float32))] * 2, device).encode()
+
+
 def seconds(copied, **others):
     return {"copy": [copied, copied, 9.0], **{name: [taken, 0.0, 9.0] for name, taken in others.items()}}
 

@@ -149,6 +149,13 @@ def sampled(codec, v, found: Region, trials: int) -> np.ndarray:
     return np.array([decode(codec, encode(codec, v, None, found, each)[0], found) for each in streams], np.float64)
 
 
+def scatters(codec, v, found: Region, trials: int, expected: float) -> None:
+    """The squared error of v, summed, is `expected` on average: to 7 standard deviations of the mean, and rounding."""
+    per_trial = ((sampled(codec, v, found, trials) - v) ** 2).sum(1)
+    allowed = 7 * per_trial.std() / np.sqrt(trials) + 1e-5 * (expected + 1e-9)
+    assert abs(per_trial.mean() - expected) <= allowed
+
+
 def bernstein(variance, spread, trials: int, failure: float) -> np.ndarray:
     """t with P(|mean of `trials` - expectation| > t) <= failure, for outcomes at most `spread` from it."""
     log = np.log(2 / failure)

@@ -1,7 +1,8 @@
 """What is tested over and over: each codec's example, the variants its own test file declares, all schedules.
 
 A codec's test file, tests/codecs/test_<name>.py, says in `VARIANTS` which options are worth a run of the whole
-contract, and, if the codec is unbiased, in `variance(codec, v)` and `spread(codec, v)` how its outcomes scatter.
+contract; in `WHOLE`, if all of them would be many, which of these are worth whole allreduces; and, if the codec is
+unbiased, in `variance(codec, v)` and `spread(codec, v)` how its outcomes scatter.
 """
 
 import importlib.util
@@ -31,14 +32,16 @@ def particulars(name: str):
 PARTICULARS = {name: particulars(name) for name in sorted(CODECS) if particulars_file(name).exists()}
 
 
-def _texts(name: str) -> list[str]:
-    """Codec texts without schedule and feedback: the example's, then the variants."""
+def _texts(name: str, *variants: str) -> list[str]:
+    """Codec texts without schedule and feedback: the example's, then the first of these lists of variants there is."""
     example = str(Scheme.parse(CODECS[name].example).codec.name)
     written = [part for part in CODECS[name].example.split("/") if part.startswith(example)]
-    return list(dict.fromkeys(written + getattr(PARTICULARS.get(name), "VARIANTS", [])))
+    found = [getattr(PARTICULARS.get(name), each, None) for each in variants]
+    return list(dict.fromkeys(written + next((each for each in found if each is not None), [])))
 
 
-TEXTS = [text for name in sorted(CODECS) for text in _texts(name)]
+TEXTS = [text for name in sorted(CODECS) for text in _texts(name, "VARIANTS")]
+WHOLE = [text for name in sorted(CODECS) for text in _texts(name, "WHOLE", "VARIANTS")]
 SCHEDULE_NAMES = sorted(SCHEDULES)
 
 

@@ -1,7 +1,7 @@
 """Particulars of natural_dithering: those of test_nuqsgd.py, where both are tested."""
 
-from exponential import spread as spread
-from exponential import variance as variance
+from levelled import spread as spread
+from levelled import variance as variance
 
 from gqallreduce import Scheme
 

@@ -19,6 +19,10 @@ LEVELS = {f"{bits} bits": _kernels.Levels.uniform(bits, True) for bits in range(
 LEVELS |= {f"{bits} bits without zero": _kernels.Levels.uniform(bits, False) for bits in range(1, 9)}
 LEVELS["table of 5"] = _kernels.Levels.table(3, np.array([-1, -0.25, 0, 0.1, 1], np.float32))
 LEVELS["table of 200"] = _kernels.Levels.table(8, np.linspace(-1, 1, 200, dtype=np.float32))
+# found by their exponents on the host, by a search of the table here
+LEVELS["powers of two, 3 bits"] = _kernels.Levels.floating(3, 0, -2, 3)
+LEVELS["powers of two, 8 bits"] = _kernels.Levels.floating(8, 0, -126, 127)
+LEVELS["powers of two, 5 bits without zero"] = _kernels.Levels.floating(5, 0, -15, 16, False)
 every_levels = pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
 every_norm = pytest.mark.parametrize("l2", [False, True], ids=["max", "l2"])
 PLACES = [  # n, start, bucket
@@ -36,7 +40,7 @@ PLACES = [  # n, start, bucket
 def check(x, e, levels, l2, start, bucket, descending=False, shift=0):
     """Encode and decode with and without feedback, here and there."""
     geometry, found, device = region(x.size, start, bucket), status(), launcher(descending)
-    table, nbytes = on_device(levels), _kernels.levels_nbytes(geometry.table, levels.bits)
+    table, nbytes = on_device(levels), _kernels.levels_nbytes(geometry.table, levels)
     for keep in (True, False):
         wire, expected = shifted(np.full(nbytes, 0xEE, np.uint8), shift), np.empty(nbytes, np.uint8)
         r, new_residual = (shifted(np.full(x.size, 7, np.float32), shift), np.empty_like(x)) if keep else (None, None)
@@ -110,7 +114,7 @@ def test_what_the_cpu_refuses_is_refused(flaw, l2, bucket):
 @settings(max_examples=20)
 def test_any_bytes_are_read_as_the_cpu_reads_them(levels, data, n, start, bucket):
     geometry = region(n, start, bucket)
-    nbytes = _kernels.levels_nbytes(geometry.table, levels.bits)
+    nbytes = _kernels.levels_nbytes(geometry.table, levels)
     wire = np.frombuffer(data.draw(st.binary(min_size=nbytes, max_size=nbytes)), np.uint8)
     ours, theirs, found = np.ones(n, np.float32), np.ones(n, np.float32), status()
     launches.levels_decode(launcher(), wire, ours, on_device(levels), geometry, 1.0, False, found)

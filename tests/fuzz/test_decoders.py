@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from schemes import CODEC, TEXTS
 
 from gqallreduce import Scheme, WireError
+from gqallreduce.codecs.mx import MX
+from gqallreduce.codecs.natural import Natural
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.plain import PlainCodec
 
 every_codec = pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
@@ -78,13 +81,17 @@ def harmless(codec, data: bytes, found: Region) -> bool:
 
 
 def bounded(codec, data: bytes, y) -> None:
-    """No value is larger than the largest number the message holds: its norms, means or values."""
+    """No value is larger than the largest number the message holds: its norms, scales, means or values."""
     if isinstance(codec, PlainCodec) or not y.size:
+        return
+    reach = codec.levels.reach if isinstance(codec, LevelCodec) else 1.0
+    if isinstance(codec, MX | Natural):
+        assert np.abs(y).max() <= reach * max(2.0 ** (byte - 127) for byte in data if byte < 255)
         return
     padded = data + bytes(3)
     words = [np.frombuffer(padded[shift : shift + (len(padded) - shift) // 4 * 4], np.float32) for shift in range(4)]
     numbers = np.abs(np.concatenate(words))
-    assert np.abs(y).max() <= numbers[np.isfinite(numbers)].max(initial=0)
+    assert np.abs(y).max() <= reach * float(numbers[np.isfinite(numbers)].max(initial=0))
 
 
 @every_codec

@@ -2,28 +2,30 @@
 
 import contextlib
 import ctypes
-import itertools
 import struct
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from level_oracles import STREAM, Floating, Table, Uniform, f32, oracle_encode, units
 from plain import table as in_buckets
 from simd import LEVELS, on_every_level, simd, threads
-from test_bits import oracle_pack
 
 from gqallreduce import _kernels
 from gqallreduce.errors import WireError
 
-f32 = np.float32
-STREAM = _kernels.Stream(0x0123456789ABCDEF, 7, 11, 13)
 RNG = np.random.default_rng(20)
 
 
 def exponential(bits):
     positive = [2.0**-k for k in range((1 << (bits - 1)) - 1, -1, -1)]
     return np.array([-p for p in reversed(positive)] + positive, f32)
+
+
+def powers_of_two(bits, zero, nearest=False):
+    powers = 2 ** (bits - 1) - zero
+    return Floating(bits, 0, 1 - powers, powers, zero, nearest=nearest)
 
 
 def learned(bits, count, low=-1.0, high=1.0):
@@ -49,93 +51,22 @@ TABLES = [
 ]
 
 
-class Codec:
-    """Levels as the oracle sees them, beside the object under test."""
-
-    def __init__(self, bits, zero=None, table=None):
-        self.bits, self.zero, self.table = bits, zero, table
-        if table is None:
-            self.levels = _kernels.Levels.uniform(bits, zero)
-            center = (1 << (bits - 1)) - 1 if zero else (1 << bits) - 1
-            self.stride, self.center = (1, center) if zero else (2, center)
-            self.count = 2 * center + 1 if zero else center + 1
-            known = np.minimum(np.arange(1 << bits), self.count - 1)
-            self.value = f32(known * self.stride - center) * (f32(1) / f32(center))
-        else:
-            self.levels = _kernels.Levels.table(bits, table)
-            self.count = len(table)
-            self.value = table[np.minimum(np.arange(1 << bits), self.count - 1)]
-
-    def __repr__(self):
-        kind = f"table{self.count}" if self.table is not None else "zero" if self.zero else "no_zero"
-        return f"{self.bits}bits-{kind}"
-
-    def in_units_of(self, norm, steps, v):
-        before = f32(2.0**64) if norm < f32(2.0**-64) else f32(1)
-        scaled = norm * before
-        inverse = f32(0)
-        if norm != 0:
-            inverse = steps / scaled
-            while inverse * scaled < steps:
-                inverse = np.nextafter(inverse, f32(np.inf))
-        return (v * before) * inverse
-
-    def codes(self, v, norm, random):
-        draw = random.astype(f32) + f32(0.5)
-        if self.table is not None:
-            y = np.clip(self.in_units_of(norm, f32(1), v), self.table[0], self.table[-1])
-            low = np.clip(np.searchsorted(self.table, y, side="right") - 1, 0, self.count - 2)
-            gap = f32(1) / (self.table[1:] - self.table[:-1])
-            fraction = np.minimum((y - self.table[low]) * gap[low], f32(1))
-            return low + (draw < fraction * f32(65536))
-        steps = f32(self.center) / f32(self.stride)
-        offset, limit = (f32(0), self.center) if self.zero else (f32(0.5), (self.center + 1) // 2)
-        z = np.minimum(self.in_units_of(norm, steps, np.abs(v)) + offset, f32(limit))
-        j = z.astype(np.int64)
-        j += draw < (z - j.astype(f32)) * f32(65536)
-        base, top = (self.center, 2 * self.center) if self.zero else ((self.center - 1) // 2, self.center)
-        return np.where(np.signbit(v), top - (base + j), base + j)
-
-
-CODECS = [Codec(bits, zero=zero) for bits, zero in UNIFORM] + [Codec(bits, table=table) for bits, table in TABLES]
+FORMATS = [(4, 1, 0, 7), (6, 2, -2, 31), (6, 3, 0, 31), (8, 3, -6, 126), (8, 2, -14, 123)]
+SIGNED, INTEGERS = "sign and magnitude", "two's complement"
+POWERS = [(1, False), (2, False), (2, True), (4, False), (4, True), (6, False), (8, True)]
+CODECS = [
+    *(Uniform(bits, zero) for bits, zero in UNIFORM),
+    *(Uniform(bits, zero, nearest=True) for bits, zero in UNIFORM),
+    *(Table(bits, table) for bits, table in TABLES),
+    *(powers_of_two(bits, zero, nearest) for bits, zero in POWERS for nearest in (False, True)),
+    *(Floating(*format, True, SIGNED, nearest) for format in FORMATS[3:] for nearest in (False, True)),
+    *(Floating(*format, True, SIGNED, True, "power ocp") for format in FORMATS),
+    *(Floating(*format, True, SIGNED, False, "power above") for format in FORMATS),
+    *(Floating(8, 6, 0, 127, True, INTEGERS, nearest, "power ocp") for nearest in (False, True)),
+    *(Floating(bits, 0, 2 - 2 ** (bits - 1), 2 ** (bits - 1) - 1, True, SIGNED, nearest, "power above")
+      for bits in (2, 5, 8) for nearest in (False, True)),
+]  # fmt: skip
 every_codec = pytest.mark.parametrize("codec", CODECS, ids=repr)
-
-
-def sum_of_squares(v):
-    """By the sum rule."""
-    total = 0.0
-    for begin in range(0, len(v), 4096):
-        block = v[begin : begin + 4096].astype(np.float64) ** 2
-        rows = np.concatenate([block, np.zeros(-len(block) % 32)]).reshape(-1, 32)
-        lanes = np.zeros(32)
-        for row in rows:
-            lanes = lanes + row
-        width = 16
-        while width:
-            lanes = lanes[:width] + lanes[width : 2 * width]
-            width //= 2
-        total += lanes[0]
-    return total
-
-
-def units(start, n, bucket):
-    cuts = [0, *range(bucket - start % bucket, n, bucket), n]
-    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
-
-
-def oracle_encode(codec, x, e, l2, start, bucket):
-    """The wire, the decoded values, and the errors."""
-    v = x if e is None else x + e
-    wire, decoded = [], np.empty_like(v)
-    random = np.empty(len(v), np.uint16)
-    _kernels.random16(STREAM, start, random)  # has tests of its own
-    for begin, end in units(start, len(v), bucket):
-        part = v[begin:end]
-        norm = f32(np.sqrt(sum_of_squares(part))) if l2 else np.abs(part).max()
-        code = codec.codes(part, norm, random[begin:end])
-        wire += [struct.pack("<f", norm), oracle_pack(code.astype(np.uint8), codec.bits).tobytes()]
-        decoded[begin:end] = codec.value[code] * norm
-    return b"".join(wire), decoded, v - decoded
 
 
 def shifted(array, shift):
@@ -147,7 +78,7 @@ def shifted(array, shift):
 
 def encode(codec, x, e, l2, start, bucket, feedback=True, shift=0):
     regions = in_buckets(len(x), start, bucket)
-    wire = np.full(_kernels.levels_nbytes(regions, codec.bits) + shift, 0xEE, np.uint8)[shift:]
+    wire = np.full(_kernels.levels_nbytes(regions, codec.levels) + shift, 0xEE, np.uint8)[shift:]
     r = shifted(np.full(len(x), np.nan, f32), shift) if feedback else None
     x, e = shifted(x, shift), None if e is None else shifted(e, shift)
     assert _kernels.levels_encode(x, e, r, wire, codec.levels, l2, regions, STREAM) == 0
@@ -218,8 +149,10 @@ def test_every_level_agrees_from_denormals_to_the_largest_floats(codec, size):
 def test_an_error_that_might_not_be_finite_is_refused(codec):
     x = np.full(100, 3e38, f32)
     regions = in_buckets(100, 0, 64)
-    wire = np.empty(_kernels.levels_nbytes(regions, codec.bits), np.uint8)
-    assert not _kernels.levels_encode(x, None, None, wire, codec.levels, False, regions, STREAM)
+    wire = np.empty(_kernels.levels_nbytes(regions, codec.levels), np.uint8)
+    with np.errstate(over="ignore"):
+        sent = np.isfinite(codec.scale(x[0])[0] * f32(codec.reach))  # else a power of two above it leaves float32
+    assert _kernels.levels_encode(x, None, None, wire, codec.levels, False, regions, STREAM) == (not sent)
     assert _kernels.levels_encode(x, None, np.empty_like(x), wire, codec.levels, False, regions, STREAM)
 
 
@@ -259,17 +192,21 @@ def test_any_region_of_any_buckets(codec, n, start, bucket, l2, seed):
     check_against_oracle(codec, x, e, l2, start, bucket, shift=seed % 5)
 
 
-@every_codec
+random_codecs = [codec for codec in CODECS if not codec.nearest]
+
+
+@pytest.mark.parametrize("codec", random_codecs, ids=repr)
 def test_decoded_values_are_unbiased_and_within_one_step(codec):
     n = 4096
     x = RNG.uniform(-1, 1, n).astype(f32)
     x[0] = 1
     total = np.zeros(n)
-    reach = np.clip(x, codec.value.min(), codec.value.max())
-    low = np.clip(np.searchsorted(codec.value[: codec.count], reach, side="right") - 1, 0, codec.count - 2)
-    step = codec.value[low + 1] - codec.value[low]
+    known = np.unique(codec.value) * codec.scale(f32(1))[0]
+    reach = np.clip(x, known[0], known[-1])
+    low = np.clip(np.searchsorted(known, reach, side="right") - 1, 0, len(known) - 2)
+    step = known[low + 1] - known[low]
     for trial in range(100):
-        wire = np.empty(_kernels.levels_nbytes(in_buckets(n, 0, n), codec.bits), np.uint8)
+        wire = np.empty(_kernels.levels_nbytes(in_buckets(n, 0, n), codec.levels), np.uint8)
         stream = _kernels.Stream(trial, 0, 0, 0)
         assert _kernels.levels_encode(x, None, None, wire, codec.levels, False, in_buckets(x.size, 0, n), stream) == 0
         d = decode(codec, wire, n, 0, n)
@@ -320,7 +257,7 @@ def test_the_callers_float_environment_changes_nothing(level, count, mxcsr):
     results = set()
     with simd(level), threads(count):
         for environment in (contextlib.nullcontext(), float_environment(mxcsr)):
-            wire = np.empty(_kernels.levels_nbytes(in_buckets(len(x), 0, 512), codec.bits), np.uint8)
+            wire = np.empty(_kernels.levels_nbytes(in_buckets(len(x), 0, 512), codec.levels), np.uint8)
             r, y = np.empty_like(x), np.empty_like(x)
             with environment:
                 _kernels.levels_encode(x, None, r, wire, codec.levels, False, in_buckets(x.size, 0, 512), STREAM)
@@ -336,8 +273,8 @@ def test_the_callers_float_environment_changes_nothing(level, count, mxcsr):
 def test_a_value_that_is_not_finite_is_reported(level, bad, l2, at):
     x = np.ones(1000, f32)
     e = np.ones(1000, f32)
-    wire = np.empty(_kernels.levels_nbytes(in_buckets(1000, 0, 512), 4), np.uint8)
     levels = _kernels.Levels.uniform(4, True)
+    wire = np.empty(_kernels.levels_nbytes(in_buckets(1000, 0, 512), levels), np.uint8)
     with simd(level):
         e[at] = bad
         assert _kernels.levels_encode(x, e, None, wire, levels, l2, in_buckets(x.size, 0, 512), STREAM) == 1
@@ -348,12 +285,22 @@ def test_a_value_that_is_not_finite_is_reported(level, bad, l2, at):
 def test_a_sum_or_a_norm_that_overflows_is_reported(level):
     big = np.full(100, 3e38, f32)
     small = np.zeros(100, f32)
-    wire = np.empty(_kernels.levels_nbytes(in_buckets(100, 0, 64), 4), np.uint8)
     levels = _kernels.Levels.uniform(4, True)
+    wire = np.empty(_kernels.levels_nbytes(in_buckets(100, 0, 64), levels), np.uint8)
     with simd(level):
         assert _kernels.levels_encode(big, small, None, wire, levels, False, in_buckets(big.size, 0, 64), STREAM) == 0
         assert _kernels.levels_encode(big, small, None, wire, levels, True, in_buckets(big.size, 0, 64), STREAM) == 1
         assert _kernels.levels_encode(big, big, None, wire, levels, False, in_buckets(big.size, 0, 64), STREAM) == 1
+
+
+def lawful(codec, scale):
+    """May these bytes be a scale? What it decodes to is finite."""
+    if len(scale) == 1:
+        return scale[0] < 255 and codec.reach * 2.0 ** (int(scale[0]) - 127) < 2.0**128
+    if np.frombuffer(scale.tobytes(), np.uint32)[0] >= 0x7F800000:
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(f32(codec.reach) * np.frombuffer(scale.tobytes(), f32)[0]))
 
 
 @every_codec
@@ -361,14 +308,15 @@ def test_a_sum_or_a_norm_that_overflows_is_reported(level):
 @given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 100), st.integers(0, 2**32 - 1))
 def test_any_bytes_decode_alike_or_are_refused_alike(codec, n, start, bucket, seed):
     rng = np.random.default_rng(seed)
-    wire = rng.integers(0, 256, _kernels.levels_nbytes(in_buckets(n, start, bucket), codec.bits), dtype=np.uint8)
+    wire = rng.integers(0, 256, _kernels.levels_nbytes(in_buckets(n, start, bucket), codec.levels), dtype=np.uint8)
     at, good = 0, True
     for begin, end in units(start, n, bucket):
-        norm = wire[at : at + 4].view(np.uint8)
+        nbytes = len(codec.scale(f32(1))[1])
+        scale = wire[at : at + nbytes]
         if rng.integers(8):
-            norm[3] &= 0x3F
-        good &= np.frombuffer(norm.tobytes(), np.uint32)[0] < 0x7F800000
-        at += 4 + ((end - begin) * codec.bits + 7) // 8
+            scale[-1] &= 0x3F
+        good &= lawful(codec, scale)
+        at += nbytes + ((end - begin) * codec.bits + 7) // 8
 
     def outcome():
         try:
@@ -387,14 +335,14 @@ def test_a_norm_that_no_encoder_writes_is_refused(level, norm):
     codec = CODECS[4]
     wire, _ = encode(codec, np.ones(100, f32), None, False, 0, 50)
     wire[len(wire) // 2 : len(wire) // 2 + 4] = np.frombuffer(struct.pack("<f", norm), np.uint8)
-    with simd(level), pytest.raises(WireError, match="norm"):
+    with simd(level), pytest.raises(WireError, match="scale"):
         decode(codec, wire, 100, 0, 50)
 
 
 @pytest.mark.parametrize("wrong", [-1, 1, 4])
 def test_a_wire_of_the_wrong_size_is_refused(wrong):
     levels = _kernels.Levels.uniform(4, True)
-    good = _kernels.levels_nbytes(in_buckets(100, 0, 64), 4)
+    good = _kernels.levels_nbytes(in_buckets(100, 0, 64), levels)
     assert good == 2 * 4 + 32 + 18
     wire = np.zeros(good + wrong, np.uint8)
     with pytest.raises(WireError, match="expected 58"):
@@ -432,9 +380,29 @@ def test_tables_that_are_not_levels_are_refused(bits, table):
         _kernels.Levels.table(bits, np.array(table, f32))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0, 0, 0, 1), (9, 0, -126, 1), (4, 1, 0, 8), (4, 1, 0, 0), (8, 7, 0, 127), (8, 3, -124, 126), (4, -1, 0, 7),
+        (8, 0, 100, 127), (3, 0, 0, 2, True, "ascending"), (4, 1, 0, 7, False), (8, 0, -127, 128, False),
+        (4, 1, 0, 7, True, "descending"),
+    ],
+)  # fmt: skip
+def test_small_floats_that_do_not_exist_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"levels of|order: got 'descending', expected one of ascending"):
+        _kernels.Levels.floating(*arguments)
+
+
+def test_roundings_and_scales_that_levels_have_not_are_refused():
+    table, uniform = _kernels.Levels.table(1, np.array([-1, 1], f32)), _kernels.Levels.uniform(4, True)
+    for levels, options in ((table, {"nearest": True}), (uniform, {"scale": "power ocp"}), (uniform, {"scale": "l1"})):
+        with pytest.raises(ValueError, match="scale"):
+            levels.using(**options)
+
+
 @every_codec
 def test_nothing_from_nothing(codec):
-    assert _kernels.levels_nbytes(in_buckets(0, 5, 64), codec.bits) == 0
+    assert _kernels.levels_nbytes(in_buckets(0, 5, 64), codec.levels) == 0
     empty = np.empty(0, f32)
     wire, r = encode(codec, empty, empty, True, 5, 64)
     assert len(wire) == len(r) == len(decode(codec, wire, 0, 5, 64)) == 0
@@ -443,7 +411,7 @@ def test_nothing_from_nothing(codec):
 def test_the_wire_of_two_buckets_by_hand():
     # s = 3. Bucket one has norm 3, so every value is a level; bucket two is cut off after one value.
     x = np.array([3, -2, 1, 0.0, -8], f32)
-    wire, r = encode(Codec(3, zero=True), x, None, False, 4, 4)
+    wire, r = encode(Uniform(3, zero=True), x, None, False, 4, 4)
     codes = 6 | 1 << 3 | 4 << 6 | 3 << 9
     assert wire.tobytes() == struct.pack("<f", 3) + codes.to_bytes(2, "little") + struct.pack("<fB", 8, 0)
     assert not r.any()

@@ -56,7 +56,7 @@ class Levels:
         self.levels, self.l2 = _kernels.Levels.uniform(bits, True), l2
 
     def encode(self, x, e, r, regions, stream, units):
-        wire = np.zeros(_kernels.levels_nbytes(regions, self.levels.bits), np.uint8)
+        wire = np.zeros(_kernels.levels_nbytes(regions, self.levels), np.uint8)
         return None if _kernels.levels_encode(x, e, r, wire, self.levels, self.l2, regions, stream) else wire
 
     def decode(self, wire, y, regions, units, scale, add):

@@ -94,7 +94,7 @@ def test_a_norm_is_added_in_the_order_of_the_rule(level, grid):
     levels, stream = _kernels.Levels.uniform(4, True), _kernels.Stream(1, 2, 3, 4)
     for seed, feedback in itertools.product(SEEDS, (False, True)):
         v = squares(seed, (n, start, run, 1))
-        wire, at = np.zeros(_kernels.levels_nbytes(regions, 4), np.uint8), 0
+        wire, at = np.zeros(_kernels.levels_nbytes(regions, levels), np.uint8), 0
         with using(level):
             e = np.zeros(n, f32) if feedback else None
             assert _kernels.levels_encode(v, e, None, wire, levels, True, regions, stream) == 0

@@ -17,11 +17,22 @@ def _texts(codec, schedule, feedback):
     return [plain + "/ef" * each for each in (feedback or (False, True))]
 
 
+def _family(codec):
+    """The file of what it has in common with codecs that differ from it in data alone, or its own."""
+    shared = [base.__module__ for base in CODECS[codec].__mro__ if base.__module__.startswith("gqallreduce.coding.")]
+    return shared[0] if shared[0] != "gqallreduce.coding.codec" else codec
+
+
 def schemes(*feedback):
-    """Every codec's example on every schedule, without and with /ef (or only as told)."""
-    return [
-        text for codec in sorted(CODECS) for schedule in sorted(SCHEDULES) for text in _texts(codec, schedule, feedback)
-    ]
+    """Every codec's example on every schedule, without and with /ef (or only as told); of a family of codecs that
+    differ in data alone the first one that devices have kernels for, and the others on one schedule."""
+    found, families, schedules = [], set(), sorted(SCHEDULES)
+    for number, codec in enumerate(sorted(CODECS, key=lambda name: (CODECS[name]().host_only, name))):
+        first = _family(codec) not in families
+        families.add(_family(codec))
+        for schedule in schedules if first else [schedules[number % len(schedules)]]:
+            found += _texts(codec, schedule, feedback)
+    return found
 
 
 def pairs(*feedback):

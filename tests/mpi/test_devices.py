@@ -58,6 +58,12 @@ def test_messages_go_through_page_locked_memory_or_are_given_to_mpi(comm, scheme
     compare(comm, scheme, how)
 
 
+@pytest.mark.parametrize("scheme", ["direct/qsgd(rounding=nearest)/ef", "ring/fp8/ef", "allgather/natural/ef"])
+def test_what_has_no_kernel_on_a_device_goes_through_the_host_and_says_so(comm, scheme):
+    allreduce, _ = compare(comm, scheme, "mixed")
+    assert ("through host memory" in allreduce.stats.last.reason) == (comm.rank % 2 == 0)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("scheme", pairs())
 def test_other_dtypes_and_averages(comm, scheme, dtype):
@@ -165,10 +171,12 @@ def test_without_cupy_the_error_says_what_to_install(comm):
         pytest.skip("CuPy is installed")
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+# recursive_doubling shares what ranks lose alike: of a float64 nothing, whatever its place in a group
+@pytest.mark.parametrize("scheme", sorted({*pairs(True), "recursive_doubling/raw/ef"}))
 def test_a_group_has_the_hosts_bits(comm, scheme):
     """Those of codecs whose messages have any length pass through the host, and say so."""
-    shapes = [((20, 30), "float32"), ((7,), "float32"), ((0,), "float32"), ((5, 5), "float16"), ((3000,), "float32")]
+    shapes = [((31, 7), "float64"), ((20, 30), "float32"), ((7,), "float32"), ((0,), "float32"), ((5, 5), "float16")]
+    shapes.append(((3000,), "float32"))
     keys = [str(number) for number in range(len(shapes))]
     ours, theirs = (gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, cuda_aware=False) for _ in range(2))
     for step in range(3):
@@ -185,7 +193,7 @@ def test_a_group_has_the_hosts_bits(comm, scheme):
         assert [bytes_of(content(array)) for array in mine] == [bytes_of(array) for array in expected]
         for key in keys if ours.scheme.feedback else ():
             assert bytes_of(ours.residual(key)) == bytes_of(theirs.residual(key))
-    mine[3] = OnDevice(expected[3])
-    mine[0] = expected[0]
+    mine[4] = OnDevice(expected[4])
+    mine[1] = expected[1]
     kind, _ = everywhere(comm, ours, mine, key=keys)
     assert kind is ValueError

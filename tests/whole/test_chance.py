@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract import cuts
 from reductions import arrays, copies
-from schemes import PARTICULARS, SCHEDULE_NAMES, TEXTS
+from schemes import PARTICULARS, SCHEDULE_NAMES, WHOLE
 
 from gqallreduce import Scheme
 from gqallreduce.coding import frame
@@ -16,7 +16,7 @@ from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.runtime.memory import State
 from gqallreduce.transport.exchange import FIRST
 
-UNBIASED = [text for text in TEXTS if Scheme.parse(text).codec.unbiased and not Scheme.parse(text).codec.deterministic]
+UNBIASED = [text for text in WHOLE if Scheme.parse(text).codec.unbiased and not Scheme.parse(text).codec.deterministic]
 FAILURE = 1e-9
 TRIALS, SIZE = 250, 96
 

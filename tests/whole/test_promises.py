@@ -6,7 +6,7 @@ import noisy
 import numpy as np
 import pytest
 from reductions import DTYPES, LAYOUTS, arrays, copies, in_printed_order, nothing_lost, residuals, same_everywhere
-from schemes import RANKS, SCHEDULE_NAMES, TEXTS, sizes
+from schemes import RANKS, SCHEDULE_NAMES, WHOLE, sizes
 from simd import LEVELS, simd, threads
 
 from gqallreduce.backends.buffer import Buffer
@@ -15,7 +15,7 @@ from gqallreduce.coding.layout import Form
 from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
-every_codec = pytest.mark.parametrize("text", [*TEXTS, "noisy"])
+every_codec = pytest.mark.parametrize("text", [*WHOLE, "noisy"])
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,12 @@ def test_lanes_and_blocks_lose_nothing_either(text, schedule, ranks):
 def test_small_pieces_really_are_lanes_and_blocks():
     """Else what uses them would test nothing."""
     laned, blocked = set(), set()
-    for text in TEXTS:
+    for text in WHOLE:
         plan = LocalAllreduce(f"direct/{text}", 3).plan(0, Buffer(np.zeros((67, 71), np.float32)))
         laned |= {text} if plan.lanes > 1 else set()
         blocked |= {text} if len(plan.tensors[0].extents) > 3 * plan.lanes else set()
-    assert len(laned) > 0.7 * len(TEXTS)  # not where next to nothing travels, or a bucket is half the vector
-    assert len(blocked) > 0.7 * len(TEXTS)
+    assert len(laned) > 0.7 * len(WHOLE)  # not where next to nothing travels, or a bucket is half the vector
+    assert len(blocked) > 0.7 * len(WHOLE)
 
 
 @every_codec
@@ -114,7 +114,7 @@ def test_out_gets_what_the_buffer_would_have_and_the_buffer_stays(text, schedule
 
 
 @every_schedule
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", WHOLE)
 def test_a_leading_dimension_changes_no_bit_and_its_gaps_are_never_written(text, schedule):
     for order, dtype in itertools.product("CF", DTYPES):
         dense, wide = (LocalAllreduce(f"{schedule}/{text}/ef", 3) for _ in range(2))
@@ -182,7 +182,7 @@ def test_the_order_of_arrival_changes_no_bit(text, schedule, ranks):
         assert shuffled == expected
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", WHOLE)
 @every_schedule
 def test_neither_instruction_set_nor_threads_change_a_bit(text, schedule):
     made = []
