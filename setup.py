@@ -1,28 +1,18 @@
 """One extension: the C++ kernels. It links no MPI, so one build runs on every MPI."""
 
+import os
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra"]
 NOISE = ["-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 header
 kernels = Extension(
     "gqallreduce._kernels",
-    sources=[
-        "gqallreduce/_kernels.pyx",
-        "csrc/adaptive_doors.cpp",
-        "csrc/dispatch.cpp",
-        "csrc/doors.cpp",
-        "csrc/integers_doors.cpp",
-        "csrc/levels_doors.cpp",
-        "csrc/onebit_doors.cpp",
-        "csrc/plain_doors.cpp",
-        "csrc/threads.cpp",
-        "csrc/scalar.cpp",
-        "csrc/avx2.cpp",
-        "csrc/avx512.cpp",
-    ],
+    sources=["gqallreduce/_kernels.pyx", *sorted(map(str, Path("csrc").glob("*.cpp")))],
     depends=sorted(map(str, [*Path("csrc/gq").glob("*.hpp"), *Path("gqallreduce").glob("**/*.px[di]")])),
     include_dirs=["csrc"],
     language="c++",
@@ -30,4 +20,21 @@ kernels = Extension(
     extra_link_args=["-pthread"],
 )
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
-setup(ext_modules=cythonize([kernels], compiler_directives=directives))
+
+
+class BuildOnAllCores(build_ext):
+    """setuptools compiles the files of one extension one after the other."""
+
+    def build_extension(self, extension):
+        compile_some = self.compiler.compile
+
+        def compile_all(sources, **options):
+            with ThreadPool(os.cpu_count()) as pool:
+                made = pool.map(lambda source: compile_some([source], **options), sources, chunksize=1)
+            return [each for objects in made for each in objects]
+
+        self.compiler.compile = compile_all
+        super().build_extension(extension)
+
+
+setup(ext_modules=cythonize([kernels], compiler_directives=directives), cmdclass={"build_ext": BuildOnAllCores})
