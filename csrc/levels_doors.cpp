@@ -142,4 +142,12 @@ int levels_decode_add(const std::uint8_t* wire, float* y, const Levels& levels, 
   return decode_regions(wire, y, levels, regions, 1.0f, true);
 }
 
+void levels_spread(const float* x, const float* e, bool l2, int power, const Regions& regions, double* weight) {
+  const FloatGuard guard;
+  by_regions(regions, [&](const Region& region, std::size_t place) {
+    kernels().levels_spread(x + place, shifted(e, place), region.size, l2, power, region.grid, weight);
+    return 0;
+  });
+}
+
 }  // namespace gq

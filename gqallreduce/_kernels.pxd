@@ -89,6 +89,9 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
         const uint8_t* wire, float* y, const CLevels& levels, const CRegions& regions, float scale)
     int c_levels_decode_add "gq::levels_decode_add" (
         const uint8_t* wire, float* y, const CLevels& levels, const CRegions& regions)
+    uint32_t kSpreadBins
+    void c_levels_spread "gq::levels_spread" (
+        const float* x, const float* e, bint l2, int power, const CRegions& regions, double* weight)
 
 cdef extern from "gq/onebit_doors.hpp" namespace "gq" nogil:
     size_t c_onebit_nbytes "gq::onebit_nbytes" (const CRegions& regions)

@@ -76,7 +76,8 @@ class Scheme:
                 raise NonFiniteError(0, None, _first_flaw(bound, x))
             drawn = _drawn(bound, seed, step)
             x, origin = bound.transform.coefficients(drawn, x), bound.transform.origin(drawn, np.arange(size))
-        codec, selected, _ = _prepared(bound, regions, x)
+        prepared = _prepared(bound, regions, x)
+        codec, selected = prepared.codec, prepared.selected
         at = 0
         for number, region in enumerate(regions):
             kept = None if selected is None else selected[number]

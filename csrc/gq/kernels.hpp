@@ -49,10 +49,14 @@ struct Levels {
   float gap[256];      // not uniform: 1.0f / (value[c + 1] - value[c]) for c < count - 1
   bool floating;       // `floats` tells a level from a value's exponent, with the same result as a search of the table
   SmallFloats floats;  // if `floating`
-  bool nearest;        // values are rounded to the nearest level, ties to the even number of steps; else at random
+  bool nearest;        // values are rounded to the nearest level, ties to the even number of steps (of a table: to the
+                       // greater level); else at random
   float reach;         // the largest level
   Scale scale;
 };
+
+// Bins of levels_spread: 1 + 24 * 16 for either sign.
+constexpr std::uint32_t kSpreadBins = 770;
 
 // How own values become multiples of `unit`: by threshold, or ternary at random. See integers.hpp.
 struct Lift {
@@ -118,6 +122,8 @@ struct Kernels {
                        const Levels& levels, bool l2, const Grid& grid, const Stream& stream);
   int (*levels_decode)(const std::uint8_t* wire, std::size_t nbytes, float* y, std::size_t n, const Levels& levels,
                        const Grid& grid, float scale, bool add);
+  void (*levels_spread)(const float* x, const float* e, std::size_t n, bool l2, int power, const Grid& grid,
+                        double* weight);
 
   // integers.hpp: what the comments there say.
   void (*measure)(const float* x, const float* e, std::size_t n, bool squares, std::uint32_t* largest, double* sum);

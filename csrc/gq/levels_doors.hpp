@@ -35,4 +35,7 @@ int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, 
 int levels_decode(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale);
 int levels_decode_add(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions);
 
+// weight[bin] += norm^power for every value of every bucket; kSpreadBins bins, power 0, 1 or 2.
+void levels_spread(const float* x, const float* e, bool l2, int power, const Regions& regions, double* weight);
+
 }  // namespace gq

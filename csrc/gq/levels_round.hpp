@@ -74,6 +74,9 @@ struct NearestUniform : Uniform {
   }
 };
 
+// In place of a draw d + 0.5, when values are rounded to the nearest level of a table: the largest float below 2^15.
+constexpr float kNearestDraw = 0x1.fffffep14f;
+
 // One value of a bucket to one of the two levels of a table around it.
 struct Tabled {
   Unit unit;
@@ -92,6 +95,7 @@ struct Tabled {
       (levels.value[middle] <= y ? low : high) = middle;
     }
     const float fraction = (y - levels.value[low]) * levels.gap[low];
+    if (levels.nearest) return low + (kNearestDraw < fraction * 65536.0f);
     return low + rounds_up(fraction < 1.0f ? fraction : 1.0f, random);
   }
 };

@@ -66,9 +66,14 @@ struct TabledVectors {
   Floats inverse, norm;
   Table value, bound, gap;
   int last_interval;
+  bool nearest;
 
   TabledVectors(const Levels& levels, float bucket_norm)
-      : value(levels.value), bound(bounds(levels).entry), gap(gaps(levels).entry), last_interval(levels.count - 2) {
+      : value(levels.value),
+        bound(bounds(levels).entry),
+        gap(gaps(levels).entry),
+        last_interval(levels.count - 2),
+        nearest(levels.nearest) {
     inverse = Floats{} + unit_of_norm(bucket_norm, 1.0f).inverse;
     norm = Floats{} + bucket_norm;
   }
@@ -83,7 +88,7 @@ struct TabledVectors {
       low = bound[middle] <= y ? middle : low;
     }
     const Floats fraction = (y - value[low]) * gap[low];
-    const Floats draw = to_floats(random) + 0.5f;
+    const Floats draw = nearest ? Floats{} + kNearestDraw : to_floats(random) + 0.5f;
     return draw < fraction ? low + 1 : low;
   }
 

@@ -5,6 +5,7 @@
 #include "gq/integers.hpp"
 #include "gq/kernels.hpp"
 #include "gq/levels.hpp"
+#include "gq/levels_spread.hpp"
 #include "gq/onebit.hpp"
 #include "gq/plain.hpp"
 #include "gq/select.hpp"
@@ -45,6 +46,7 @@ const Kernels table = {
     unpack,
     levels_encode,
     levels_decode,
+    levels_spread,
     measure,
     integers_lift,
     integers_encode_own,

@@ -140,6 +140,11 @@ def levels_decode(wire, y, levels, region, scale: float, add: bool) -> None:
         _kernels.levels_decode(wire, y, levels, region.table, scale)
 
 
+def levels_spread(x, e, weight: np.ndarray, l2: bool, power: int, region) -> None:
+    """weight, float64 in host memory, += how v / norm lies in the buckets, each of which counts by norm^power."""
+    _kernels.levels_spread(x, e, l2, power, region.table, weight)
+
+
 def select_columns(x, e, r, region, pi: int, separate: bool) -> Kept:
     """The largest of each column, one value in pi; v = x + e is left in r."""
     table = region.table

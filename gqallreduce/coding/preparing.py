@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-LARGEST, SUM, FROM_RANK = "largest", "sum", "from a rank"
+from gqallreduce.hashing import checksum
+
+LARGEST, SUM, POOLED, FROM_RANK = "largest", "sum", "pooled", "from a rank"
 
 
 class Ask(NamedTuple):
@@ -21,6 +23,7 @@ class Ask(NamedTuple):
     All ranks yield it, with a vector of one dtype and size. A `prepare` of partial sums must not yield one.
     operation
         LARGEST: element by element, -0.0 as 0.0 and each NaN as one and the same; SUM: added in order of ranks;
+        POOLED: added over all tensors of a call that ask it at once, in their order, then in order of ranks;
         FROM_RANK: the vector of `rank`. The result has the same bits on all ranks.
     """
 
@@ -46,11 +49,14 @@ class Prepared(NamedTuple):
         `selected.of(piece)` are those of a piece, and `selected.release()` gives the memory back.
     learned
         what the State of the key holds after the call; None for what it held before. Ignored for partial sums.
+    mark
+        64 bits of what a decoder must have learned too: a message with another mark is refused. 0 for nothing.
     """
 
     codec: object
     selected: object = None
     learned: dict | None = None
+    mark: int = 0
 
 
 class Parts:
@@ -64,14 +70,17 @@ class Parts:
         a Span with one region for each tensor, if the range is so small that one kernel call can look at all of it; it
         has one part then, of the same elements. Else None.
     learned
-        what the State of the key holds: name -> array or plain value.
+        what the State of the key holds: name -> array or plain value, empty at first; None if there is no State, so
+        that nothing is learned.
     rank, size
         this rank, and of how many.
+    number
+        of the key, alike on all ranks: a hash.
     """
 
-    def __init__(self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1):
+    def __init__(self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1, number=0):
         self.regions, self._load, self.workspace, self.whole = regions, load, workspace, whole
-        self.learned, self.rank, self.size = learned or {}, rank, size
+        self.learned, self.rank, self.size, self.number = learned, rank, size, number
 
     def __len__(self):
         return len(self.regions)
@@ -79,6 +88,11 @@ class Parts:
     def __getitem__(self, number: int):
         region = self.regions[number]
         return region, *self._load(region)
+
+
+def mark_of(*arrays: np.ndarray) -> int:
+    """For `Prepared.mark`."""
+    return checksum(b"".join(array.tobytes() for array in arrays))
 
 
 def alone(steps) -> Prepared | None:

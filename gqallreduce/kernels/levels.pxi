@@ -63,7 +63,7 @@ cdef class Levels:
         """The same levels, with values rounded to the nearest, or with another kind of scale.
 
         Ties go to the even number of steps: from zero for `uniform`, within a binade for `floating`, so that without a
-        mantissa they go to the larger level, but half of the smallest to zero.
+        mantissa they go to the larger level, but half of the smallest to zero; for `table` to the greater level.
 
         scale
             norm: a bucket's norm over `reach`; "power above": the smallest power of two for which `reach` times it is
@@ -71,8 +71,8 @@ cdef class Levels:
         """
         if scale not in SCALES:
             raise ValueError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
-        if (nearest and not (self.data.uniform or self.data.floating)) or (scale != "norm" and not self.data.floating):
-            raise ValueError(f"levels of this kind have no nearest={nearest} with scale={scale!r}")
+        if scale != "norm" and not self.data.floating:
+            raise ValueError(f"levels of this kind have no scale={scale!r}")
         cdef Levels levels = Levels.__new__(Levels)
         levels.data = self.data
         levels.data.nearest = nearest
@@ -176,3 +176,24 @@ def levels_decode_add(const uint8_t[::1] wire not None, float[::1] y not None, L
         bad = c_levels_decode_add(wire_at, y_at, levels.data, regions.table)
     if bad:
         raise WireError(NO_SCALE)
+
+
+SPREAD_BINS = int(kSpreadBins)
+
+
+def levels_spread(const float[::1] x not None, const float[::1] e, bint l2, int power, Regions regions not None,
+                  double[::1] weight not None):
+    """weight += how v / norm lies in [-1, 1], of the values v = x + e of all buckets: norm**power (0, 1 or 2) of each.
+
+    Bins ascend with v / norm, alike for both signs: 16 per power of two down to 2^-24, and one for what is below, zeros
+    by their sign. Buckets whose norm is zero or not finite are left out.
+    """
+    require_values(x, e, None, regions)
+    require_buckets(regions)
+    require("bins", weight.shape[0], SPREAD_BINS)
+    if power not in (0, 1, 2):
+        raise ValueError(f"power of the norm: got {power}, expected 0, 1 or 2")
+    cdef const float* x_at = in_of(x)
+    cdef const float* e_at = in_of(e)
+    with nogil:
+        c_levels_spread(x_at, e_at, l2, power, regions.table, &weight[0])

@@ -78,7 +78,7 @@ class Encoding:
     def _header(self, kind: int, word, rank: int | None = None) -> frame.Header:
         operation, instruction = self.operation, self._instruction
         rank = instruction.author if rank is None else rank
-        return frame.Header(kind, operation.step, operation.signature, word, rank, instruction.hop, self._place[0])
+        return frame.Header(kind, operation.step, operation.frames, word, rank, instruction.hop, self._place[0])
 
     def _prepare_sums(self) -> None:
         """One step of choosing what of running values is encoded."""

@@ -46,7 +46,7 @@ class Headers:
             header = frame.read(self._head)
         except WireError:
             raise ForeignFrame(item.source) from None
-        ours = (header.signature, header.step, header.lane) == (operation.signature, operation.step, self._lane)
+        ours = (header.signature, header.step, header.lane) == (operation.frames, operation.step, self._lane)
         if header.kind == frame.DATA:
             ours = ours and header.rank == wire.author and at + frame.SIZE + header.word <= item.nbytes
         if not ours or header.kind > frame.NOT_FINITE:

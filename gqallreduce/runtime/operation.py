@@ -56,8 +56,9 @@ class Operation:
 
     given
         the tensors, as the Plan has them.
-    key, signature
-        for errors; what tells its frames from others'.
+    key, signature, frames
+        for errors; what tells its messages from others', as far as is known before the codecs are prepared, and what
+        is in their headers.
     spent
         what it cost.
     poll_at
@@ -75,7 +76,7 @@ class Operation:
     def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
         self.plan, self.processor, self.spent = plan, plan.processor, spent
         self.arithmetic, self.workspace = plan.processor.arithmetic, plan.processor.workspace
-        self.key, self.signature, self._given = key, signature, given
+        self.key, self.signature, self.frames, self._given = key, signature, signature, given
         self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
         self.feeds_back = given[0].new_residual is not None
         self._lent: dict[object, np.ndarray] = {}
@@ -156,6 +157,10 @@ class Operation:
             batch = self.values[-1]
             found.append((batch.prepare(together), partial(batch.prepared, together), None))
         return [each for each in found if each[0] is not None]
+
+    def mark(self, mark: int) -> None:
+        """Messages of ranks that were marked otherwise are refused; the order of several marks does not matter."""
+        self.frames = (self.frames + mark) % 2**64
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error. Without cycles, so that the buffers are free at once."""

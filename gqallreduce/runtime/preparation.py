@@ -11,12 +11,12 @@ from time import perf_counter
 
 import numpy as np
 
-from gqallreduce.coding.preparing import FROM_RANK, LARGEST, SUM, Ask
+from gqallreduce.coding.preparing import FROM_RANK, LARGEST, POOLED, SUM, Ask
 from gqallreduce.runtime.operation import Operation
 from gqallreduce.transport.call import OneLane
 from gqallreduce.transport.exchange import PREPARE, FromRank, Largest, Total
 
-_EXCHANGES = {LARGEST: Largest, SUM: Total, FROM_RANK: FromRank}
+_EXCHANGES = {LARGEST: Largest, SUM: Total, POOLED: Total, FROM_RANK: FromRank}
 
 
 def prepare(operation: Operation, signature: int = 0):
@@ -30,20 +30,18 @@ def prepare(operation: Operation, signature: int = 0):
         if not work.asking:
             return
         plan, left = operation.plan, work.asking[:]
-        if plan.size == 1:
-            left = [(steps, prepared, ask.answer(ask.values)) for steps, prepared, ask in left]
-            continue
         for operator, rank, numbers in _alike([ask for _, _, ask in work.asking]):
             asked, at = [work.asking[number][2].values for number in numbers], 0
-            mine = asked[0] if len(asked) == 1 else np.concatenate(asked)
-            exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, mine, signature)
-            exchange.root = rank
-            yield exchange
-            found = exchange.found
+            found = _together(operator, asked)
+            if plan.size > 1:
+                exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, found, signature)
+                exchange.root = rank
+                yield exchange
+                found = exchange.found
             for number, values in zip(numbers, asked, strict=True):
                 steps, prepared, ask = work.asking[number]
                 left[number] = steps, prepared, ask.answer(found[at : at + values.size])
-                at += values.size
+                at += 0 if operator == POOLED else values.size
 
 
 def conclude(operation: Operation):
@@ -53,12 +51,20 @@ def conclude(operation: Operation):
         yield KernelCalls(operation, left)
 
 
+def _together(operator: str, asked: list[np.ndarray]) -> np.ndarray:
+    """What one exchange carries for several tensors."""
+    if len(asked) == 1:
+        return asked[0]
+    return np.add.accumulate(asked)[-1] if operator == POOLED else np.concatenate(asked)
+
+
 def _alike(asks: list[Ask]):
     """(operation, rank, the numbers of the Asks that one exchange can answer)."""
     groups: dict[tuple, list[int]] = {}
     for number, ask in enumerate(asks):
-        groups.setdefault((ask.operation, ask.rank, ask.values.dtype), []).append(number)
-    return [(operation, rank, numbers) for (operation, rank, _), numbers in groups.items()]
+        alike = ask.operation, ask.rank, ask.values.dtype, ask.values.size if ask.operation == POOLED else None
+        groups.setdefault(alike, []).append(number)
+    return [(operation, rank, numbers) for (operation, rank, _, _), numbers in groups.items()]
 
 
 class KernelCalls(OneLane):

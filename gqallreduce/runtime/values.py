@@ -12,6 +12,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding.layout import BatchPiece, Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
+from gqallreduce.hashing import hash64
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
@@ -37,8 +38,8 @@ class Values:
     """
 
     __slots__ = (
-        "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual", "residual", "source",
-        "target", "tensor", "working",
+        "_number", "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual", "residual",
+        "source", "target", "tensor", "working",
     )  # fmt: skip
 
     def __init__(self, operation: Operation, tensor, given):
@@ -46,7 +47,7 @@ class Values:
         self.source, self.target, self.residual, self.new_residual = given[:4]
         self.working, self.batch = self.codec.working, None
         self.direct = self.target.flat is not None and self.target.flat.dtype == self.working
-        self.learned, self._selection = given.learned, None
+        self.learned, self._number, self._selection = given.learned, given.stream, None
 
     def codec_of(self, extent: Span):
         return self.codec if self.batch is None else self.batch.codec_of(extent)
@@ -80,13 +81,15 @@ class Values:
             extents, whole = [tensor.together], tensor.whole
         elif flat is None or flat.dtype != self.working:
             extents = [each for lane in tensor.pieces for piece in lane for each in piece.extents] or extents
-        known = self._operation.workspace, whole, self.learned, plan.rank, plan.size
+        known = self._operation.workspace, whole, self.learned or {}, plan.rank, plan.size, self._number
         return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known))
 
     def prepared(self, found: Prepared) -> None:
         self.codec, self._selection = found.codec, found.selected
         if found.learned is not None:
             self.learned = found.learned
+        if found.mark:
+            self._operation.mark(hash64(self.tensor.number, found.mark))
 
     def selected(self, piece: Piece) -> list | None:
         """What of a piece of own values is encoded, chosen within the whole tensor; None for all."""

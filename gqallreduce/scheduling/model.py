@@ -72,6 +72,7 @@ class Profile:
             "nuqsgd": (2.0, 0.9),
             "natural_dithering": (2.0, 0.9),
             "natural": (1.6, 0.9),
+            **dict.fromkeys(("alq", "alq_n", "amq", "amq_n"), (1.6, 0.9)),
             "fp8": (1.2, 0.9),
             "mx": (3.0, 1.2),
             "adaptive": (3.0, 0.3),

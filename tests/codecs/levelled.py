@@ -38,13 +38,15 @@ def magnitudes(codec) -> np.ndarray:
 
 def levels(codec) -> np.ndarray:
     """All of them, ascending, each once."""
+    if codec.learns:  # test_alq.py says which they must be
+        return np.unique(codec.levels.values.astype(np.float64))
     positive = magnitudes(codec)
     return np.unique(np.concatenate([-positive, positive]))
 
 
 def scale(codec, part: np.ndarray) -> float:
     """Of one bucket."""
-    if codec.name in ("nuqsgd", "natural_dithering"):
+    if codec.learns or codec.name in ("nuqsgd", "natural_dithering"):
         return np.sqrt((part**2).sum()) if codec.norm == "l2" else np.abs(part).max(initial=0)
     largest, norm = magnitudes(codec)[-1], np.abs(part).max(initial=0)
     if codec.name == "fp8":

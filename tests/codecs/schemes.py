@@ -1,8 +1,9 @@
 """What is tested over and over: each codec's example, the variants its own test file declares, all schedules.
 
 A codec's test file, tests/codecs/test_<name>.py, says in `VARIANTS` which options are worth a run of the whole
-contract; in `WHOLE`, if all of them would be many, which of these are worth whole allreduces; and, if the codec is
-unbiased, in `variance(codec, v)` and `spread(codec, v)` how its outcomes scatter.
+contract; in `WHOLE`, if all of them would be many, which of these are worth whole allreduces, or the name of a codec
+whose whole allreduces stand for its own, from which it differs in data alone; and, if the codec is unbiased, in
+`variance(codec, v)` and `spread(codec, v)` how its outcomes scatter.
 """
 
 import importlib.util
@@ -37,7 +38,8 @@ def _texts(name: str, *variants: str) -> list[str]:
     example = str(Scheme.parse(CODECS[name].example).codec.name)
     written = [part for part in CODECS[name].example.split("/") if part.startswith(example)]
     found = [getattr(PARTICULARS.get(name), each, None) for each in variants]
-    return list(dict.fromkeys(written + next((each for each in found if each is not None), [])))
+    chosen = next((each for each in found if each is not None), [])
+    return [] if isinstance(chosen, str) else list(dict.fromkeys(written + chosen))
 
 
 TEXTS = [text for name in sorted(CODECS) for text in _texts(name, "VARIANTS")]

@@ -69,19 +69,19 @@ def below_and_fraction(levels, y):
 
 
 class Table(NormLevels):
-    def __init__(self, bits, table):
-        self.bits, self.table, self.count = bits, table, len(table)
-        self.levels = _kernels.Levels.table(bits, table)
+    def __init__(self, bits, table, nearest=False):
+        self.bits, self.table, self.count, self.nearest = bits, table, len(table), nearest
+        self.levels = _kernels.Levels.table(bits, table).using(nearest)
         self.value = table[np.minimum(np.arange(1 << bits), self.count - 1)]
 
     def __repr__(self):
-        return f"{self.bits}bits-table{self.count}"
+        return f"{self.bits}bits-table{self.count}{'-nearest' * self.nearest}"
 
     def codes(self, v, scale, random):
         low, fraction = below_and_fraction(
             self.table, np.clip(in_units_of(scale, f32(1), v), self.table[0], self.table[-1])
         )
-        return low + (random.astype(f32) + f32(0.5) < fraction * f32(65536))
+        return low + (fraction >= 0.5 if self.nearest else random.astype(f32) + f32(0.5) < fraction * f32(65536))
 
 
 class Floating:

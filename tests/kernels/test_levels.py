@@ -58,6 +58,7 @@ CODECS = [
     *(Uniform(bits, zero) for bits, zero in UNIFORM),
     *(Uniform(bits, zero, nearest=True) for bits, zero in UNIFORM),
     *(Table(bits, table) for bits, table in TABLES),
+    *(Table(bits, table, nearest=True) for bits, table in TABLES[3:]),
     *(powers_of_two(bits, zero, nearest) for bits, zero in POWERS for nearest in (False, True)),
     *(Floating(*format, True, SIGNED, nearest) for format in FORMATS[3:] for nearest in (False, True)),
     *(Floating(*format, True, SIGNED, True, "power ocp") for format in FORMATS),
@@ -395,7 +396,11 @@ def test_small_floats_that_do_not_exist_are_refused(arguments):
 
 def test_roundings_and_scales_that_levels_have_not_are_refused():
     table, uniform = _kernels.Levels.table(1, np.array([-1, 1], f32)), _kernels.Levels.uniform(4, True)
-    for levels, options in ((table, {"nearest": True}), (uniform, {"scale": "power ocp"}), (uniform, {"scale": "l1"})):
+    for levels, options in (
+        (table, {"scale": "power above"}),
+        (uniform, {"scale": "power ocp"}),
+        (uniform, {"scale": "l1"}),
+    ):
         with pytest.raises(ValueError, match="scale"):
             levels.using(**options)
 

@@ -58,6 +58,15 @@ def bytes_of(array):
     return np.asarray(array).tobytes()
 
 
+def state(allreduce):
+    """Of all keys, what `state_dict` has of them, to be compared."""
+    return _frozen(allreduce.state_dict()["keys"])
+
+
+def _frozen(value):
+    return {name: _frozen(each) for name, each in value.items()} if isinstance(value, dict) else bytes_of(value)
+
+
 def residual_of(memory, key, array):
     return to_array(memory.residual(key), array.shape, Buffer(array).order)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, works
+from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, state, works
 
 import gqallreduce as gq
 from gqallreduce.runtime import plans
@@ -26,11 +26,6 @@ def gradients(comm, step=0):
         inputs(comm.size, shape, dtype, order, 100 * step + place)[comm.rank]
         for place, (shape, dtype, order) in enumerate(FORMS.values())
     ]
-
-
-def state(allreduce):
-    entries = allreduce.state_dict()["keys"].items()
-    return {key: {name: bytes_of(value) for name, value in entry.items()} for key, entry in entries}
 
 
 @pytest.mark.parametrize("scheme", [*pairs(), "dense", "dense/ef"])

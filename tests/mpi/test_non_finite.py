@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, Oracle, bytes_of, errors, everywhere, inputs, pairs, seen
+from ranks import TIMEOUT, Oracle, errors, everywhere, inputs, pairs, seen, state
 
 import gqallreduce as gq
 from gqallreduce.coding import layout
@@ -38,13 +38,6 @@ NAMED = {  # the lowest rank concerned, and its first index
     "everything": (0, 0),
     "infinities that cancel": (0, 187),
 }
-
-
-def state(allreduce):
-    return {
-        key: {name: bytes_of(value) if name == "residual" else value for name, value in entry.items()}
-        for key, entry in allreduce.state_dict()["keys"].items()
-    }
 
 
 def fails_then_works(comm, scheme, arrays):

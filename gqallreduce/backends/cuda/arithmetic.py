@@ -14,6 +14,7 @@ from gqallreduce.backends.cuda import adaptive, casts, integers, levels, onebit
 from gqallreduce.backends.cuda.frames import Length
 from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE, region_table
 from gqallreduce.backends.cuda.selection import Columns, select_largest
+from gqallreduce.coding import arithmetic
 
 
 class Arithmetic:
@@ -119,6 +120,11 @@ class Arithmetic:
     def levels_decode(self, wire, y, levels_, region, scale: float, add: bool) -> None:
         table = self._constant(levels_.packed)
         levels.levels_decode(self.launch, wire, y, table, region, scale, add, self.status)
+
+    def levels_spread(self, x, e, weight, l2: bool, power: int, region) -> None:
+        """On the host, for which it waits."""
+        there = [None if each is None else self._device.on_host(each) for each in (x, e)]
+        arithmetic.levels_spread(*there, weight, l2, power, region)
 
     def select_largest(self, parts, pi: int, separate: bool):
         return select_largest(self, parts, pi, separate)
