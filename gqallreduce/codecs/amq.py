@@ -17,8 +17,8 @@ class AMQ(MultiplierCodec):
     Options: those of `alq`, but for `solver`.
     Variance: that of `alq`, for any levels. Cost: that of `alq`; an update takes one rank some 20 ms.
     Source: Faghri et al., Adaptive gradient quantization for data-parallel SGD, NeurIPS 2020, section 3 and appendix G;
-    differs: p is the best of some 100 values, then found by golden sections, on an objective with the cells beside zero,
-    which the authors' choice among their results leaves out.
+    differs: p is the best of some 100 values, then found by golden sections, on an objective with the cells beside
+    zero, which the authors' choice among their results leaves out.
     """
 
     weight: int = 2
