@@ -81,7 +81,9 @@ static inline void round_values(const float* x, const float* e, float* r, const 
     if (levels.uniform) return round_vectors(UniformVectors(levels, scale), x, e, r, random, n, code);
     if (levels.floating)
       return with_vectors(levels, scale, [&](const auto& coder) { round_vectors(coder, x, e, r, random, n, code); });
-    if (levels.count <= 16) return round_vectors(TabledVectors(levels, scale), x, e, r, random, n, code);
+    if (levels.count <= Table::kMost)
+      return round_vectors(TabledVectors<Table>(levels, scale), x, e, r, random, n, code);
+    return round_vectors(TabledVectors<LongTable>(levels, scale), x, e, r, random, n, code);
   }
 #endif
   const auto round = [&](const auto& coder) { round_plain(coder, levels, scale, x, e, r, random, n, code); };

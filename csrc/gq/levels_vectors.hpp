@@ -60,58 +60,39 @@ struct UniformVectors {
   Floats decoded(Ints code) const { return to_floats((code << (stride - 1)) - center) * unit * norm; }
 };
 
-// At most 16 levels, kept in registers. A value beyond the table needs no clamp: it falls into the first or the last
-// interval, where its fraction is not positive or not below one, and rounds to the end.
+// A value beyond the table needs no clamp: it falls into the first or the last interval, where its fraction is not
+// positive or not below one, and rounds to the end. Entries: Table, for at most 16 levels, or LongTable.
+template <class Entries>
 struct TabledVectors {
-  Floats inverse, norm;
-  Table value, bound, gap;
+  Floats inverse, norm, middle;
+  Entries value, gap;  // gaps in units of the draws, which are integers
   int last_interval;
   bool nearest;
 
   TabledVectors(const Levels& levels, float bucket_norm)
-      : value(levels.value),
-        bound(bounds(levels).entry),
-        gap(gaps(levels).entry),
-        last_interval(levels.count - 2),
-        nearest(levels.nearest) {
+      : value(levels.value), gap(levels.gap, 65536.0f), last_interval(levels.count - 2), nearest(levels.nearest) {
     inverse = Floats{} + unit_of_norm(bucket_norm, 1.0f).inverse;
     norm = Floats{} + bucket_norm;
+    middle = Floats{} + levels.value[Entries::kMost / 2];
   }
 
   Ints code(Floats v, Ints random) const {
     const Floats y = v * inverse;
-    Ints low = {};  // the interval of y, found bit by bit
-#pragma GCC unroll 4
-    for (int bit = 8; bit > 0; bit >>= 1) {
+    // The interval of y, found bit by bit. Entries behind the last level are equal to it.
+    Ints low = middle <= y ? Ints{} + Entries::kMost / 2 : Ints{};
+#pragma GCC unroll 7
+    for (int bit = Entries::kMost / 4; bit > 0; bit >>= 1) {
       if (bit > last_interval) continue;
-      const Ints middle = low | bit;
-      low = bound[middle] <= y ? middle : low;
+      const Ints higher = low | bit;
+      low = value[higher] <= y ? higher : low;
     }
+    low = low < last_interval ? low : Ints{} + last_interval;
     const Floats fraction = (y - value[low]) * gap[low];
     const Floats draw = nearest ? Floats{} + kNearestDraw : to_floats(random) + 0.5f;
     return draw < fraction ? low + 1 : low;
   }
 
   Floats decoded(Ints code) const { return value[code] * norm; }
-
- private:
-  struct Entries {
-    float entry[16];
-  };
-
-  // The levels where an interval begins; those above are out of reach.
-  static Entries bounds(const Levels& levels) {
-    Entries bounds;
-    for (int k = 0; k < 16; ++k) bounds.entry[k] = k < levels.count - 1 ? levels.value[k] : __builtin_inff();
-    return bounds;
-  }
-
-  // From a distance to a fraction in units of 2^-16, where the draws are integers.
-  static Entries gaps(const Levels& levels) {
-    Entries gaps;
-    for (int k = 0; k < 16; ++k) gaps.entry[k] = levels.gap[k] * 65536.0f;
-    return gaps;
-  }
 };
 
 // The codes of one vector, and its errors in r, which may be null.

@@ -103,22 +103,40 @@ static inline Bytes narrow_to_bytes(Ints a, Ints b, Ints c, Ints d) {
 static inline Ints to_ints(Floats a) { return __builtin_convertvector(a, Ints); }
 static inline Floats to_floats(Ints a) { return __builtin_convertvector(a, Floats); }
 
-// A table of 16 floats in registers.
+// A table of 16 floats in registers, times a factor.
 struct Table {
+  static constexpr int kMost = 16;
 #if GQ_LEVEL == 2
   __m512 all;
-  explicit Table(const float* entry) : all(_mm512_loadu_ps(entry)) {}
+  explicit Table(const float* entry, float factor = 1) : all((__m512)((Floats)_mm512_loadu_ps(entry) * factor)) {}
   // The entries with the numbers given by the low four bits of each lane.
   Floats operator[](Ints index) const { return (Floats)_mm512_permutexvar_ps((Register)index, all); }
 #else
   __m256 low, high;
-  explicit Table(const float* entry) : low(_mm256_loadu_ps(entry)), high(_mm256_loadu_ps(entry + 8)) {}
+  explicit Table(const float* entry, float factor = 1)
+      : low((__m256)((Floats)_mm256_loadu_ps(entry) * factor)),
+        high((__m256)((Floats)_mm256_loadu_ps(entry + 8) * factor)) {}
   Floats operator[](Ints index) const {
     const __m256 from_low = _mm256_permutevar8x32_ps(low, (Register)index);
     const __m256 from_high = _mm256_permutevar8x32_ps(high, (Register)index);
     return (Floats)_mm256_blendv_ps(from_low, from_high, (__m256)(index << 28));  // blends by the top bit
   }
 #endif
+};
+
+// A table of 256 floats in memory, times a factor.
+struct LongTable {
+  static constexpr int kMost = 256;
+  const float* entry;
+  float factor;
+  explicit LongTable(const float* entry, float factor = 1) : entry(entry), factor(factor) {}
+  Floats operator[](Ints index) const {
+#if GQ_LEVEL == 2
+    return (Floats)_mm512_i32gather_ps((Register)index, entry, sizeof(float)) * factor;
+#else
+    return (Floats)_mm256_i32gather_ps(entry, (Register)index, sizeof(float)) * factor;
+#endif
+  }
 };
 
 }  // namespace GQ_NAMESPACE
