@@ -89,6 +89,17 @@ def test_known_columns(shape, order, run, parts):
     assert columns(shape, order) == Grid(run, parts)
 
 
+@given(st.lists(st.integers(1, 300), min_size=2, max_size=3), st.integers(1, layout.MERGED_MOST))
+@MANY
+def test_short_columns_are_joined_until_they_are_long_enough(shape, least):
+    known = columns(tuple(shape), "C")
+    found = known.merged(least)
+    assert found.run >= least
+    assert found.run % known.run == 0
+    assert found == known if known.run >= least else found.run - known.run < least
+    assert found.tallest() <= layout.COLUMN_MOST
+
+
 @given(st.integers(0, 10**6), st.integers(1, 70), grids())
 @MANY
 def test_a_cut_is_between_units_if_there_are_enough(size, number, grid):

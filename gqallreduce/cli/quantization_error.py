@@ -106,7 +106,7 @@ def measure(schemes, v, bucket, once):
         if given and not once:
             continue
         if not given:
-            scheme = gq.Scheme.parse(_with(text, f"{option}={bucket}"))
+            scheme = gq.Scheme.parse(with_option(text, f"{option}={bucket}"))
         data = scheme.encode(v, seed=bucket)
         sent = scheme.decode(data, v.size, seed=bucket) if not scheme.codec.learns else _learned(scheme, v, bucket)
         lost = sent.astype(np.float64) - v
@@ -120,7 +120,7 @@ def _learned(scheme, v, seed):
     return LocalAllreduce(f"direct/{scheme}", 1, seed=seed)([v.copy()], key="v")[0]
 
 
-def _with(text, option):
+def with_option(text, option):
     return f"{text[:-1]}, {option})" if text.endswith(")") else f"{text}({option})"
 
 
@@ -163,13 +163,18 @@ def values(name, bucket):
 
 def read_gradients(folder):
     """(float32 values of all matrices that rank 0 had, column by column and end to end; what was trained)."""
-    files = sorted(Path(folder).glob("*.npz"))
-    matrices = [np.load(file)["gradients"][0] for file in files]
-    flat = [matrix.reshape(-1, order="F") for matrix in matrices if matrix.ndim == 2]
-    if not flat:
+    matrices, about = read_matrices(folder)
+    return np.concatenate([matrix.reshape(-1, order="F") for matrix in matrices]), about
+
+
+def read_matrices(folder):
+    """(float32 matrices that rank 0 had, what was trained)."""
+    found = [np.load(file)["gradients"][0] for file in sorted(Path(folder).glob("*.npz"))]
+    matrices = [each for each in found if each.ndim == 2]
+    if not matrices:
         raise ValueError(f"{folder}: no matrices, expected NAME.stepN.npz of bench/train_mlp.py --dump-gradients")
     about = json.loads((Path(folder) / "metadata.json").read_text())
-    return np.concatenate(flat), {key: about.get(key) for key in ("data", "widths", "batch", "scheme", "steps")}
+    return matrices, {key: about.get(key) for key in ("data", "widths", "batch", "scheme", "steps")}
 
 
 # --- what is shown ---

@@ -8,7 +8,7 @@ entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). 
 from __future__ import annotations
 
 from gqallreduce.coding.codec import Region, RegionCodec, choice, integer, register
-from gqallreduce.coding.layout import Grid, Span
+from gqallreduce.coding.layout import MERGED_MOST, Grid, Span
 from gqallreduce.coding.preparing import Prepared
 
 
@@ -25,6 +25,8 @@ class Adaptive(RegionCodec):
         the range at hand); column: the largest of each column.
     signs
         joint: by magnitude alone; separate: the number is split in proportion to the counts of each sign.
+    column
+        shorter columns of a matrix are joined until they have so many elements; 1: each has means of its own.
     Ties are broken by memory order. What is not sent decodes to zero: use it with error feedback.
     Error: for given regions the column means minimise the squared error; |v|^2 is left of each value not sent.
     Cost: 2 bytes per sent value + 12 bytes per column + 4 per block; the ratio tends to 2 pi.
@@ -35,6 +37,7 @@ class Adaptive(RegionCodec):
     pi: int = 64
     scope: str = "matrix"
     signs: str = "joint"
+    column: int = 1024
 
     name = "adaptive"
     source = "Dryden et al., MLHPC 2016; poster LLNL-POST-729415"
@@ -45,13 +48,14 @@ class Adaptive(RegionCodec):
         integer(self, "pi", 1, 2**31 - 1)
         choice(self, "scope", "matrix", "column")
         choice(self, "signs", "joint", "separate")
+        integer(self, "column", 1, MERGED_MOST)
 
     @property
     def prepares(self) -> bool:
         return self.scope == "matrix"
 
     def grid(self, columns: Grid) -> Grid:
-        return columns
+        return columns.merged(self.column)
 
     def nbytes_bound(self, regions: list[Region]) -> int:
         elements = sum(region.size for region in regions)

@@ -18,6 +18,7 @@ from gqallreduce.coding.order import axes
 COLUMN_LEAST = 32
 COLUMN_MOST = 32767
 COLUMN_FLAT = 4096
+MERGED_MOST = 1 << 14  # of short columns: runs below twice as much, so below COLUMN_MOST
 BLOCK = 1 << 18
 LANE_BYTES = 128 << 10
 LANES_MOST = 8
@@ -58,6 +59,10 @@ class Grid:
 
     def tallest(self) -> int:
         return -(-self.run // self.parts)
+
+    def merged(self, least: int) -> Grid:
+        """With runs that are shorter than `least` joined until they are not; `least` is at most MERGED_MOST."""
+        return self if self.run >= least else Grid(self.run * -(-least // self.run))
 
 
 class Region(NamedTuple):

@@ -14,18 +14,18 @@ from gqallreduce.coding.preparing import Parts, alone
 from gqallreduce.coding.selection import select_largest
 
 VARIANTS = [
-    "adaptive(pi=1)",
-    "adaptive(pi=3, signs=separate)",
-    "adaptive(pi=7, scope=column)",
-    "adaptive(pi=5, scope=column, signs=separate)",
-    "adaptive(pi=1, scope=column)",
+    "adaptive(pi=1, column=1)",
+    "adaptive(pi=3, signs=separate, column=1)",
+    "adaptive(pi=7, scope=column, column=1)",
+    "adaptive(pi=5, scope=column, signs=separate, column=100)",
+    "adaptive(pi=1, scope=column, column=1)",
 ]
 every_rule = pytest.mark.parametrize("scope", ["matrix", "column"])
 every_sign_rule = pytest.mark.parametrize("signs", ["joint", "separate"])
 
 
 def adaptive(**options):
-    return Scheme.parse("adaptive").codec.make(options)
+    return Scheme.parse("adaptive").codec.make({"column": 1, **options})
 
 
 def largest(v, k, separate) -> np.ndarray:

@@ -8,9 +8,10 @@ from contract import KINDS, PLACES, cuts, decode, encode, formed, region, vector
 from plain import sum_rule
 
 from gqallreduce import Scheme
-from gqallreduce.coding.layout import Grid, Region
+from gqallreduce.coding.layout import Grid, Region, columns
 
-ONEBIT = Scheme.parse("onebit").codec
+ONEBIT = Scheme.parse("onebit(column=1)").codec
+VARIANTS = ["onebit(column=1)"]
 
 
 def oracle(v, ends):
@@ -95,3 +96,27 @@ def test_the_error_on_normal_data_is_the_known_one():
 def test_one_bit_has_no_options():
     with pytest.raises(ValueError, match="no option"):
         Scheme.parse("onebit(bits=1)")
+
+
+@pytest.mark.parametrize("column", [0, -1, 1.5, True, 2**14 + 1])
+@pytest.mark.parametrize("name", ["onebit", "adaptive"])
+def test_columns_have_a_least_length_in_a_range(name, column):
+    with pytest.raises(ValueError, match=f"{name}: column="):
+        Scheme.parse(f"{name}(column={column})")
+
+
+@pytest.mark.parametrize("name", ["onebit", "adaptive(pi=64)"])
+def test_short_columns_are_joined_and_long_ones_stay(name):
+    codec = Scheme.parse(name).codec
+    assert codec.column == {"onebit": 512, "adaptive": 1024}[codec.name]
+    narrow, tall = columns((784, 128), "C"), columns((784, 4000), "C")
+    assert codec.grid(narrow) == Grid(codec.column)  # 4 or 8 columns of 128
+    assert codec.grid(tall) == tall
+    assert codec.make({"column": 1}).grid(narrow) == narrow == Grid(128)
+    assert codec.make({"column": 129}).grid(narrow) == Grid(256)
+    size = 784 * 128
+    joined, single = (
+        each.nbytes_bound([Region(0, size, each.grid(narrow), size)]) for each in (codec, codec.make({"column": 1}))
+    )
+    per_column = 8 if codec.name == "onebit" else 12
+    assert single - joined == per_column * (784 - 784 * 128 // codec.column)

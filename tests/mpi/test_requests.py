@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, works
+from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, state, works
 
 import gqallreduce as gq
 from gqallreduce import _kernels
@@ -33,11 +33,6 @@ def one_by_one(comm, scheme, steps=2):
             allreduce(array, key=key)
         found.append([bytes_of(array) for array in arrays])
     return found, state(allreduce)
-
-
-def state(allreduce):
-    entries = allreduce.state_dict()["keys"].items()
-    return {key: {name: bytes_of(value) for name, value in entry.items()} for key, entry in entries}
 
 
 @pytest.mark.parametrize("scheme", pairs())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, works
+from ranks import TIMEOUT, errors, everywhere, inputs, state, works
 
 import gqallreduce as gq
 
@@ -25,10 +25,6 @@ def gradients(comm, step, bad=None):
 def train(allreduce, arrays):
     for key, array in arrays.items():
         allreduce(array, key=key)
-
-
-def state(allreduce):
-    return {key: {name: bytes_of(value) for name, value in entry.items()} for key, entry in keys(allreduce).items()}
 
 
 def keys(allreduce):
