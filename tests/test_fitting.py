@@ -213,6 +213,27 @@ def test_the_objective_of_a_multiplier_counts_the_cells_beside_zero(zero):
         assert cost(0.2225) == pytest.approx(9.4e-5, rel=0.02)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_multiplier_is_found_where_there_are_several_minima(seed):
+    """Of few values that differ much: no multiplier of 3000 is better by more than a hundredth."""
+    rng = np.random.default_rng(seed)
+    weight = np.zeros(BINS)
+    weight[rng.integers(0, BINS, 6)] = rng.random(6) ** 10
+    distribution, count = Histogram(weight), (7, 15)[seed % 2]
+    found = fitting.objective(distribution, fitting.fit_multiplier(distribution, count, True))
+    tried = np.linspace(0.001, 0.999, 3000)
+    assert found <= 1.01 * min(fitting.objective(distribution, fitting.multiplied(count, True, p)) for p in tried)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0, 0.25), (0.5, 1e-4), (-0.9, 2.0**-12), (0.3, 2.0), (0, 2.0**-20)])
+def test_quantiles_of_the_normal_distribution(mean, deviation):
+    distribution = Normal(mean, deviation)
+    first, last = distribution.moments(np.array([-1.0, 1.0]))[0]
+    masses = first + (last - first) * np.array([0.001, 0.1, 0.3, 0.5, 0.8, 0.999])
+    found = distribution.moments(distribution.quantile(masses, -1.0, 1.0))[0]
+    np.testing.assert_allclose(found, masses, atol=1e-4)  # 3e-8 in x, where all values lie within 1e-4
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([*COUNTS, (255, True), (256, False)]), st.booleans())
 def test_whatever_was_counted_gives_levels_that_a_codec_takes(seed, form, sparse):

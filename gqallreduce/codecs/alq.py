@@ -24,7 +24,7 @@ class ALQ(FittedCodec):
     rounding
         stochastic: at random, without bias; nearest: to the nearest level, ties to the greater one.
     solver
-        optimal: an exact dynamic programme over some 350 places, then coordinate descent; coordinate: that in closed
+        optimal: an exact dynamic programme over 300 to 350 places, then coordinate descent; coordinate: that in closed
         form, from four starts; gradient: the published gradient steps, from the same.
     fit
         histogram: levels are fitted to a histogram of v / norm in 770 bins; normal: to the normal distribution of its
@@ -32,18 +32,20 @@ class ALQ(FittedCodec):
     weight
         a bucket counts by its norm to this power: 2 is its share of the variance; 1, as the authors' code has it.
     updates
-        numbers of calls of a key, from 0, that begin with an update of the levels.
+        numbers of calls of a key that begin with an update of the levels, from 0; calls that failed, and dense ones
+        that `auto/` chose, do not count.
     every
         there is an update too in every so-manyth call; 0: none.
     samples
         levels are fitted to the call of an update and those before it, so many in all, since the last update.
     share
         key: every key has levels of its own; group: keys that are updated in one call of a group get the same.
-    Variance: (v - a)(c - v) per value between the levels a and c, times the norm; unbiased to 2^-16 of c - a, and
-    float32 rounding. Error: at most c - a; with rounding=nearest half of that.
-    Values equal to a level times the norm are exact: zeros with a zero level, and with norm=max the largest magnitudes.
-    Cost: `bits` per value + 4 bytes per bucket; an update takes 6160 bytes per rank and message, in 2 log2(P) rounds,
-    and one rank 5 to 80 ms. The gathering passes of a device array are made on the host.
+    Variance: (v - a)(c - v) per value v between a and c, the levels beside it times the norm; unbiased to 2^-16 of
+    c - a, and float32 rounding. Error: at most c - a; with rounding=nearest half of that.
+    Exact are zeros with a zero level, and with norm=max the largest magnitudes.
+    Cost: `bits` per value + 4 bytes per bucket. An update: P - 1 times 6160 bytes per rank, as much memory, log2(P)
+    rounds, and as many for the levels; one rank takes 5 to 20 ms with up to 16 levels, 0.1 s with 255, and up to
+    10 times as long with fit=normal. The gathering passes of a device array are made on the host.
     Source: Faghri et al., Adaptive gradient quantization for data-parallel SGD, NeurIPS 2020, section 3; differs: see
     gqallreduce/coding/fitting.py; values are gathered from the calls themselves, and their histogram is exact where the
     authors fit a mixture of normal distributions.

@@ -19,6 +19,7 @@ _BITS = np.arange(127 * 16 - _SIDE + 1, 127 * 16 + 1, dtype=np.uint32) << 19
 _ABOVE = np.concatenate([[0.0], _BITS.view(np.float32)])
 EDGES = np.concatenate([-_ABOVE[:0:-1], _ABOVE])
 
+_STEPS, _NO_DENSITY = 20, 1e-300  # of Newton's method
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -62,6 +63,7 @@ class Normal:
         self._mean, self._deviation = mean, deviation
         below, above = self._phi(np.array([-1.0, 1.0]))[0]
         self._whole, self._zero = above - below, self._phi(np.array(0.0))
+        self._masses = self.moments(EDGES)[0]
 
     def _phi(self, x):
         """(distribution function less a half, density) before the cut."""
@@ -79,9 +81,14 @@ class Normal:
         return np.array([zeroth, first, second]) / self._whole
 
     def quantile(self, mass, low, high) -> np.ndarray:
-        low, high = np.array(low, np.float64), np.array(high, np.float64)
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = self.moments(middle)[0] < mass
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return (low + high) / 2
+        """By Newton's method within the bin, halved where that leaves it."""
+        above = np.clip(np.searchsorted(self._masses, mass), 1, EDGES.size - 1)
+        begin, end = np.clip(EDGES[above - 1], low, high), np.clip(EDGES[above], low, high)
+        x = (begin + end) / 2
+        for _ in range(_STEPS):
+            half, density = self._phi(x)
+            beyond = half - self._zero[0] - mass * self._whole
+            begin, end = np.where(beyond < 0, x, begin), np.where(beyond < 0, end, x)
+            moved = x - beyond / np.maximum(density, _NO_DENSITY)
+            x = np.where((moved >= begin) & (moved <= end), moved, (begin + end) / 2)
+        return x

@@ -26,6 +26,7 @@ _EMPTY = 1e-12  # of all values: an interval with so few has no centre of its ow
 _RATE, _EPOCHS = 0.1, 30  # of the gradient variant, as published
 _PLACES = 256  # of levels, among which the dynamic programme chooses
 _LEAST_LEVEL = 2.0**-60  # of a multiplier's powers: level codecs need neighbours 2^-100 apart
+_MINIMA = 3  # of Psi over the multiplier are looked at closely
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -57,7 +58,7 @@ def multiplied(count: int, zero_level: bool, multiplier: float) -> np.ndarray:
 
 
 def fit_multiplier(distribution, count: int, zero_level: bool) -> np.ndarray:
-    """The levels +-p^j (and zero) with the least Psi: p is the best of some 100, then found by golden sections."""
+    """The levels +-p^j (and zero) with the least Psi that golden sections find beside the best of 250 multipliers."""
     powers = (count - zero_level) // 2 - 1
     if powers == 0:
         return multiplied(count, zero_level, 0.5)
@@ -65,15 +66,29 @@ def fit_multiplier(distribution, count: int, zero_level: bool) -> np.ndarray:
     def cost(p):
         return objective(distribution, multiplied(count, zero_level, p))
 
-    tried = np.concatenate([np.linspace(0.005, 0.995, 100), np.cumprod([0.004] + [0.5] * 50)])
+    tried = np.concatenate([np.linspace(0.005, 0.995, 199), np.cumprod([0.004] + [0.5] * 50)])
     tried = np.sort(tried[[multiplied(count, zero_level, p)[-powers - 1] >= _LEAST_LEVEL for p in tried]])
     costs = [cost(p) for p in tried]
-    best = int(np.argmin(costs))
-    low, high = tried[max(best - 1, 0)], tried[min(best + 1, len(tried) - 1)]
-    for _ in range(40):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        low, high = (low, right) if cost(left) <= cost(right) else (left, high)
-    return multiplied(count, zero_level, min([(low + high) / 2, tried[best]], key=cost))
+    beside = np.concatenate([[np.inf], costs, [np.inf]])
+    minima = [at for at in np.argsort(costs) if costs[at] <= min(beside[at], beside[at + 2])][:_MINIMA]
+    found = [_golden(cost, tried[max(at - 1, 0)], tried[min(at + 1, len(tried) - 1)]) for at in minima]
+    return multiplied(count, zero_level, min([*found, tried[minima[0]]], key=cost))
+
+
+def _golden(cost, low: float, high: float) -> float:
+    """Where cost has its minimum between these, by golden sections."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    costs = cost(left), cost(right)
+    for _ in range(30):
+        if costs[0] <= costs[1]:
+            high, right = right, left
+            left = high - _GOLDEN * (high - low)
+            costs = cost(left), costs[0]
+        else:
+            low, left = left, right
+            right = low + _GOLDEN * (high - low)
+            costs = costs[1], cost(right)
+    return (low + high) / 2
 
 
 # --- descent from a start ---

@@ -1,8 +1,8 @@
 """Level codecs whose levels follow from the values of earlier calls of a key, alike on all ranks.
 
-What a key has learned is part of its State (memory.py): how many calls it has had, its levels, how often they were
-updated, and what has been gathered for the next update. Levels are changed before the first encoding of a call, so that
-all of its messages have the same; their hash is in every header.
+What a key has learned is part of its State (memory.py): how many calls it has had, its levels, how many updates were
+due, and what has been gathered for the next. Levels are changed before the first encoding of a call, so that all of its
+messages have the same; a hash of them, and of the number of calls, is in every header.
 """
 
 from __future__ import annotations
@@ -110,28 +110,47 @@ class LearnedCodec(NormCodec):
                 levels, updates, gathered = (yield Ask(FROM_RANK, mine, root)), due, None
         learned = {"calls": calls + 1, "updates": updates, "levels": levels, "gathered": gathered}
         if levels is None:
-            return Prepared(self, None, learned)
-        return Prepared(self.with_levels(levels), None, learned, mark_of(levels))
+            return Prepared(self, None, learned, mark_of(calls))
+        return Prepared(self.with_levels(levels), None, learned, mark_of(calls, levels))
 
     def _updates_until(self, call: int) -> int:
         """How many updates are due in calls 0 to `call`; one that is due twice is made once."""
         return sum(each <= call for each in self.updates) + (call // self.every if self.every else 0)
 
     def relearned(self, learned: dict, form: Form) -> dict:
-        calls, updates = (int(learned[name]) for name in ("calls", "updates"))
-        levels, gathered = learned["levels"], learned["gathered"]
-        if not 0 <= updates <= self._updates_until(max(calls - 1, 0)):
-            raise ValueError(f"got {updates} updates in {calls} calls")
+        calls, updates = (_count(name, learned[name]) for name in ("calls", "updates"))
+        levels, gathered = (_floats(name, learned[name]) for name in ("levels", "gathered"))
+        if calls < 1 or not 0 <= updates <= self._updates_until(calls - 1) or (updates > 0) != (levels is not None):
+            what = "no levels" if levels is None else "levels"
+            raise ValueError(f"got {updates} updates in {calls} calls, and {what}")
         if levels is not None:
-            levels = np.asarray(levels, np.float32)
+            levels = levels.astype(np.float32)
             if levels.shape != (self.count,):
                 raise ValueError(f"got levels of shape {levels.shape}, expected {(self.count,)}")
             self._table(levels)
+            if (levels[0], levels[-1]) != (-1, 1) or (self.zero_level and levels[self.count // 2] != 0):
+                raise ValueError(f"got levels {levels}, expected them from -1 to 1{', with 0' * self.zero_level}")
         if gathered is not None:
-            gathered = np.asarray(gathered, np.float64)
-            if gathered.shape != (_kernels.SPREAD_BINS,) or not (np.isfinite(gathered) & (gathered >= 0)).all():
+            fit = gathered.shape == (_kernels.SPREAD_BINS,) and bool((gathered >= 0).all())
+            if not fit or not np.isfinite(gathered.sum()):
                 raise ValueError(f"what was gathered has shape {gathered.shape}, expected 770 numbers of 0 or more")
         return {"calls": calls, "updates": updates, "levels": levels, "gathered": gathered}
+
+
+def _count(name: str, value) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value >= 2**63:
+        raise ValueError(f"got {name}={value!r}, expected an integer")
+    return int(value)
+
+
+def _floats(name: str, value) -> np.ndarray | None:
+    """float64, or None."""
+    if value is None:
+        return None
+    found = np.asarray(value)
+    if found.dtype.kind not in "fiu":
+        raise ValueError(f"got {name} of dtype {found.dtype}, expected numbers")
+    return found.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -162,5 +181,5 @@ def _solved(codec: LearnedCodec, weight: bytes) -> np.ndarray:
     found = codec.solve(spread.normal() if codec.fit == "normal" else spread)
     levels = found.astype(np.float32)
     if np.diff(levels).min() <= 0:  # neighbours that are one float32: a little of equal steps keeps them apart
-        levels = (found + 2.0**-20 * (np.linspace(-1, 1, found.size) - found)).astype(np.float32)
+        levels = (found + 2.0**-12 * (np.linspace(-1, 1, found.size) - found)).astype(np.float32)
     return levels

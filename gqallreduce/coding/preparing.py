@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gqallreduce.hashing import checksum
+from gqallreduce.hashing import checksum, hash64
 
 LARGEST, SUM, POOLED, FROM_RANK = "largest", "sum", "pooled", "from a rank"
 
@@ -90,9 +90,9 @@ class Parts:
         return region, *self._load(region)
 
 
-def mark_of(*arrays: np.ndarray) -> int:
+def mark_of(number: int, *arrays: np.ndarray) -> int:
     """For `Prepared.mark`."""
-    return checksum(b"".join(array.tobytes() for array in arrays))
+    return hash64(number, *(checksum(array.tobytes()) for array in arrays))
 
 
 def alone(steps) -> Prepared | None:

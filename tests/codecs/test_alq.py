@@ -195,13 +195,17 @@ def test_states_are_checked(name):
     good = {"calls": 3, "updates": 1, "levels": [-1.0, 0.0, 1.0], "gathered": np.zeros(770)}
     found = codec.relearned(good, form)
     assert found["levels"].dtype == np.float32
-    assert codec.relearned({**good, "levels": None, "gathered": None}, form)["levels"] is None
+    assert codec.relearned({**good, "updates": 0, "levels": None, "gathered": None}, form)["levels"] is None
+    assert made(name, bits=2, zero_level=False).relearned({**good, "levels": [-1, -0.5, 0.25, 1]}, form)
     for wrong in (
         {"levels": [-1.0, 1.0]}, {"levels": [-1.0, 0.5, 0.25]}, {"levels": [-1.0, np.nan, 1.0]},
         {"levels": [-2.0, 0.0, 1.0]}, {"gathered": np.zeros(3)}, {"gathered": np.full(770, -1.0)},
         {"gathered": np.full(770, np.inf)}, {"updates": -1}, {"updates": 5}, {"calls": "many"}, {"levels": "many"},
+        {"calls": 0}, {"calls": -5}, {"calls": 2.9}, {"calls": True}, {"calls": 10**30}, {"updates": 1.0},
+        {"levels": None}, {"updates": 0}, {"levels": [-0.1, 0.0, 0.1]}, {"levels": [-1.0, 0.1, 1.0]},
+        {"levels": np.array([-1, 0, 1], complex)}, {"gathered": np.full(770, 1e308)}, {"gathered": "many"},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"levels|gathered|updates|invalid literal|could not convert"):
+        with pytest.raises(ValueError, match=r"levels|gathered|updates|calls"):
             codec.relearned({**good, **wrong}, form)
     with pytest.raises(KeyError):
         codec.relearned({"calls": 1}, form)

@@ -105,10 +105,29 @@ def test_a_rank_with_other_levels_is_told(comm, schedule):
         known = state["keys"]["w"]["learned"]["levels"]
         known[1] = np.nextafter(known[1], np.float32(1))
     two.load_state_dict(state)
-    found = errors(comm, two, gradient(comm, 1), key="w")
+    refused(comm, two)
+    works(comm, make(comm, scheme))
+
+
+@pytest.mark.parametrize("updates", ["(0, 9)", "(9, )"])
+def test_a_rank_that_has_had_fewer_calls_is_told(comm, updates):
+    """Before an update is due on one rank and not on another."""
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    scheme = f"direct/alq(bits=3, bucket=64, updates={updates}, every=0)"
+    one, two = make(comm, scheme), make(comm, scheme)
+    for _ in range(2):
+        one(gradient(comm, 1), key="w")
+    state = one.state_dict()
+    state["keys"]["w"]["learned"]["calls"] -= comm.rank == 0
+    two.load_state_dict(state)
+    refused(comm, two)
+
+
+def refused(comm, allreduce):
+    found = errors(comm, allreduce, gradient(comm, 1), key="w")
     assert {each and each[0] for each in found} == {gq.MismatchError}
     assert {each[1]["field"] for each in found} == {"frame"}
-    works(comm, make(comm, scheme))
 
 
 def test_a_call_that_fails_teaches_nothing(comm):
