@@ -51,7 +51,7 @@ def test_matrices(comm, scheme):
 
 @pytest.mark.parametrize("scheme", pairs(True))
 def test_many_lanes_and_blocks(comm, scheme, short_lanes):
-    shape = (90 * comm.size, 48)
+    shape = (60 * comm.size, 200)
     agree_with_oracle(comm, scheme, [shape])
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
     allreduce(np.ones(shape, np.float32), key="w")
