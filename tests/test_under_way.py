@@ -260,8 +260,8 @@ one, two = make(seconds=20), make("ring/raw", 20)
 array = np.ones(50, np.float32)
 works(two)
 meet()
-request = one.start(array, key="w") if comm.rank else None
 if comm.rank == 0:
+    side.recv(source=1)  # It has started, and makes no progress: this rank waits, and is interrupted, for certain.
     def interrupted(*_):
         told.append(side.isend(None, 1))
         raise KeyboardInterrupt
@@ -270,7 +270,9 @@ if comm.rank == 0:
     report.append(said(one, array, key="w"))
     progress.Progress.nothing_came = whole
 else:
-    while not side.iprobe(0):  # Without progress of its own, so that rank 0 waits, and is interrupted, for certain.
+    request = one.start(array, key="w")
+    side.send(None, 0)
+    while not side.iprobe(0):
         time.sleep(0.002)
     side.recv(source=0)
     time.sleep(0.5)
