@@ -5,6 +5,7 @@ that there is. Each kind of call is measured in turn, several rounds; the least 
 """
 
 import sys
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -21,6 +22,8 @@ SIZES = (1 << 20, 8 << 20, 64 << 20)
 SAMPLES = 10
 CALLS = 10_000  # over which the share is counted: updates at calls 0, 100 and 2000
 UPDATES = 3
+# kind of call -> updates, every, samples
+KINDS = {"plain": ((), 0, 1), "gathers": ((2**31 - 1,), 0, 2**31 - 1), "updates": ((), 1, 1)}
 
 
 def add_arguments(parser):
@@ -62,15 +65,11 @@ def run(arguments):
 def measure(text, size, rounds):
     """Seconds of a call that learns nothing, of one that gathers, of one that updates; the share of learning."""
     draws = np.random.default_rng(0)
-    kinds = {"plain": ((), 0, 1), "gathers": ((2**31 - 1,), 0, 2**31 - 1), "updates": ((), 1, 1)}
-    calls = {}
-    for kind, (updates, every, samples) in kinds.items():
-        codec = gq.Scheme.parse(text).codec
-        options = {name: getattr(codec, name) for name in codec.options()}
-        options |= {"updates": updates, "every": every, "samples": samples}
-        written = ", ".join(f"{name}={value}" for name, value in options.items())
-        calls[kind] = gq.Allreduce(f"direct/{codec.name}({written})", comm=MPI.COMM_SELF)
-    found = {kind: [] for kind in kinds}
+    scheme, calls = gq.Scheme.parse(text), {}
+    for kind, (updates, every, samples) in KINDS.items():
+        codec = replace(scheme.codec, updates=updates, every=every, samples=samples)
+        calls[kind] = gq.Allreduce(replace(scheme, codec=codec).resolved("direct"), comm=MPI.COMM_SELF)
+    found = {kind: [] for kind in KINDS}
     for number in range(rounds + 2):
         values = draws.standard_normal(size // 4, np.float32)  # others each time, for the same are not solved again
         for kind, allreduce in calls.items():
@@ -105,7 +104,7 @@ def lines(rows):
         [
             row["codec"],
             size_text(row["bytes"]),
-            *(f"{1e3 * row[kind]:.3g}" for kind in ("plain", "gathers", "updates")),
+            *(f"{1e3 * row[kind]:.3g}" for kind in KINDS),
             f"{100 * row['share']:.2g}",
         ]
         for row in rows

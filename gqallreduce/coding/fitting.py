@@ -190,7 +190,6 @@ def _programme(distribution, edges, points: int) -> np.ndarray:
     the cube root of the density.
     """
     places = np.union1d(edges[::8], _dense(distribution, 1 / 3, edges, _PLACES))
-    places = np.concatenate([[edges[0]], places[(places > edges[0]) & (places < edges[-1])], [edges[-1]]])
     a, c = places[:, None], places[None, :]
     zeroth, first, second = distribution.moments(places)
     cost = np.subtract.outer(second, second)  # step by step in one array, which is what an update takes of memory
