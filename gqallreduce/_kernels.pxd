@@ -93,6 +93,26 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
     void c_levels_spread "gq::levels_spread" (
         const float* x, const float* e, bint l2, int power, const CRegions& regions, double* weight)
 
+cdef extern from "gq/coded_doors.hpp" namespace "gq" nogil:
+    cdef enum class Coding "gq::Coding":
+        kHuffman
+        kElias
+        kRans
+    cdef struct PrefixCode "gq::PrefixCode":
+        uint16_t pattern[256]
+        uint8_t length[256]
+    cdef struct EliasCode "gq::EliasCode":
+        PrefixCode dense
+    int64_t kNotFinite, kMalformed, kNoMemory
+    size_t c_coded_bound "gq::coded_bound" (const CRegions& regions, const CLevels& levels)
+    int64_t c_coded_encode "gq::coded_encode" (
+        const float* x, const float* e, float* r, uint8_t* wire, const CLevels& levels, Coding coding, bint l2,
+        const CRegions& regions, const CStream* streams)
+    int64_t c_coded_decode "gq::coded_decode" (
+        const uint8_t* wire, size_t nbytes, float* y, const CLevels& levels, Coding coding, const CRegions& regions,
+        float scale, bint add)
+    EliasCode c_elias_code "gq::elias_code" (const CLevels& levels)
+
 cdef extern from "gq/onebit_doors.hpp" namespace "gq" nogil:
     size_t c_onebit_nbytes "gq::onebit_nbytes" (const CRegions& regions)
     int c_onebit_encode "gq::onebit_encode" (

@@ -55,6 +55,35 @@ struct Levels {
   Scale scale;
 };
 
+// How the codes of levels are written: `bits` each, or by an entropy code (coded_wire.hpp).
+enum class Coding : int { kFixed, kHuffman, kElias, kRans };
+
+// The pattern of each code, and its bits; none for a code with length 0.
+struct PrefixCode {
+  int longest;
+  std::uint16_t pattern[256];
+  std::uint8_t length[256];
+};
+
+// Places of levels: levels of one sign count from 1, away from zero.
+// Dense: Elias' code of the place, or of one more where a level is zero, which is 1; behind it, but for zero, a bit
+// that is 1 for negative levels.
+struct EliasCode {
+  PrefixCode dense;
+  int zero;  // the code of the one level that is zero, or -1
+  std::uint8_t negative[256], place[256];
+  std::uint32_t places[2];  // of levels that are not negative, and that are
+  std::uint8_t code_at[2][257];
+};
+
+// What a coder must know of the levels. `elias` and `table`, which finds its dense patterns: of Coding::kElias alone.
+struct Entropy {
+  Coding coding;
+  int bits;
+  const EliasCode* elias;
+  const std::uint16_t* table;
+};
+
 // Bins of levels_spread: 1 + 24 * 16 for either sign.
 constexpr std::uint32_t kSpreadBins = 770;
 
@@ -124,6 +153,13 @@ struct Kernels {
                        const Grid& grid, float scale, bool add);
   void (*levels_spread)(const float* x, const float* e, std::size_t n, bool l2, int power, const Grid& grid,
                         double* weight);
+
+  // coded.hpp: what the comments there say.
+  std::size_t (*coded_encode)(const Entropy& entropy, const std::uint8_t* code, std::size_t n, std::size_t scales,
+                              std::uint8_t* out);
+  bool (*coded_decode)(const Entropy& entropy, int form, const std::uint8_t* in, std::size_t nbytes, std::uint8_t* code,
+                       std::size_t n);
+  void (*prefix_table)(const PrefixCode& prefix, std::uint16_t* table);
 
   // integers.hpp: what the comments there say.
   void (*measure)(const float* x, const float* e, std::size_t n, bool squares, std::uint32_t* largest, double* sum);

@@ -1,6 +1,7 @@
 // Included once per instruction set: gathers its kernels into a table.
 #include "gq/adaptive.hpp"
 #include "gq/cast.hpp"
+#include "gq/coded.hpp"
 #include "gq/columns.hpp"
 #include "gq/integers.hpp"
 #include "gq/kernels.hpp"
@@ -47,6 +48,9 @@ const Kernels table = {
     levels_encode,
     levels_decode,
     levels_spread,
+    coded_encode,
+    coded_decode,
+    prefix_table,
     measure,
     integers_lift,
     integers_encode_own,

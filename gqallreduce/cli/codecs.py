@@ -18,6 +18,9 @@ CODECS = (
     "qsgd(bits=4)",
     "qsgd(bits=8)",
     "qsgd(bits=4, norm=l2)",
+    "qsgd(bits=4, coding=huffman)",
+    "qsgd(bits=4, coding=rans)",
+    "qsgd(bits=4, norm=l2, bucket=8192, coding=elias)",
 )
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 REPETITIONS = 9

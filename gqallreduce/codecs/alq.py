@@ -23,6 +23,8 @@ class ALQ(FittedCodec):
         True: 2^bits - 1 levels, one of them 0; False: 2^bits levels.
     rounding
         stochastic: at random, without bias; nearest: to the nearest level, ties to the greater one.
+    coding
+        fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     solver
         optimal: an exact dynamic programme over 300 to 350 places, then coordinate descent; coordinate: that in closed
         form, from four starts; gradient: the published gradient steps, from the same.

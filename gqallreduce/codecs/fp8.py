@@ -23,6 +23,8 @@ class FP8(FormatCodec):
     rounding
         nearest: to the nearest number, ties to the even one; stochastic: at random to one of the two numbers beside it,
         without bias to 2^-16 of their distance, and float32 rounding.
+    coding
+        fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     Error: with rounding=nearest at most 2^-4 |v| (e4m3) or 2^-3 |v| (e5m2), or half the smallest number times the scale
     where that is more; stochastic, twice that.
     Variance: (v - a)(c - v) per value between the numbers a and c times the scale.
@@ -36,6 +38,7 @@ class FP8(FormatCodec):
     format: str = "e4m3"
     bucket: int = 256
     rounding: str = "nearest"
+    coding: str = "fixed"
 
     name = "fp8"
     source = "Micikevicius et al., FP8 formats for deep learning, arXiv 2209.05433"

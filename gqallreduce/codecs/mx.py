@@ -27,6 +27,8 @@ class MX(FormatCodec):
         stochastic: the smallest power of two by which no value lies above the largest element; then at random to one
         of the two elements beside a value, without bias to 2^-16 of their distance. In a float16 buffer the element
         above a magnitude from 57344 on (fp4: 49152) is 65536, an overflow.
+    coding
+        fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     Error: with rounding=nearest at most 2^-(m+1) |v|, m the mantissa bits, or half the smallest element times the scale
     where that is more, and for values above the largest element what they exceed it by: less than a quarter of them
     (fp4, e4m3: 1/4, 1/8 of them).
@@ -41,6 +43,7 @@ class MX(FormatCodec):
     format: str = "fp4"
     block: int = 32
     rounding: str = "nearest"
+    coding: str = "fixed"
 
     name = "mx"
     source = "Open Compute Project, OCP Microscaling Formats (MX) v1.0, 2023"

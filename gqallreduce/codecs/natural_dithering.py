@@ -24,6 +24,8 @@ class NaturalDithering(ExponentialCodec):
     rounding
         stochastic: at random, without bias; nearest: to the nearest level; ties to the larger one, but half of the
         smallest to zero.
+    coding
+        fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with a zero level and d values
     in a bucket at most (1/8 + q min(1, q)) |v|^2, q = sqrt(d) 2^(1-s). Unbiased to 2^-16 of c - a, and float32
     rounding.
@@ -39,6 +41,7 @@ class NaturalDithering(ExponentialCodec):
     norm: str = "max"
     zero_level: bool = True
     rounding: str = "stochastic"
+    coding: str = "fixed"
 
     name = "natural_dithering"
     source = "Horvath et al., Natural compression, MSML 2022"

@@ -24,6 +24,8 @@ class NUQSGD(ExponentialCodec):
     rounding
         stochastic: at random, without bias; nearest: to the nearest level; ties to the larger one, but half of the
         smallest to zero.
+    coding
+        fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with norm=l2, a zero level and
     d values in a bucket at most (1/8 + d l^2 / 4) |v|^2 where d < 4 / l^2, else (l sqrt(d) - 7/8) |v|^2, with l the
     smallest level above zero. Unbiased to 2^-16 of c - a, and float32
@@ -40,6 +42,7 @@ class NUQSGD(ExponentialCodec):
     norm: str = "l2"
     zero_level: bool = True
     rounding: str = "stochastic"
+    coding: str = "fixed"
 
     name = "nuqsgd"
     source = "Ramezani-Kebrya et al., NUQSGD, JMLR 22 (2021)"

@@ -27,6 +27,8 @@ class QSGD(NormCodec):
     rounding
         stochastic: at random, without bias; nearest: to the nearest level; ties to the even number of steps from
         zero.
+    coding
+        fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     Variance: with u the distance of neighbouring levels and f the value's place between them (0 to 1), u^2 f (1 - f)
     per value, so at most u^2 / 4; with norm=l2 and s levels each side at most min(d/s^2, sqrt(d)/s) |v|^2 per bucket
     of d. Unbiased to 2^-16 of u, and float32 rounding.
@@ -41,6 +43,7 @@ class QSGD(NormCodec):
     norm: str = "max"
     zero_level: bool = True
     rounding: str = "stochastic"
+    coding: str = "fixed"
 
     name = "qsgd"
     source = "Alistarh et al., QSGD, NeurIPS 2017"

@@ -140,6 +140,14 @@ def levels_decode(wire, y, levels, region, scale: float, add: bool) -> None:
         _kernels.levels_decode(wire, y, levels, region.table, scale)
 
 
+def coded_encode(x, e, r, wire, levels, coding: str, l2: bool, region, stream) -> int:
+    return _kernels.coded_encode(x, e, r, wire, levels, coding, l2, region.table, stream)
+
+
+def coded_decode(wire, y, levels, coding: str, region, scale: float, add: bool) -> int:
+    return _kernels.coded_decode(wire, y, levels, coding, region.table, scale, add)
+
+
 def levels_spread(x, e, weight: np.ndarray, l2: bool, power: int, region) -> None:
     """weight, float64 in host memory, += how v / norm lies in the buckets, each of which counts by norm^power."""
     _kernels.levels_spread(x, e, l2, power, region.table, weight)

@@ -42,6 +42,7 @@ class LearnedCodec(NormCodec):
     norm: str = "max"
     zero_level: bool = True
     rounding: str = "stochastic"
+    coding: str = "fixed"
     fit: str = "histogram"
     updates: tuple = (0, 100, 2000)
     every: int = 10000

@@ -1,7 +1,8 @@
 """The level codecs: a scale per bucket and, per value, the code of a level. One kernel pair serves them all.
 
-Wire, per bucket (or piece of a bucket): its scale (float32, or one byte for a power of two), then one code of `bits`
-bits per value, low bits first, rounded up to a byte. A subclass says what the codes stand for, as data (`levels`).
+Wire with coding=fixed, per bucket (or piece of a bucket): its scale (float32, or one byte for a power of two), then one
+code of `bits` bits per value, low bits first, rounded up to a byte. A subclass says what the codes stand for, as data
+(`levels`). With another coding an entropy code writes the same codes: csrc/gq/coded_wire.hpp.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from gqallreduce.coding.layout import Grid
 
 
 class LevelCodec(FixedSizeCodec):
-    """A subclass has the options `bucket` and `rounding` ("stochastic" or "nearest"), and `level_set`; and `scale`, if
-    it is not a norm.
+    """A subclass has the options `bucket`, `rounding` ("stochastic" or "nearest") and `coding`, and `level_set`; and
+    `scale`, if it is not a norm.
 
     Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
     """
@@ -38,6 +39,7 @@ class LevelCodec(FixedSizeCodec):
     def __post_init__(self):
         integer(self, "bucket", 1, 2**31 - 1)
         choice(self, "rounding", "stochastic", "nearest")
+        choice(self, "coding", "fixed", *_kernels.CODINGS)
 
     @property
     def unbiased(self) -> bool:
@@ -48,11 +50,17 @@ class LevelCodec(FixedSizeCodec):
         return self.rounding == "nearest"
 
     @property
+    def fixed_size(self) -> bool:
+        return self.coding == "fixed"
+
+    @property
     def host_only(self) -> bool:
-        return self.levels.host_only
+        return self.levels.host_only or not self.fixed_size
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)
+
+    # --- codes of equal length ---
 
     def nbytes(self, region: Region) -> int:
         return _kernels.levels_nbytes(region.table, self.levels)
@@ -68,10 +76,34 @@ class LevelCodec(FixedSizeCodec):
     def read_add(self, payload, y, region):
         self.arithmetic.levels_decode(payload, y, self.levels, region, 1.0, add=True)
 
+    # --- an entropy code ---
+
+    def nbytes_bound(self, regions: list[Region]) -> int:
+        if self.fixed_size:
+            return super().nbytes_bound(regions)
+        return sum(_kernels.coded_bound(region.table, self.levels) for region in regions)
+
+    def encode(self, x, residual, new_residual, wire, region, stream, selected=None):
+        if self.fixed_size:
+            return super().encode(x, residual, new_residual, wire, region, stream)
+        return self.arithmetic.coded_encode(
+            x, residual, new_residual, wire, self.levels, self.coding, self.norm == "l2", region, stream
+        )
+
+    def decode(self, wire, y, region, scale=1.0, streaming=False):
+        if self.fixed_size:
+            return super().decode(wire, y, region, scale, streaming)
+        return self.arithmetic.coded_decode(wire, y, self.levels, self.coding, region, scale, add=False)
+
+    def decode_add(self, wire, y, region):
+        if self.fixed_size:
+            return super().decode_add(wire, y, region)
+        return self.arithmetic.coded_decode(wire, y, self.levels, self.coding, region, 1.0, add=True)
+
 
 class NormCodec(LevelCodec):
     """Levels in units of a norm. A subclass has the options `bits`, sign included, `bucket`, `norm` ("max" or "l2"),
-    `zero_level` and `rounding`.
+    `zero_level`, `rounding` and `coding`.
     """
 
     def __post_init__(self):

@@ -17,6 +17,7 @@ VARIANTS = [
     "alq(bits=3, zero_level=False, norm=l2, bucket=100, solver=coordinate)",
     "alq(bits=8, bucket=64, rounding=nearest, weight=1)",
     "alq(bits=1, zero_level=False, solver=gradient, fit=normal, bucket=33, updates=(0, 1, 3), samples=1)",
+    "alq(bits=3, bucket=500, coding=rans)",
 ]
 WHOLE = [VARIANTS[0], VARIANTS[2]]
 NAMES = ["alq", "alq_n", "amq", "amq_n"]

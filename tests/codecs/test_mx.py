@@ -15,6 +15,7 @@ VARIANTS = [
     "mx(format=fp8_e5m2, rounding=stochastic)",
     "mx(format=int8, block=33)",
     "mx(format=fp4, block=100, rounding=stochastic)",
+    "mx(format=int8, coding=elias)",
 ]
 WHOLE = VARIANTS[1:3]
 # names of ml_dtypes, bits of a code

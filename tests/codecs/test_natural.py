@@ -10,7 +10,11 @@ from levelled import variance as variance
 from gqallreduce import Scheme
 from gqallreduce.coding.layout import Grid
 
-VARIANTS = ["natural(bits=4, bucket=33)", "natural(bits=8, bucket=100, rounding=nearest)"]
+VARIANTS = [
+    "natural(bits=4, bucket=33)",
+    "natural(bits=8, bucket=100, rounding=nearest)",
+    "natural(bits=5, bucket=1000, coding=rans)",
+]
 
 WHOLE = []
 
