@@ -300,6 +300,27 @@ def test_malformed_messages_are_refused(coding, level):
             assert refused(levels, coding, data[:-130] + bytes(130), regions)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_patterns_that_are_free_are_refused(level):
+    levels, n = Levels.uniform(4, True), 3000
+    regions, streams = in_buckets(n, 0, n), struct.pack("<III", 94, 94, 94) + bytes(4 * 94)
+    for lengths, fit in ((b"\x01" + bytes(7), False), (b"\x11" + bytes(7), True), (b"\x11\x01" + bytes(6), False)):
+        section = bytes([PREFIX]) + f32(1).tobytes() + lengths + streams
+        with simd(level):
+            assert refused(levels, "huffman", struct.pack("<I", len(section)) + section, regions) == (not fit)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_states_that_do_not_come_back_are_refused(level):
+    levels, n = Levels.uniform(4, True), 3000
+    regions = in_buckets(n, 0, n)
+    data = encoded(levels, "rans", np.zeros(n, f32), regions)
+    last = struct.unpack("<I", data[-4:])[0]  # one code alone: no words behind the states
+    with simd(level):
+        assert not refused(levels, "rans", data, regions)
+        assert refused(levels, "rans", data[:-4] + struct.pack("<I", last + 4096), regions)
+
+
 @every_coding
 def test_a_change_of_any_byte_is_refused_or_decodes_to_finite_values(coding):
     """What the last states and the ends of streams do not show, checksums of the transport must."""
