@@ -140,6 +140,16 @@ cdef extern from "gq/adaptive_doors.hpp" namespace "gq" nogil:
     int64_t c_adaptive_decode_add "gq::adaptive_decode_add" (
         const uint8_t* wire, size_t nbytes, float* y, const CRegions& regions)
 
+cdef extern from "gq/golomb_doors.hpp" namespace "gq" nogil:
+    cdef struct GolombSizes "gq::GolombSizes":
+        int64_t coded
+        size_t entries, nbytes
+    size_t c_golomb_bound "gq::golomb_bound" (const CRegions& regions, size_t nbytes)
+    int64_t c_golomb_encode "gq::golomb_encode" (
+        const uint8_t* wire, size_t nbytes, uint8_t* out, const CRegions& regions)
+    GolombSizes c_golomb_sizes "gq::golomb_sizes" (const uint8_t* wire, size_t nbytes, const CRegions& regions)
+    bint c_golomb_decode "gq::golomb_decode" (const uint8_t* wire, uint8_t* out, const CRegions& regions)
+
 cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
     void c_measure "gq::measure" (
         const float* x, const float* e, const CRegions& regions, bint squares, uint32_t* largest, double* totals)

@@ -140,6 +140,12 @@ struct Kernels {
   int (*adaptive_decode_add)(const std::uint8_t* wire, std::size_t columns, std::size_t first_column, float* y,
                              std::size_t n, const Grid& grid);
 
+  // golomb.hpp: what the comments there say.
+  std::size_t (*golomb_encode)(const std::uint8_t* wire, std::size_t columns, std::uint8_t* out);
+  bool (*golomb_sizes)(const std::uint8_t* wire, std::size_t nbytes, std::size_t columns, std::size_t size,
+                       std::size_t& coded, std::size_t& entries);
+  bool (*golomb_decode)(const std::uint8_t* wire, std::size_t columns, std::uint8_t* out);
+
   // random.hpp and bits.hpp
   void (*philox)(std::uint32_t word[4], std::uint32_t key0, std::uint32_t key1);
   void (*random16)(const Stream& stream, std::uint64_t first, std::size_t count, std::uint16_t* out);

@@ -3,6 +3,7 @@
 #include "gq/cast.hpp"
 #include "gq/coded.hpp"
 #include "gq/columns.hpp"
+#include "gq/golomb.hpp"
 #include "gq/integers.hpp"
 #include "gq/kernels.hpp"
 #include "gq/levels.hpp"
@@ -41,6 +42,9 @@ const Kernels table = {
     adaptive_nbytes,
     adaptive_decode,
     adaptive_decode_add,
+    golomb_encode,
+    golomb_sizes,
+    golomb_decode,
     philox,
     random16,
     pack,

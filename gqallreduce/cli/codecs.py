@@ -14,6 +14,7 @@ CODECS = (
     "raw",
     "onebit/ef",
     "adaptive(pi=64)/ef",
+    "adaptive(pi=64, coding=golomb)/ef",
     "qsgd(bits=2)",
     "qsgd(bits=4)",
     "qsgd(bits=8)",

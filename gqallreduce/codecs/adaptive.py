@@ -2,12 +2,16 @@
 
 Wire, per region: for each column the offset of its first entry (uint32, in entries), the mean of its sent positive
 values and of its sent negative ones (float32 each, 0 if there is none); the number of entries (uint32); then the
-entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). Regions follow each other.
+entries, columns in order, rows ascending: uint16 = row << 1 | (1 if positive). Regions follow each other. With
+coding=golomb shorter codes stand for the entries: csrc/gq/golomb.hpp.
 """
 
 from __future__ import annotations
 
-from gqallreduce.coding.codec import Region, RegionCodec, choice, integer, register
+import numpy as np
+
+from gqallreduce import _kernels
+from gqallreduce.coding.codec import NOT_FINITE, Region, RegionCodec, choice, integer, register
 from gqallreduce.coding.layout import MERGED_MOST, Grid, Span
 from gqallreduce.coding.preparing import Prepared
 
@@ -27,9 +31,12 @@ class Adaptive(RegionCodec):
         joint: by magnitude alone; separate: the number is split in proportion to the counts of each sign.
     column
         shorter columns of a matrix are joined until they have so many elements; 1: each has means of its own.
+    coding
+        fixed: 16 bits per sent value; golomb: Golomb-Rice codes of the gaps between sent values.
     Ties are broken by memory order. What is not sent decodes to zero: use it with error feedback.
     Error: for given regions the column means minimise the squared error; |v|^2 is left of each value not sent.
-    Cost: 2 bytes per sent value + 12 bytes per column + 4 per block; the ratio tends to 2 pi.
+    Cost: 2 bytes per sent value + 12 bytes per column + 4 per block; the ratio tends to 2 pi. With coding=golomb about
+    log2(pi) + 2.5 bits per sent value + 12 bytes per column + 9 per block; device arrays go through host memory.
     Source: Dryden, Moon, Jacobs and Van Essen, MLHPC 2016; poster LLNL-POST-729415; differs: exact selection and exact
     means (no sampling), decode overwrites the whole chunk, ties bounded, so that replicas agree and nothing is lost.
     """
@@ -38,6 +45,7 @@ class Adaptive(RegionCodec):
     scope: str = "matrix"
     signs: str = "joint"
     column: int = 1024
+    coding: str = "fixed"
 
     name = "adaptive"
     source = "Dryden et al., MLHPC 2016; poster LLNL-POST-729415"
@@ -49,6 +57,11 @@ class Adaptive(RegionCodec):
         choice(self, "scope", "matrix", "column")
         choice(self, "signs", "joint", "separate")
         integer(self, "column", 1, MERGED_MOST)
+        choice(self, "coding", "fixed", "golomb")
+
+    @property
+    def host_only(self) -> bool:
+        return self.coding == "golomb"
 
     @property
     def prepares(self) -> bool:
@@ -63,7 +76,8 @@ class Adaptive(RegionCodec):
             most = sum(region.units * self._column_share(region) for region in regions)
         else:
             most = max((max(1, region.total // self.pi) for region in regions), default=0)
-        return sum(12 * region.units + 4 for region in regions) + 2 * min(elements, most)
+        nbytes = sum(12 * region.units + 4 for region in regions) + 2 * min(elements, most)
+        return sum((_kernels.golomb_bound(region.table, 0) for region in regions), nbytes) if self.host_only else nbytes
 
     def prepare(self, parts):
         """Of own values, the largest of each tensor; of partial sums, of a piece."""
@@ -77,16 +91,33 @@ class Adaptive(RegionCodec):
         if selected is None:
             separate = self.signs == "separate"
             selected = self.arithmetic.select_columns(x, residual, new_residual, region, self.pi, separate)
-        return self.arithmetic.adaptive_encode(selected, x, new_residual, wire, region)
+        if not self.host_only:
+            return self.arithmetic.adaptive_encode(selected, x, new_residual, wire, region)
+        message = np.empty(_kernels.adaptive_nbytes(region.table, selected.index.size), np.uint8)
+        nbytes = self.arithmetic.adaptive_encode(selected, x, new_residual, message, region)
+        return nbytes if nbytes == NOT_FINITE else self.arithmetic.golomb_encode(message[:nbytes], wire, region)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
-        return self.arithmetic.adaptive_decode(wire, y, region, scale, False, streaming)
+        return self._decode(wire, y, region, scale, False, streaming)
 
     def decode_add(self, wire, y, region: Region) -> int:
-        return self.arithmetic.adaptive_decode(wire, y, region, 1.0, True)
+        return self._decode(wire, y, region, 1.0, True, False)
 
-    def entries(self, nbytes: int, extents: list[Span]) -> int:
-        return (nbytes - sum([12 * extent.units + 4 * len(extent.regions) for extent in extents])) // 2
+    def _decode(self, wire, y, region, scale, add, streaming) -> int:
+        if not self.host_only:
+            return self.arithmetic.adaptive_decode(wire, y, region, scale, add, streaming)
+        message, nbytes = self.arithmetic.golomb_decode(wire, region)
+        self.arithmetic.adaptive_decode(message, y, region, scale, add, streaming)
+        return nbytes
+
+    def entries(self, payload, extents: list[Span]) -> int:
+        if not self.host_only:
+            return (len(payload) - sum([12 * extent.units + 4 * len(extent.regions) for extent in extents])) // 2
+        entries = at = 0
+        for extent in extents:
+            found, nbytes = self.arithmetic.golomb_entries(payload[at:], extent)
+            entries, at = entries + found, at + nbytes
+        return entries
 
     def _column_share(self, region: Region) -> int:
         return max(1, region.grid.tallest() // self.pi)

@@ -175,6 +175,21 @@ def adaptive_decode(wire, y, region, scale: float, add: bool, streaming: bool = 
     return _kernels.adaptive_decode(wire, y, region.table, scale, streaming)
 
 
+def golomb_encode(message, wire, region) -> int:
+    """wire = a message of adaptive with shorter entries; returns its bytes."""
+    return _kernels.golomb_encode(message, wire, region.table)
+
+
+def golomb_decode(wire, region) -> tuple:
+    """(the message of adaptive that a shorter one at the beginning of `wire` stands for, bytes of that one)."""
+    return _kernels.golomb_decode(wire, region.table)
+
+
+def golomb_entries(wire, region) -> tuple[int, int]:
+    """(entries of the message at the beginning of `wire`, its bytes)."""
+    return _kernels.golomb_entries(wire, region.table)
+
+
 def measure(parts, squares: bool):
     """For each region of the parts: (max |v|, sum of v * v by the sum rule or 0.0, how many); v = x + e."""
     for region, x, e, _ in parts:

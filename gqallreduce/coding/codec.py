@@ -159,8 +159,8 @@ class RegionCodec(Codec):
         """Which values it can send, each by itself (bool): by default the finite ones."""
         return np.isfinite(v)
 
-    def entries(self, nbytes: int, extents: list[Span]) -> int:
-        """Values that a message of so many bytes holds, for codecs that send some only."""
+    def entries(self, payload, extents: list[Span]) -> int:
+        """Values that a message holds, for codecs that send some only."""
         return 0 if self.transform is None else sum(extent.size for extent in extents)
 
     # --- how sums are kept ---

@@ -68,7 +68,7 @@ class Encoding:
             rank, number = operation.flaws[self._place]
             operation.processor.mark(made, self._header(frame.NOT_FINITE, number, rank))
         else:
-            operation.spent.selected += operation.codec.entries(made.nbytes - frame.SIZE, chunk.extents)
+            operation.spent.selected += operation.codec.entries(made.payload[: made.nbytes - frame.SIZE], chunk.extents)
         if self._stream is not operation.own_stream:
             operation.spent.saturated += self._stream.clipped
         for selection in self._selections:
