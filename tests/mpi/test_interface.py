@@ -190,11 +190,15 @@ def test_the_ratio_is_that_of_a_dense_ring_to_the_bytes_sent(comm, dtype):
     assert allreduce.stats.total.ratio == pytest.approx(last.ratio)
 
 
-def test_every_value_that_a_sparse_codec_encodes_is_counted_as_selected(comm):
+@pytest.mark.parametrize("coding", ["fixed", "golomb"])
+def test_every_value_that_a_sparse_codec_encodes_is_counted_as_selected(comm, coding):
     """On a ring each rank encodes every chunk once; with pi=1 it sends all values but zeros."""
-    allreduce = gq.Allreduce("ring/adaptive(pi=1)", comm=comm, timeout=TIMEOUT)
-    allreduce(np.random.default_rng(comm.rank).uniform(1, 2, 100 * comm.size).astype(np.float32))
+    allreduce = gq.Allreduce(f"ring/adaptive(pi=1, coding={coding})", comm=comm, timeout=TIMEOUT)
+    values = [np.random.default_rng(comm.rank).uniform(1, 2, n * comm.size).astype(np.float32) for n in (100, 7)]
+    allreduce(values[0])
     assert allreduce.stats.last.selected == 100 * comm.size
+    allreduce(values, key=["a", "b"])
+    assert allreduce.stats.last.selected == 107 * comm.size
 
 
 def test_totals_are_the_sums_over_all_calls_until_they_are_reset(comm):
