@@ -113,6 +113,16 @@ cdef extern from "gq/coded_doors.hpp" namespace "gq" nogil:
         float scale, bint add)
     EliasCode c_elias_code "gq::elias_code" (const CLevels& levels)
 
+cdef extern from "gq/rotation_doors.hpp" namespace "gq" nogil:
+    void c_rotate "gq::rotate" (
+        const float* x, float* y, size_t n, const Grid& grid, uint64_t key, int rounds, bint back)
+    size_t c_eden_nbytes "gq::eden_nbytes" (const CRegions& regions, int bits)
+    int c_eden_encode "gq::eden_encode" (
+        const float* x, const float* e, float* r, uint8_t* wire, int bits, const CRegions& regions,
+        const CStream* streams)
+    int c_eden_decode "gq::eden_decode" (
+        const uint8_t* wire, float* y, int bits, const CRegions& regions, float scale, bint add)
+
 cdef extern from "gq/onebit_doors.hpp" namespace "gq" nogil:
     size_t c_onebit_nbytes "gq::onebit_nbytes" (const CRegions& regions)
     int c_onebit_encode "gq::onebit_encode" (

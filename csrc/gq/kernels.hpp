@@ -167,6 +167,13 @@ struct Kernels {
                        std::size_t n);
   void (*prefix_table)(const PrefixCode& prefix, std::uint16_t* table);
 
+  // rotation.hpp and eden.hpp: what the comments there say.
+  void (*rotate)(const float* x, float* y, std::size_t n, const Grid& grid, std::uint64_t key, int rounds, bool back);
+  int (*eden_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int bits,
+                     const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code);
+  int (*eden_decode)(const std::uint8_t* wire, float* y, std::size_t n, int bits, const Grid& grid, std::uint64_t key,
+                     float scale, bool add, float* room, std::uint8_t* code);
+
   // integers.hpp: what the comments there say.
   void (*measure)(const float* x, const float* e, std::size_t n, bool squares, std::uint32_t* largest, double* sum);
   int (*integers_lift)(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,

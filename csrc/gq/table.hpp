@@ -3,6 +3,7 @@
 #include "gq/cast.hpp"
 #include "gq/coded.hpp"
 #include "gq/columns.hpp"
+#include "gq/eden.hpp"
 #include "gq/golomb.hpp"
 #include "gq/integers.hpp"
 #include "gq/kernels.hpp"
@@ -55,6 +56,9 @@ const Kernels table = {
     coded_encode,
     coded_decode,
     prefix_table,
+    rotate,
+    eden_encode,
+    eden_decode,
     measure,
     integers_lift,
     integers_encode_own,

@@ -19,6 +19,8 @@ CODECS = (
     "qsgd(bits=4)",
     "qsgd(bits=8)",
     "qsgd(bits=4, norm=l2)",
+    "eden(bits=1, bucket=1024)/ef",
+    "eden(bits=4, bucket=1024)",
     "qsgd(bits=4, coding=huffman)",
     "qsgd(bits=4, coding=rans)",
     "qsgd(bits=4, norm=l2, bucket=8192, coding=elias)",

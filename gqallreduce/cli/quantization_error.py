@@ -41,6 +41,9 @@ CODECS = (
     "mx(format=fp4, rounding=stochastic)",
     "fp8(format=e4m3)",
     "fp8(format=e5m2)",
+    *(f"qsgd(bits={bits}, rotate=True)" for bits in (3, 4)),
+    "alq(bits=3, zero_level=False, rotate=True)",
+    *(f"eden(bits={bits})" for bits in (1, 2, 3, 4)),
     "bfloat16",
     "float16",
 )

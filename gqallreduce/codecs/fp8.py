@@ -25,6 +25,8 @@ class FP8(FormatCodec):
         without bias to 2^-16 of their distance, and float32 rounding.
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
+    rotate
+        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
     Error: with rounding=nearest at most 2^-4 |v| (e4m3) or 2^-3 |v| (e5m2), or half the smallest number times the scale
     where that is more; stochastic, twice that.
     Variance: (v - a)(c - v) per value between the numbers a and c times the scale.
@@ -39,6 +41,7 @@ class FP8(FormatCodec):
     bucket: int = 256
     rounding: str = "nearest"
     coding: str = "fixed"
+    rotate: bool = False
 
     name = "fp8"
     source = "Micikevicius et al., FP8 formats for deep learning, arXiv 2209.05433"

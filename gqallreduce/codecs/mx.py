@@ -29,6 +29,8 @@ class MX(FormatCodec):
         above a magnitude from 57344 on (fp4: 49152) is 65536, an overflow.
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
+    rotate
+        True: blocks, then powers of two up to 65536, are rotated at random, so that values are about normal.
     Error: with rounding=nearest at most 2^-(m+1) |v|, m the mantissa bits, or half the smallest element times the scale
     where that is more, and for values above the largest element what they exceed it by: less than a quarter of them
     (fp4, e4m3: 1/4, 1/8 of them).
@@ -44,6 +46,7 @@ class MX(FormatCodec):
     block: int = 32
     rounding: str = "nearest"
     coding: str = "fixed"
+    rotate: bool = False
 
     name = "mx"
     source = "Open Compute Project, OCP Microscaling Formats (MX) v1.0, 2023"

@@ -26,6 +26,8 @@ class NaturalDithering(ExponentialCodec):
         smallest to zero.
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
+    rotate
+        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with a zero level and d values
     in a bucket at most (1/8 + q min(1, q)) |v|^2, q = sqrt(d) 2^(1-s). Unbiased to 2^-16 of c - a, and float32
     rounding.
@@ -42,6 +44,7 @@ class NaturalDithering(ExponentialCodec):
     zero_level: bool = True
     rounding: str = "stochastic"
     coding: str = "fixed"
+    rotate: bool = False
 
     name = "natural_dithering"
     source = "Horvath et al., Natural compression, MSML 2022"

@@ -29,6 +29,8 @@ class QSGD(NormCodec):
         zero.
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
+    rotate
+        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
     Variance: with u the distance of neighbouring levels and f the value's place between them (0 to 1), u^2 f (1 - f)
     per value, so at most u^2 / 4; with norm=l2 and s levels each side at most min(d/s^2, sqrt(d)/s) |v|^2 per bucket
     of d. Unbiased to 2^-16 of u, and float32 rounding.
@@ -44,6 +46,7 @@ class QSGD(NormCodec):
     zero_level: bool = True
     rounding: str = "stochastic"
     coding: str = "fixed"
+    rotate: bool = False
 
     name = "qsgd"
     source = "Alistarh et al., QSGD, NeurIPS 2017"

@@ -148,6 +148,14 @@ def coded_decode(wire, y, levels, coding: str, region, scale: float, add: bool) 
     return _kernels.coded_decode(wire, y, levels, coding, region.table, scale, add)
 
 
+def eden_encode(x, e, r, wire, bits: int, region, stream) -> bool:
+    return bool(_kernels.eden_encode(x, e, r, wire, bits, region.table, stream))
+
+
+def eden_decode(wire, y, bits: int, region, scale: float, add: bool) -> None:
+    _kernels.eden_decode(wire, y, bits, region.table, scale, add)
+
+
 def levels_spread(x, e, weight: np.ndarray, l2: bool, power: int, region) -> None:
     """weight, float64 in host memory, += how v / norm lies in the buckets, each of which counts by norm^power."""
     _kernels.levels_spread(x, e, l2, power, region.table, weight)

@@ -43,6 +43,7 @@ class LearnedCodec(NormCodec):
     zero_level: bool = True
     rounding: str = "stochastic"
     coding: str = "fixed"
+    rotate: bool = False
     fit: str = "histogram"
     updates: tuple = (0, 100, 2000)
     every: int = 10000

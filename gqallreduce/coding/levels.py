@@ -12,13 +12,15 @@ from functools import cached_property
 from typing import ClassVar
 
 from gqallreduce import _kernels
-from gqallreduce.coding.codec import FixedSizeCodec, Region, choice, integer
-from gqallreduce.coding.layout import Grid
+from gqallreduce.coding import arithmetic
+from gqallreduce.coding.codec import FixedSizeCodec, Region, RegionCodec, choice, integer
+from gqallreduce.coding.layout import Form, Grid
+from gqallreduce.coding.rotated import ROTATED_MOST, Rotation
 
 
 class LevelCodec(FixedSizeCodec):
-    """A subclass has the options `bucket`, `rounding` ("stochastic" or "nearest") and `coding`, and `level_set`; and
-    `scale`, if it is not a norm.
+    """A subclass has the options `bucket`, `rounding` ("stochastic" or "nearest"), `coding` and `rotate`, and
+    `level_set`; and `scale`, if it is not a norm.
 
     Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
     """
@@ -40,6 +42,11 @@ class LevelCodec(FixedSizeCodec):
         integer(self, "bucket", 1, 2**31 - 1)
         choice(self, "rounding", "stochastic", "nearest")
         choice(self, "coding", "fixed", *_kernels.CODINGS)
+        choice(self, "rotate", True, False)
+        if self.rotate and (self.bucket & (self.bucket - 1) or self.bucket > ROTATED_MOST):
+            option = "block" if "block" in self.options() else "bucket"
+            got = f"{option}={self.bucket} with rotate=True"
+            raise ValueError(f"{self.name}: {got}, expected a power of two up to {ROTATED_MOST}")
 
     @property
     def unbiased(self) -> bool:
@@ -55,7 +62,11 @@ class LevelCodec(FixedSizeCodec):
 
     @property
     def host_only(self) -> bool:
-        return self.levels.host_only or not self.fixed_size
+        return self.levels.host_only or not self.fixed_size or self.rotate
+
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
+        bound = super().bind(form, size, arithmetic)
+        return bound.knowing(transform=Rotation(form.size, self.bucket)) if self.rotate else bound
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)
@@ -103,7 +114,7 @@ class LevelCodec(FixedSizeCodec):
 
 class NormCodec(LevelCodec):
     """Levels in units of a norm. A subclass has the options `bits`, sign included, `bucket`, `norm` ("max" or "l2"),
-    `zero_level`, `rounding` and `coding`.
+    `zero_level`, `rounding`, `coding` and `rotate`.
     """
 
     def __post_init__(self):

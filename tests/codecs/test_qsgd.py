@@ -23,8 +23,9 @@ VARIANTS = [
     "qsgd(bits=3, zero_level=False, rounding=nearest)",
     "qsgd(bits=3, bucket=100, coding=huffman)",
     "qsgd(bits=4, bucket=1000, norm=l2, coding=elias)",
+    "qsgd(bits=4, bucket=64, rotate=True)",
 ]
-WHOLE = [VARIANTS[0], VARIANTS[4], VARIANTS[8], VARIANTS[-2]]
+WHOLE = [VARIANTS[0], VARIANTS[8], VARIANTS[-3], VARIANTS[-1]]
 WIDTHS = [(bits, zero) for bits in range(1, 9) for zero in (False, True) if bits > 1 or not zero]
 every_width = pytest.mark.parametrize(("bits", "zero"), WIDTHS)
 

@@ -1,0 +1,184 @@
+// EDEN (Vargaftik et al. 2022), with one bit DRIVE (2021): every bucket is rotated at random, and each value becomes
+// the nearest of the 2^bits levels that are best for a normal distribution; a scale per bucket makes that unbiased.
+//
+// Wire of a region: 64 bits, the key of its rotations, the stream's random bits of elements 0 to 3; then per
+// bucket a float32 scale and codes of `bits` bits (bits.hpp), ascending with the levels; of a bucket with few values
+// these themselves, as float32.
+#pragma once
+#include "gq/bits.hpp"
+#include "gq/eden_wire.hpp"
+#include "gq/grid.hpp"
+#include "gq/kernels.hpp"
+#include "gq/levels.hpp"
+#include "gq/rotation.hpp"
+#include "gq/sum.hpp"
+
+namespace gq {
+namespace GQ_NAMESPACE {
+
+// The levels above zero that minimise the mean squared error of a standard normal distribution (Lloyd 1982, Max 1960).
+constexpr float kNormalLevels[4][8] = {
+    {0.7978845608028654f},
+    {0.4527800346364921f, 1.510417608499096f},
+    {0.24509417894422184f, 0.7560052812058781f, 1.3439092785050006f, 2.1519457045369874f},
+    {0.12839502985114726f, 0.38804829949029185f, 0.6567591185324659f, 0.9423404564869651f, 1.2562311973471791f,
+     1.6180463860218859f, 2.069017226531388f, 2.7325895709951626f},
+};
+
+// Levels of both signs, ascending, and the boundaries above zero between their magnitudes.
+struct NormalLevels {
+  explicit NormalLevels(int bits) : bits(bits), half(1 << (bits - 1)) {
+    for (int k = 0; k < half; ++k) {
+      value[half + k] = kNormalLevels[bits - 1][k];
+      value[half - 1 - k] = -kNormalLevels[bits - 1][k];
+      if (k > 0) boundary[k - 1] = (kNormalLevels[bits - 1][k - 1] + kNormalLevels[bits - 1][k]) / 2;
+    }
+  }
+
+  float largest() const { return value[2 * half - 1]; }
+
+  int bits, half;
+  float value[16] = {}, boundary[7] = {};
+};
+
+// Codes of n values v = y / unit. kHalf is levels.half.
+template <int kHalf>
+static inline void nearest_codes(const NormalLevels& levels, const float* y, std::size_t n, float before, float inverse,
+                                 std::uint8_t* code) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float v = y[i] * before * inverse, size = float_of(magnitude(v));
+    int above = 0;  // boundaries below the magnitude
+    for (int k = 0; k + 1 < kHalf; ++k) above += size > levels.boundary[k];
+    code[i] = static_cast<std::uint8_t>(bits_of(v) >> 31 ? kHalf - 1 - above : kHalf + above);
+  }
+}
+
+static inline void nearest_codes(const NormalLevels& levels, const float* y, std::size_t n, float before, float inverse,
+                                 std::uint8_t* code) {
+  if (levels.half == 1) return nearest_codes<1>(levels, y, n, before, inverse, code);
+  if (levels.half == 2) return nearest_codes<2>(levels, y, n, before, inverse, code);
+  if (levels.half == 4) return nearest_codes<4>(levels, y, n, before, inverse, code);
+  nearest_codes<8>(levels, y, n, before, inverse, code);
+}
+
+static inline void levels_of_codes(const NormalLevels& levels, const std::uint8_t* code, std::size_t n, float scale,
+                                   float* y) {
+  std::size_t i = 0;
+#if GQ_LEVEL >= 1
+  const Table table(levels.value);
+  for (; i + kWidth <= n; i += kWidth) store(y + i, table[load_bytes(code + i)] * scale);
+#endif
+  for (; i < n; ++i) y[i] = levels.value[code[i]] * scale;
+}
+
+// Twice the largest magnitude that a bucket of n values with this scale may decode to is finite.
+static inline bool is_eden_scale(const NormalLevels& levels, float scale, std::size_t n) {
+  return is_norm(scale) && is_finite(2 * scale * levels.largest() * float(__builtin_sqrt(double(n))));
+}
+
+// The scale |v|^2 / <level, rotated>, zero if all values are, or so small that there is none; `y` holds the rotated
+// values and then their levels. -1 for a norm beyond what may be sent.
+static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t n, double squares, std::uint8_t* code,
+                               float* product) {
+  const auto norm = static_cast<float>(__builtin_sqrt(squares));
+  if (!is_norm(norm)) return -1.0f;
+  const Unit unit = unit_of_norm(norm, static_cast<float>(__builtin_sqrt(double(n))));
+  nearest_codes(levels, y, n, unit.before, unit.inverse, code);
+  levels_of_codes(levels, code, n, 1.0f, product);
+  double along = 0;
+  for (std::size_t done = 0; done < n; done += kSumBlock) {
+    const std::size_t part = n - done < kSumBlock ? n - done : kSumBlock;
+    for (std::size_t i = done; i < done + part; ++i) product[i] *= y[i] * unit.before;
+    along += block_sum(product + done, part, Itself());
+  }
+  if (!(along > 0)) return 0.0f;
+  const auto scale = static_cast<float>(squares / along * double(unit.before));
+  return is_eden_scale(levels, scale, n) ? scale : -1.0f;
+}
+
+// v = x + e of one bucket.
+static inline void values_of(const float* x, const float* e, std::size_t n, float* v) {
+  for (std::size_t i = 0; i < n; ++i) v[i] = e ? x[i] + e[i] : x[i];
+}
+
+// A bucket, whose first value is element `first` of the vector; 1 if it cannot be sent. `room` and `code` as below.
+static int eden_encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                              const NormalLevels& levels, std::uint64_t key, std::uint64_t first, float* room,
+                              std::uint8_t* code) {
+  const Rotation rotation(key, eden_rounds(n));
+  values_of(x, e, n, room);
+  const double squares = sum_of_squares(room, nullptr, n);
+  rotation.turn(room, n, first);
+  const float scale = eden_codes(levels, room, n, squares, code, room + n);
+  if (scale < 0) return 1;
+  store(wire, scale);
+  pack(code, n, levels.bits, wire + kNormBytes);
+  if (!r) return 0;
+  levels_of_codes(levels, code, n, scale, room);
+  rotation.turn_back(room, n, first);
+  values_of(x, e, n, r);
+  for (std::size_t i = 0; i < n; ++i) r[i] -= room[i];
+  return 0;
+}
+
+static int eden_encode_few(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n) {
+  float v[kLeastRotated];
+  values_of(x, e, n, v);
+  std::memcpy(wire, v, n * sizeof(float));
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!is_finite(v[i])) return 1;
+    if (r) r[i] = 0;
+  }
+  return 0;
+}
+
+// `room` has twice as many floats, and `code` as many bytes, as a bucket has values.
+static int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int bits,
+                       const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code) {
+  const NormalLevels levels(bits);
+  int bad = 0;
+  for (Units unit(grid, n); unit.inside(); unit.advance()) {
+    const float *const v = x + unit.begin, *const w = e ? e + unit.begin : nullptr;
+    float* const to = r ? r + unit.begin : nullptr;
+    const std::size_t height = unit.height();
+    if (height < kLeastRotated)
+      bad |= eden_encode_few(v, w, to, wire, height);
+    else
+      bad |= eden_encode_bucket(v, w, to, wire, height, levels, key, grid.start + unit.begin, room, code);
+    wire += eden_size(height, bits);
+  }
+  return bad;
+}
+
+// The values of a bucket in `room`; false if its scale is none.
+static bool eden_decode_bucket(const std::uint8_t* wire, std::size_t n, const NormalLevels& levels, std::uint64_t key,
+                               std::uint64_t first, float* room, std::uint8_t* code) {
+  if (n < kLeastRotated) {
+    std::memcpy(room, wire, n * sizeof(float));
+    bool finite = true;
+    for (std::size_t i = 0; i < n; ++i) finite &= is_finite(room[i]);
+    return finite;
+  }
+  const float scale = load<float>(wire);
+  if (!is_eden_scale(levels, scale, n)) return false;
+  unpack(wire + kNormBytes, n, levels.bits, code);
+  levels_of_codes(levels, code, n, scale, room);
+  Rotation(key, eden_rounds(n)).turn_back(room, n, first);
+  return true;
+}
+
+static int eden_decode(const std::uint8_t* wire, float* y, std::size_t n, int bits, const Grid& grid, std::uint64_t key,
+                       float scale, bool add, float* room, std::uint8_t* code) {
+  const NormalLevels levels(bits);
+  for (Units unit(grid, n); unit.inside(); unit.advance()) {
+    const std::size_t height = unit.height();
+    if (!eden_decode_bucket(wire, height, levels, key, grid.start + unit.begin, room, code)) return 1;
+    wire += eden_size(height, bits);
+    float* const to = y + unit.begin;
+    for (std::size_t i = 0; i < height; ++i) to[i] = add ? to[i] + room[i] : room[i] * scale;
+  }
+  return 0;
+}
+
+}  // namespace GQ_NAMESPACE
+}  // namespace gq
