@@ -1,9 +1,8 @@
 #include "gq/coded_doors.hpp"
 
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "gq/buckets.hpp"
 #include "gq/coded_wire.hpp"
 #include "gq/door.hpp"
 #include "gq/grid.hpp"
@@ -13,7 +12,7 @@ namespace gq {
 
 namespace {
 
-constexpr int kBad = 1, kOutOfMemory = 2;  // kBad: a value, a norm or a message
+constexpr int kBad = 1;  // a value, a norm or a message
 
 // Some consecutive buckets of a region.
 struct Section {
@@ -52,7 +51,9 @@ struct Sections {
 
   // The most bytes of sections, each with its form, that lie before this one.
   std::size_t bound(std::size_t number) const { return fixed(number) + number; }
-  std::size_t directory() const { return count * kSizeField; }
+  // Bytes in front of the directory, and those up to its end.
+  std::size_t key() const { return key_size(levels, region.size); }
+  std::size_t head() const { return key() + count * kSizeField; }
   std::size_t most_units() const { return each < units ? each : units; }
   // Of one section.
   std::size_t most_codes() const { return std::min<std::uint64_t>(region.size, region.grid.run * most_units()); }
@@ -148,14 +149,14 @@ bool lengthened(const Entropy& entropy, const Levels& levels, const Section& sec
 
 // Closes the gaps between the sections, whose sizes are in the directory; returns the bytes of the region's message.
 std::size_t closed(const Sections& sections, std::uint8_t* wire) {
-  std::uint8_t* const first = wire + sections.directory();
+  std::uint8_t* const first = wire + sections.head();
   std::size_t end = 0;
   for (std::size_t number = 0; number < sections.count; ++number) {
-    const std::size_t size = load<std::uint32_t>(wire + number * kSizeField);
+    const std::size_t size = load<std::uint32_t>(wire + sections.key() + number * kSizeField);
     std::memmove(first + end, first + sections.bound(number), size);
     end += size;
   }
-  return sections.directory() + end;
+  return sections.head() + end;
 }
 
 // The arrays of an encoding of one region.
@@ -166,17 +167,20 @@ struct Encoding {
 };
 
 int encode(const Encoding& to, const Entropy& entropy, const Sections& sections, bool l2, const Stream& stream) {
+  const Region& region = sections.region;
+  const std::uint64_t key = put_key(sections.levels, region.size, stream, to.wire);
   return sections.on_all([&](std::size_t first, std::size_t last) {
     const Room room(sections);
-    if (!room) return kOutOfMemory;
+    const Buckets buckets(sections.levels, key, region.grid, region.size);
+    if (!room || !buckets) return kOutOfMemory;
     for (std::size_t number = first; number < last; ++number) {
       const Section section = sections[number];
-      if (kernels().levels_encode(to.x + section.begin, shifted(to.e, section.begin), shifted(to.r, section.begin),
-                                  room.fixed, section.size(), sections.levels, l2, section.grid, stream))
+      if (buckets.encode(to.x + section.begin, shifted(to.e, section.begin), shifted(to.r, section.begin), room.fixed,
+                         section.size(), l2, section.grid, stream))
         return kBad;
       const std::size_t nbytes = shortened(entropy, sections.levels, section, room);
-      std::memcpy(to.wire + sections.directory() + sections.bound(number), room.message, nbytes);
-      store(to.wire + number * kSizeField, static_cast<std::uint32_t>(nbytes));
+      std::memcpy(to.wire + sections.head() + sections.bound(number), room.message, nbytes);
+      store(to.wire + sections.key() + number * kSizeField, static_cast<std::uint32_t>(nbytes));
     }
     return 0;
   });
@@ -184,44 +188,47 @@ int encode(const Encoding& to, const Entropy& entropy, const Sections& sections,
 
 // Where the sections with numbers `first` to `last` less one end, counted from the first one; more than `most` if that
 // is too far.
-std::size_t end_of(const std::uint8_t* wire, std::size_t first, std::size_t last, std::size_t most) {
+std::size_t end_of(const std::uint8_t* sizes, std::size_t first, std::size_t last, std::size_t most) {
   std::size_t end = 0;
   for (std::size_t number = first; number < last && end <= most; ++number)
-    end += load<std::uint32_t>(wire + number * kSizeField);
+    end += load<std::uint32_t>(sizes + number * kSizeField);
   return end;
 }
 
 int decode_section(const std::uint8_t* in, std::size_t nbytes, float* y, const Entropy& entropy, const Levels& levels,
-                   const Section& section, const Room& room, float scale, bool add) {
+                   const Section& section, const Buckets& buckets, const Room& room, float scale, bool add) {
   if (nbytes == 0) return kBad;
   const bool as_fixed = *in == kAsWithout;
   if (as_fixed && nbytes != 1 + section.fixed) return kBad;
   if (!as_fixed && !lengthened(entropy, levels, section, in, nbytes, room)) return kBad;
-  return kernels().levels_decode(as_fixed ? in + 1 : room.fixed, section.fixed, y + section.begin, section.size(),
-                                 levels, section.grid, scale, add);
+  return buckets.decode(as_fixed ? in + 1 : room.fixed, section.fixed, y + section.begin, section.size(), section.grid,
+                        scale, add);
 }
 
 // The bytes of the region's message, or kMalformed or kNoMemory.
 std::int64_t decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const Entropy& entropy,
                     const Sections& sections, float scale, bool add) {
-  if (nbytes < sections.directory()) return kMalformed;
-  const std::size_t room_for_sections = nbytes - sections.directory();
-  const std::size_t end = end_of(wire, 0, sections.count, room_for_sections);
+  if (nbytes < sections.head()) return kMalformed;
+  const std::size_t room_for_sections = nbytes - sections.head();
+  const std::size_t end = end_of(wire + sections.key(), 0, sections.count, room_for_sections);
   if (end > room_for_sections) return kMalformed;
+  const std::uint64_t key = sections.key() ? load<std::uint64_t>(wire) : 0;
   const int bad = sections.on_all([&](std::size_t first, std::size_t last) {
     const Room room(sections);
-    if (!room) return kOutOfMemory;
-    const std::uint8_t* at = wire + sections.directory() + end_of(wire, 0, first, end);
+    const Buckets buckets(sections.levels, key, sections.region.grid, sections.region.size);
+    if (!room || !buckets) return kOutOfMemory;
+    const std::uint8_t* at = wire + sections.head() + end_of(wire + sections.key(), 0, first, end);
     for (std::size_t number = first; number < last; ++number) {
-      const std::size_t size = load<std::uint32_t>(wire + number * kSizeField);
-      if (const int found = decode_section(at, size, y, entropy, sections.levels, sections[number], room, scale, add))
+      const std::size_t size = load<std::uint32_t>(wire + sections.key() + number * kSizeField);
+      if (const int found =
+              decode_section(at, size, y, entropy, sections.levels, sections[number], buckets, room, scale, add))
         return found;
       at += size;
     }
     return 0;
   });
   if (bad) return bad & kOutOfMemory ? kNoMemory : kMalformed;
-  return static_cast<std::int64_t>(sections.directory() + end);
+  return static_cast<std::int64_t>(sections.head() + end);
 }
 
 // Codes that encoders write, and where their levels lie: `visit(code, place, negative)`, place 0 for a single zero.
@@ -263,7 +270,7 @@ EliasCode elias_code(const Levels& levels) {
 std::size_t coded_bound(const Regions& regions, const Levels& levels) {
   return sum_over(regions, [&](const Region& region) {
     const Sections sections(region, levels);
-    return sections.directory() + sections.bound(sections.count);
+    return sections.head() + sections.bound(sections.count);
   });
 }
 

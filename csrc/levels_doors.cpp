@@ -1,5 +1,6 @@
 #include "gq/levels_doors.hpp"
 
+#include "gq/buckets.hpp"
 #include "gq/door.hpp"
 #include "gq/grid.hpp"
 #include "gq/levels_wire.hpp"
@@ -12,30 +13,33 @@ std::size_t nbytes_of(std::size_t n, const Levels& levels, const Grid& grid) {
   return levels_offset(grid, n, unit_count(grid, n), levels);
 }
 
-int encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Levels& levels, bool l2,
-           const Grid& grid, const Stream& stream) {
-  return by_units(grid, n, [&](const UnitPiece& piece) {
-    return kernels().levels_encode(x + piece.begin, shifted(e, piece.begin), shifted(r, piece.begin),
-                                   wire + nbytes_of(piece.begin, levels, grid), piece.size(), levels, l2, piece.grid,
-                                   stream);
-  });
+std::size_t nbytes_of(const Region& region, const Levels& levels) {
+  return key_size(levels, region.size) + nbytes_of(region.size, levels, region.grid);
 }
 
-int decode(const std::uint8_t* wire, float* y, std::size_t n, const Levels& levels, const Grid& grid, float scale,
-           bool add) {
-  return by_units(grid, n, [&](const UnitPiece& piece) {
-    return kernels().levels_decode(wire + nbytes_of(piece.begin, levels, grid),
-                                   nbytes_of(piece.size(), levels, piece.grid), y + piece.begin, piece.size(), levels,
-                                   piece.grid, scale, add);
+// work(piece, buckets, its wire) for the whole buckets of each thread; `wire` begins behind the key.
+template <class Byte, class Work>
+int by_buckets(const Region& region, const Levels& levels, std::uint64_t key, Byte* wire, Work work) {
+  return by_units(region.grid, region.size, [&](const UnitPiece& piece) {
+    const Buckets buckets(levels, key, piece.grid, piece.size());
+    if (!buckets) return kOutOfMemory;
+    return work(piece, buckets, wire + nbytes_of(piece.begin, levels, region.grid));
   });
 }
 
 int decode_regions(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale,
                    bool add) {
   return by_regions(regions, [&](const Region& region, std::size_t place) {
-    const std::uint8_t* const source = wire;
-    wire += nbytes_of(region.size, levels, region.grid);
-    return decode(source, y + place, region.size, levels, region.grid, scale, add);
+    const std::size_t before = key_size(levels, region.size);
+    const std::uint64_t key = before ? load<std::uint64_t>(wire) : 0;
+    const int bad =
+        by_buckets(region, levels, key, wire + before,
+                   [&](const UnitPiece& piece, const Buckets& buckets, const std::uint8_t* from) {
+                     const std::size_t nbytes = nbytes_of(piece.size(), levels, piece.grid);
+                     return buckets.decode(from, nbytes, y + place + piece.begin, piece.size(), piece.grid, scale, add);
+                   });
+    wire += nbytes_of(region, levels);
+    return bad;
   });
 }
 
@@ -121,16 +125,22 @@ bool floating_levels(int bits, int mantissa, int lowest, int last, bool zero_lev
 }
 
 std::size_t levels_nbytes(const Regions& regions, const Levels& levels) {
-  return sum_over(regions, [&](const Region& region) { return nbytes_of(region.size, levels, region.grid); });
+  return sum_over(regions, [&](const Region& region) { return nbytes_of(region, levels); });
 }
 
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,
                   const Regions& regions, const Stream* streams) {
   return by_regions(regions, [&](const Region& region, std::size_t place) {
-    std::uint8_t* const target = wire;
-    wire += nbytes_of(region.size, levels, region.grid);
-    return encode(x + place, shifted(e, place), shifted(r, place), target, region.size, levels, l2, region.grid,
-                  streams[region.segment]);
+    const Stream& stream = streams[region.segment];
+    const std::uint64_t key = put_key(levels, region.size, stream, wire);
+    const int bad = by_buckets(region, levels, key, wire + key_size(levels, region.size),
+                               [&](const UnitPiece& piece, const Buckets& buckets, std::uint8_t* to) {
+                                 const std::size_t at = place + piece.begin;
+                                 return buckets.encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), l2,
+                                                       piece.grid, stream);
+                               });
+    wire += nbytes_of(region, levels);
+    return bad;
   });
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "gq/buckets.hpp"
 #include "gq/door.hpp"
 #include "gq/eden_wire.hpp"
 #include "gq/grid.hpp"
@@ -10,8 +11,6 @@
 namespace gq {
 
 namespace {
-
-constexpr int kNoMemory = 2;
 
 std::size_t buckets_nbytes(const Grid& grid, std::size_t n, std::size_t buckets, int bits) {
   return total_of(grid, n, buckets, [bits](std::size_t height) { return eden_size(height, bits); });
@@ -42,7 +41,7 @@ int by_buckets(const Region& region, Byte* wire, int bits, Work work) {
   return by_units(region.grid, region.size, [&](const UnitPiece& piece) {
     if (piece.size() == 0) return 0;
     const Room room(piece.grid, piece.size());
-    if (!room) return kNoMemory;
+    if (!room) return kOutOfMemory;
     return work(piece, wire + kKeyBytes + buckets_nbytes(region.grid, region.size, piece.first, bits), room);
   });
 }
@@ -64,10 +63,8 @@ int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, in
                 const Stream* streams) {
   return by_regions(regions, [&](const Region& region, std::size_t place) {
     if (region.size == 0) return 0;
-    std::uint16_t drawn[kKeyBytes / 2];
-    kernels().random16(streams[region.segment], 0, kKeyBytes / 2, drawn);
-    std::memcpy(wire, drawn, kKeyBytes);
-    const auto key = load<std::uint64_t>(wire);
+    const std::uint64_t key = rotation_key(streams[region.segment]);
+    store(wire, key);
     const int bad = by_buckets(region, wire, bits, [&](const UnitPiece& piece, std::uint8_t* to, const Room& room) {
       const std::size_t at = place + piece.begin;
       return kernels().eden_encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), bits, piece.grid, key,

@@ -68,7 +68,7 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
         int positive
     cdef struct CLevels "gq::Levels":
         int bits, count
-        bint uniform, floating, nearest
+        bint uniform, floating, nearest, rotated
         SmallFloats floats
         Scale scale
         float reach

@@ -1,7 +1,7 @@
 // Level codecs with an entropy code: the codes of the levels take as many bits as they are rare.
 //
-// Wire of a region: its buckets in sections of max(1, kSectionCodes / bucket) each. Per section a uint32, its bytes;
-// then the sections. A section is one byte, its form, and
+// Wire of a region: if it is rotated the key (buckets.hpp); its buckets in sections of max(1, kSectionCodes / bucket)
+// each. Per section a uint32, its bytes; then the sections. A section is one byte, its form, and
 //   0: the buckets as without an entropy code, for a section that would not get shorter;
 //   else the scales of all its buckets, then their codes, by
 //   1: a prefix code. Huffman: first the length of each code's pattern, 4 bits each, low half first; the patterns

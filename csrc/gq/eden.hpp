@@ -1,7 +1,7 @@
 // EDEN (Vargaftik et al. 2022), with one bit DRIVE (2021): every bucket is rotated at random, and each value becomes
 // the nearest of the 2^bits levels that are best for a normal distribution; a scale per bucket makes that unbiased.
 //
-// Wire of a region: 64 bits, the key of its rotations, the stream's random bits of elements 0 to 3; then per
+// Wire of a region: 64 bits, the key of its rotations (buckets.hpp); then per
 // bucket a float32 scale and codes of `bits` bits (bits.hpp), ascending with the levels; of a bucket with few values
 // these themselves, as float32.
 #pragma once

@@ -5,7 +5,6 @@
 namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
 
-constexpr std::size_t kKeyBytes = 8;       // per region
 constexpr std::size_t kLeastRotated = 32;  // below, a rotation has too few outcomes to be without bias
 constexpr std::size_t kManyRotated = 256;  // below, it takes four rounds to be; else two
 

@@ -53,6 +53,7 @@ struct Levels {
                        // greater level); else at random
   float reach;         // the largest level
   Scale scale;
+  bool rotated;  // each bucket is rotated at random before it is encoded; only buckets.hpp looks at it
 };
 
 // How the codes of levels are written: `bits` each, or by an entropy code (coded_wire.hpp).

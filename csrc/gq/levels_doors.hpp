@@ -29,7 +29,8 @@ bool floating_levels(int bits, int mantissa, int lowest, int last, bool zero_lev
 // Bytes of all messages. The units of the regions' grids, here and below, are buckets: grid.parts is 1.
 std::size_t levels_nbytes(const Regions& regions, const Levels& levels);
 
-// Return 1 if a value or a norm is not finite, else 0. e and r may be null. `streams` has one for each segment.
+// Return 1 if a value or a norm is not finite, or a scale is none, 2 if there is no memory for buckets (or both), else
+// 0. e and r may be null. `streams` has one for each segment.
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,
                   const Regions& regions, const Stream* streams);
 int levels_decode(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale);

@@ -26,7 +26,7 @@ class ALQ(FittedCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
+        True: each bucket is rotated at random, so that its values are about normal, before it is encoded.
     solver
         optimal: an exact dynamic programme over 300 to 350 places, then coordinate descent; coordinate: that in closed
         form, from four starts; gradient: the published gradient steps, from the same.

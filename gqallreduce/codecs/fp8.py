@@ -26,7 +26,7 @@ class FP8(FormatCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
+        True: each bucket is rotated at random, so that its values are about normal, before it is encoded.
     Error: with rounding=nearest at most 2^-4 |v| (e4m3) or 2^-3 |v| (e5m2), or half the smallest number times the scale
     where that is more; stochastic, twice that.
     Variance: (v - a)(c - v) per value between the numbers a and c times the scale.

@@ -30,7 +30,7 @@ class MX(FormatCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: blocks, then powers of two up to 65536, are rotated at random, so that values are about normal.
+        True: each block is rotated at random, so that its values are about normal, before it is encoded.
     Error: with rounding=nearest at most 2^-(m+1) |v|, m the mantissa bits, or half the smallest element times the scale
     where that is more, and for values above the largest element what they exceed it by: less than a quarter of them
     (fp4, e4m3: 1/4, 1/8 of them).

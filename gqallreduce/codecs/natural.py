@@ -25,7 +25,7 @@ class Natural(LevelCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
+        True: each bucket is rotated at random, so that its values are about normal, before it is encoded.
     Variance: (|v| - a)(2a - |v|) per value between a and 2a, so at most |v|^2 / 8; below the smallest power of two l,
     which is that of the largest magnitude, rounded up, times 2^(2 - 2^(bits-1)): |v| (l - |v|).
     Zeros are exact, and powers of two from l on. The largest power of two is at least 2^-127. A magnitude above 2^127,

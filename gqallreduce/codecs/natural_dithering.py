@@ -27,7 +27,7 @@ class NaturalDithering(ExponentialCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
+        True: each bucket is rotated at random, so that its values are about normal, before it is encoded.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with a zero level and d values
     in a bucket at most (1/8 + q min(1, q)) |v|^2, q = sqrt(d) 2^(1-s). Unbiased to 2^-16 of c - a, and float32
     rounding.

@@ -27,7 +27,7 @@ class NUQSGD(ExponentialCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
+        True: each bucket is rotated at random, so that its values are about normal, before it is encoded.
     Variance: (r - a)(c - r) norm^2 per value, r = v / norm between the levels a and c; with norm=l2, a zero level and
     d values in a bucket at most (1/8 + d l^2 / 4) |v|^2 where d < 4 / l^2, else (l sqrt(d) - 7/8) |v|^2, with l the
     smallest level above zero. Unbiased to 2^-16 of c - a, and float32

@@ -30,7 +30,7 @@ class QSGD(NormCodec):
     coding
         fixed: codes of equal length; huffman, rans or elias: an entropy code, the same values in fewer bytes.
     rotate
-        True: buckets, then powers of two up to 65536, are rotated at random, so that their values are about normal.
+        True: each bucket is rotated at random, so that its values are about normal, before it is encoded.
     Variance: with u the distance of neighbouring levels and f the value's place between them (0 to 1), u^2 f (1 - f)
     per value, so at most u^2 / 4; with norm=l2 and s levels each side at most min(d/s^2, sqrt(d)/s) |v|^2 per bucket
     of d. Unbiased to 2^-16 of u, and float32 rounding.

@@ -148,6 +148,16 @@ def coded_decode(wire, y, levels, coding: str, region, scale: float, add: bool) 
     return _kernels.coded_decode(wire, y, levels, coding, region.table, scale, add)
 
 
+def rotated(x, e, region):
+    """The buckets of x + e, each rotated by one round; as those of a message are, but by another key."""
+    v, at = np.array(x) if e is None else x + e, 0
+    for size, start, run, _, _ in region.table.rows:
+        here = v[at : at + size]
+        _kernels.rotate(here, here, start, run, 0)
+        at += size
+    return v
+
+
 def eden_encode(x, e, r, wire, bits: int, region, stream) -> bool:
     return bool(_kernels.eden_encode(x, e, r, wire, bits, region.table, stream))
 

@@ -87,7 +87,7 @@ class LearnedCodec(NormCodec):
 
     def with_levels(self, levels: np.ndarray) -> LearnedCodec:
         """This codec with these levels: float32[count], ascending from -1 to 1."""
-        return self.knowing(levels=self._table(levels).using(self.deterministic))
+        return self.knowing(levels=self._table(levels).using(self.nearest, rotated=self.rotate))
 
     # --- from call to call ---
 
@@ -102,6 +102,8 @@ class LearnedCodec(NormCodec):
         if due > updates or self._updates_until(calls + self.samples - 1) > due:
             gathered = np.zeros(_kernels.SPREAD_BINS) if gathered is None else gathered.copy()
             for region, x, e, _ in parts:
+                if self.rotate:
+                    x, e = self.arithmetic.rotated(x, e, region), None
                 self.arithmetic.levels_spread(x, e, gathered, self.norm == "l2", self.weight, region)
                 yield None
         if due > updates:

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import ClassVar
 
 from gqallreduce import _kernels
-from gqallreduce.coding import arithmetic
-from gqallreduce.coding.codec import FixedSizeCodec, Region, RegionCodec, choice, integer
-from gqallreduce.coding.layout import Form, Grid
-from gqallreduce.coding.rotated import ROTATED_MOST, Rotation
+from gqallreduce.coding.codec import FixedSizeCodec, Region, choice, integer
+from gqallreduce.coding.layout import Grid
+
+ROTATED_MOST = 1 << 20  # values of a bucket that is rotated
 
 
 class LevelCodec(FixedSizeCodec):
@@ -36,17 +36,16 @@ class LevelCodec(FixedSizeCodec):
 
     @cached_property
     def levels(self) -> _kernels.Levels:
-        return self.level_set().using(self.deterministic, self.scale)
+        return self.level_set().using(self.nearest, self.scale, self.rotate)
 
     def __post_init__(self):
         integer(self, "bucket", 1, 2**31 - 1)
         choice(self, "rounding", "stochastic", "nearest")
         choice(self, "coding", "fixed", *_kernels.CODINGS)
         choice(self, "rotate", True, False)
-        if self.rotate and (self.bucket & (self.bucket - 1) or self.bucket > ROTATED_MOST):
+        if self.rotate and self.bucket > ROTATED_MOST:
             option = "block" if "block" in self.options() else "bucket"
-            got = f"{option}={self.bucket} with rotate=True"
-            raise ValueError(f"{self.name}: {got}, expected a power of two up to {ROTATED_MOST}")
+            raise ValueError(f"{self.name}: {option}={self.bucket} with rotate=True, expected at most {ROTATED_MOST}")
 
     @property
     def unbiased(self) -> bool:
@@ -54,6 +53,10 @@ class LevelCodec(FixedSizeCodec):
 
     @property
     def deterministic(self) -> bool:
+        return self.nearest and not self.rotate
+
+    @property
+    def nearest(self) -> bool:
         return self.rounding == "nearest"
 
     @property
@@ -62,11 +65,7 @@ class LevelCodec(FixedSizeCodec):
 
     @property
     def host_only(self) -> bool:
-        return self.levels.host_only or not self.fixed_size or self.rotate
-
-    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
-        bound = super().bind(form, size, arithmetic)
-        return bound.knowing(transform=Rotation(form.size, self.bucket)) if self.rotate else bound
+        return self.levels.host_only or not self.fixed_size
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)

@@ -59,7 +59,7 @@ cdef class Levels:
                              f"{lowest}, {last} of each sign, {'with' if zero_level else 'without'} zero, {order}")
         return levels
 
-    def using(self, bint nearest=False, scale="norm"):
+    def using(self, bint nearest=False, scale="norm", bint rotated=False):
         """The same levels, with values rounded to the nearest, or with another kind of scale.
 
         Ties go to the even number of steps: from zero for `uniform`, within a binade for `floating`, so that without a
@@ -68,6 +68,8 @@ cdef class Levels:
         scale
             norm: a bucket's norm over `reach`; "power above": the smallest power of two for which `reach` times it is
             no less than the norm; "power ocp": the power of two of the norm over that of `reach`, both rounded down.
+        rotated
+            each bucket is rotated at random before it is encoded.
         """
         if scale not in SCALES:
             raise ValueError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
@@ -77,6 +79,7 @@ cdef class Levels:
         levels.data = self.data
         levels.data.nearest = nearest
         levels.data.scale = <Scale> <int> SCALES[scale]
+        levels.data.rotated = rotated
         return levels
 
     @property
@@ -98,7 +101,7 @@ cdef class Levels:
     def host_only(self):
         """Have the kernels of devices no code for them? Those know norms, ascending codes and stochastic rounding."""
         ascending = not self.data.floating or self.data.floats.positive > 0 or not self.data.floats.zero
-        return self.data.nearest or self.data.scale != Scale.kNorm or not ascending
+        return self.data.nearest or self.data.rotated or self.data.scale != Scale.kNorm or not ascending
 
     @property
     def packed(self):
@@ -111,6 +114,12 @@ cdef class Levels:
     def values(self):
         """The level of every code: float32, 2**bits of them."""
         return np.array([self.data.value[code] for code in range(1 << self.data.bits)], np.float32)
+
+
+cdef int require_memory(int bad) except -1:
+    if bad & 2:
+        raise MemoryError("no memory for rotated buckets")
+    return 0
 
 
 NO_SCALE = "a bucket with a scale that no encoder writes: negative, not finite, or too large for its levels"
@@ -141,6 +150,7 @@ def levels_encode(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef int bad
     with nogil:
         bad = c_levels_encode(x_at, e_at, r_at, wire_at, levels.data, l2, regions.table, stream.data.data())
+    require_memory(bad)
     return bad
 
 
@@ -161,6 +171,7 @@ def levels_decode(const uint8_t[::1] wire not None, float[::1] y not None, Level
     cdef int bad
     with nogil:
         bad = c_levels_decode(wire_at, y_at, levels.data, regions.table, scale)
+    require_memory(bad)
     if bad:
         raise WireError(NO_SCALE)
 
@@ -174,6 +185,7 @@ def levels_decode_add(const uint8_t[::1] wire not None, float[::1] y not None, L
     cdef int bad
     with nogil:
         bad = c_levels_decode_add(wire_at, y_at, levels.data, regions.table)
+    require_memory(bad)
     if bad:
         raise WireError(NO_SCALE)
 

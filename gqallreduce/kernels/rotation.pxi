@@ -44,8 +44,7 @@ def eden_encode(const float[::1] x not None, const float[::1] e, float[::1] r, u
     cdef int bad
     with nogil:
         bad = c_eden_encode(x_at, e_at, r_at, wire_at, bits, regions.table, stream.data.data())
-    if bad & 2:
-        raise MemoryError("eden: no memory for buckets")
+    require_memory(bad)
     return bad
 
 
@@ -61,7 +60,6 @@ def eden_decode(const uint8_t[::1] wire not None, float[::1] y not None, int bit
     cdef int bad
     with nogil:
         bad = c_eden_decode(wire_at, y_at, bits, regions.table, scale, add)
-    if bad & 2:
-        raise MemoryError("eden: no memory for buckets")
+    require_memory(bad)
     if bad:
-        raise WireError("a bucket with a scale that no encoder writes: negative, not finite, or too large")
+        raise WireError(NO_SCALE)

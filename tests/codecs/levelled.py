@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 from contract import cuts
 
+from gqallreduce import _kernels
+
 # mantissa bits, exponent of the smallest normal number, largest: OCP MX 1.0, tables 1 to 6; OCP FP8, table 1
 FORMATS = {
     "fp4": (1, 0, 6.0),
@@ -73,6 +75,23 @@ def neighbours(codec, v, found) -> tuple[np.ndarray, np.ndarray]:
     ratio = np.divide(v, unit, out=np.zeros(v.size), where=unit > 0)
     low = np.clip(np.searchsorted(known, ratio, side="right") - 1, 0, known.size - 2)
     return known[low] * unit, known[low + 1] * unit
+
+
+def heights(found) -> np.ndarray:
+    """Per element, how many values its bucket has."""
+    edges = cuts(found)
+    return np.repeat(np.diff(edges), np.diff(edges))
+
+
+def over_rotations(stated, v, found) -> np.ndarray:
+    """What a bucket's stated variance is on average over rotations, in equal parts for its values."""
+    summed, edges = np.zeros(v.size), cuts(found)
+    for key in range(200):
+        turned = np.empty(v.size, np.float32)
+        _kernels.rotate(v.astype(np.float32), turned, found.start, found.grid.run, key)
+        summed += stated(turned)
+    sums = np.add.reduceat(summed / 200, edges[:-1])
+    return np.repeat(sums / np.diff(edges), np.diff(edges))
 
 
 def variance(codec, v, found) -> np.ndarray:

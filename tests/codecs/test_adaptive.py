@@ -19,7 +19,7 @@ VARIANTS = [
     "adaptive(pi=7, scope=column, column=1)",
     "adaptive(pi=5, scope=column, signs=separate, column=100)",
     "adaptive(pi=1, scope=column, column=1)",
-    "adaptive(pi=16, coding=golomb)",
+    "adaptive(pi=3, coding=golomb)",
 ]
 every_rule = pytest.mark.parametrize("scope", ["matrix", "column"])
 every_sign_rule = pytest.mark.parametrize("signs", ["joint", "separate"])

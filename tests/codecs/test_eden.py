@@ -2,6 +2,7 @@
 
 import itertools
 
+import levelled
 import numpy as np
 import pytest
 from contract import cuts, decode, encode, region, sampled, vector
@@ -24,13 +25,8 @@ def norms(codec, v, found) -> np.ndarray:
     return made
 
 
-def heights(found) -> np.ndarray:
-    edges = cuts(found)
-    return np.repeat(np.diff(edges), np.diff(edges))
-
-
 def variance(codec, v, found) -> np.ndarray:
-    return ERRORS[codec.bits] * norms(codec, v, found) ** 2 / heights(found)
+    return ERRORS[codec.bits] * norms(codec, v, found) ** 2 / levelled.heights(found)
 
 
 def spread(codec, v, found) -> np.ndarray:

@@ -13,7 +13,7 @@ from gqallreduce.coding.layout import Grid
 VARIANTS = [
     "natural(bits=4, bucket=33)",
     "natural(bits=8, bucket=100, rounding=nearest)",
-    "natural(bits=5, bucket=1000, coding=rans)",
+    "natural(bits=5, bucket=1000, coding=rans, rounding=nearest, rotate=True)",
 ]
 
 WHOLE = []

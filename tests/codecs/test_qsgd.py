@@ -1,7 +1,9 @@
 """Particulars of qsgd: its levels, its variance, what is exact, what is refused."""
 
+import dataclasses
 import itertools
 
+import levelled
 import numpy as np
 import pytest
 from contract import cuts, decode, encode, region, sampled, scatters, vector
@@ -23,7 +25,7 @@ VARIANTS = [
     "qsgd(bits=3, zero_level=False, rounding=nearest)",
     "qsgd(bits=3, bucket=100, coding=huffman)",
     "qsgd(bits=4, bucket=1000, norm=l2, coding=elias)",
-    "qsgd(bits=4, bucket=64, rotate=True)",
+    "qsgd(bits=4, bucket=60, rotate=True)",
 ]
 WHOLE = [VARIANTS[0], VARIANTS[8], VARIANTS[-3], VARIANTS[-1]]
 WIDTHS = [(bits, zero) for bits in range(1, 9) for zero in (False, True) if bits > 1 or not zero]
@@ -46,7 +48,10 @@ def norms(codec, v, found) -> np.ndarray:
 
 
 def variance(codec, v, found) -> np.ndarray:
-    """u^2 f (1 - f), as the docstring says."""
+    """u^2 f (1 - f), as the docstring says; of rotated values, on average over rotations."""
+    if codec.rotate:
+        plain = dataclasses.replace(codec, rotate=False)
+        return levelled.over_rotations(lambda turned: variance(plain, turned, found), v, found)
     u = spread(codec, v, found)
     place = np.divide(v + norms(codec, v, found), u, out=np.zeros(v.size), where=u > 0)
     f = place - np.floor(place)
@@ -54,7 +59,10 @@ def variance(codec, v, found) -> np.ndarray:
 
 
 def spread(codec, v, found) -> np.ndarray:
-    """The distance of neighbouring levels."""
+    """The distance of neighbouring levels; times sqrt(d) in a bucket of d that is rotated, with at most its norm."""
+    if codec.rotate:
+        lengths = norms(dataclasses.replace(codec, norm="l2"), v, found)
+        return lengths * 2 / steps(codec) * np.sqrt(levelled.heights(found))
     return norms(codec, v, found) * 2 / steps(codec)
 
 
