@@ -103,19 +103,18 @@ static inline void values_of(const float* x, const float* e, std::size_t n, floa
 
 // A bucket, whose first value is element `first` of the vector; 1 if it cannot be sent. `room` and `code` as below.
 static int eden_encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                              const NormalLevels& levels, std::uint64_t key, std::uint64_t first, float* room,
+                              const NormalLevels& levels, Rotation& rotation, std::uint64_t first, float* room,
                               std::uint8_t* code) {
-  const Rotation rotation(key, eden_rounds(n));
   values_of(x, e, n, room);
   const double squares = sum_of_squares(room, nullptr, n);
-  rotation.turn(room, n, first);
+  rotation.turn(room, n, first, eden_rounds(n));
   const float scale = eden_codes(levels, room, n, squares, code, room + n);
   if (scale < 0) return 1;
   store(wire, scale);
   pack(code, n, levels.bits, wire + kNormBytes);
   if (!r) return 0;
   levels_of_codes(levels, code, n, scale, room);
-  rotation.turn_back(room, n, first);
+  rotation.turn_back(room, n, first, eden_rounds(n));
   values_of(x, e, n, r);
   for (std::size_t i = 0; i < n; ++i) r[i] -= room[i];
   return 0;
@@ -136,6 +135,7 @@ static int eden_encode_few(const float* x, const float* e, float* r, std::uint8_
 static int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int bits,
                        const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code) {
   const NormalLevels levels(bits);
+  Rotation rotation(key, grid.start + n);
   int bad = 0;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     const float *const v = x + unit.begin, *const w = e ? e + unit.begin : nullptr;
@@ -144,14 +144,14 @@ static int eden_encode(const float* x, const float* e, float* r, std::uint8_t* w
     if (height < kLeastRotated)
       bad |= eden_encode_few(v, w, to, wire, height);
     else
-      bad |= eden_encode_bucket(v, w, to, wire, height, levels, key, grid.start + unit.begin, room, code);
+      bad |= eden_encode_bucket(v, w, to, wire, height, levels, rotation, grid.start + unit.begin, room, code);
     wire += eden_size(height, bits);
   }
   return bad;
 }
 
 // The values of a bucket in `room`; false if its scale is none.
-static bool eden_decode_bucket(const std::uint8_t* wire, std::size_t n, const NormalLevels& levels, std::uint64_t key,
+static bool eden_decode_bucket(const std::uint8_t* wire, std::size_t n, const NormalLevels& levels, Rotation& rotation,
                                std::uint64_t first, float* room, std::uint8_t* code) {
   if (n < kLeastRotated) {
     std::memcpy(room, wire, n * sizeof(float));
@@ -163,16 +163,17 @@ static bool eden_decode_bucket(const std::uint8_t* wire, std::size_t n, const No
   if (!is_eden_scale(levels, scale, n)) return false;
   unpack(wire + kNormBytes, n, levels.bits, code);
   levels_of_codes(levels, code, n, scale, room);
-  Rotation(key, eden_rounds(n)).turn_back(room, n, first);
+  rotation.turn_back(room, n, first, eden_rounds(n));
   return true;
 }
 
 static int eden_decode(const std::uint8_t* wire, float* y, std::size_t n, int bits, const Grid& grid, std::uint64_t key,
                        float scale, bool add, float* room, std::uint8_t* code) {
   const NormalLevels levels(bits);
+  Rotation rotation(key, grid.start + n);
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     const std::size_t height = unit.height();
-    if (!eden_decode_bucket(wire, height, levels, key, grid.start + unit.begin, room, code)) return 1;
+    if (!eden_decode_bucket(wire, height, levels, rotation, grid.start + unit.begin, room, code)) return 1;
     wire += eden_size(height, bits);
     float* const to = y + unit.begin;
     for (std::size_t i = 0; i < height; ++i) to[i] = add ? to[i] + room[i] : room[i] * scale;

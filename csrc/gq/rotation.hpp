@@ -61,15 +61,18 @@ static inline void two_butterflies(float* v, std::size_t n, std::size_t half) {
 
 #endif
 
-// The Walsh-Hadamard transform of n = 2^k values, not scaled; pairs of neighbours first.
-static inline void hadamard(float* v, std::size_t n) {
+// The Walsh-Hadamard transform of n = 2^k values times a factor; pairs of neighbours first.
+static inline void hadamard(float* v, std::size_t n, float factor) {
   std::size_t half = 1;
 #if GQ_LEVEL >= 1
   if (n >= 4 * kWidth) {
-    for (std::size_t i = 0; i < n; i += kWidth) store(v + i, hadamard_within(load<Floats>(v + i)));
+    for (std::size_t i = 0; i < n; i += kWidth) store(v + i, hadamard_within(load<Floats>(v + i) * factor));
     for (half = kWidth; 4 * half <= n; half *= 4) two_butterflies(v, n, half);
+    for (; half < n; half *= 2) butterflies(v, n, half);
+    return;
   }
 #endif
+  for (std::size_t i = 0; i < n; ++i) v[i] *= factor;
   for (; half < n; half *= 2) butterflies(v, n, half);
 }
 
@@ -79,76 +82,91 @@ static inline float one_over_root(std::size_t n) {
   return float_of(std::uint32_t(127 - k / 2) << 23) * (k % 2 ? 0x1.6a09e6p-1f : 1.0f);
 }
 
-// v times a factor, and where a bit is set times -1; the first bit is that of element `first` of the vector.
-static inline void change_signs(float* v, std::size_t n, std::uint64_t first, float factor, RandomWindow& signs) {
+static inline float with_sign(float v, std::uint32_t word, std::uint32_t bit) {
+  return float_of(bits_of(v) ^ (word << (31 - bit) & 0x80000000));
+}
+
+// 16 values by the bits of one word.
+static inline void change_16_signs(float* v, std::uint32_t word) {
+#if GQ_LEVEL >= 1
+  Ints shift;
+  for (int lane = 0; lane < int(kWidth); ++lane) shift[lane] = 31 - lane;
+  for (std::size_t begin = 0; begin < 16; begin += kWidth) {
+    const Ints bits = (Ints{} + static_cast<std::int32_t>(word >> begin)) << shift & INT32_MIN;
+    store(v + begin, (Ints)(load<Ints>(v + begin) ^ bits));
+  }
+#else
+  for (std::uint32_t j = 0; j < 16; ++j) v[j] = with_sign(v[j], word, j);
+#endif
+}
+
+// Changes the signs of values whose bit is set; the first value is element `first` of the vector.
+static inline void change_signs(float* v, std::size_t n, std::uint64_t first, RandomWindow& signs) {
   for (std::size_t i = 0; i < n;) {
     const std::size_t skipped = (first + i) % 16;
     if (skipped == 0 && n - i >= 16) {
       const std::size_t words = (n - i) / 16 < RandomWindow::kLongest ? (n - i) / 16 : RandomWindow::kLongest;
       const std::uint16_t* const word = signs.at((first + i) / 16, words);
-      for (std::size_t k = 0; k < words; ++k, i += 16)
-        for (std::uint32_t j = 0; j < 16; ++j)
-          v[i + j] = float_of(bits_of(v[i + j] * factor) ^ (std::uint32_t(word[k]) << (31 - j) & 0x80000000));
+      for (std::size_t k = 0; k < words; ++k, i += 16) change_16_signs(v + i, word[k]);
       continue;
     }
     const std::uint32_t word = *signs.at((first + i) / 16, 1);
-    for (std::size_t j = skipped; j < 16 && i < n; ++j, ++i)
-      v[i] = float_of(bits_of(v[i] * factor) ^ (word << (31 - j) & 0x80000000));
+    for (std::size_t j = skipped; j < 16 && i < n; ++j, ++i) v[i] = with_sign(v[i], word, std::uint32_t(j));
   }
 }
 
-// The windows of all rounds of a rotation, from `key`.
+constexpr int kMostRounds = 4;
+
+// Rotations by one key, of the units of a vector in order.
 class Rotation {
  public:
-  Rotation(std::uint64_t key, int rounds) : key_(key), rounds_(rounds) {}
+  // `end`: elements of the vector up to the end of the last unit.
+  Rotation(std::uint64_t key, std::uint64_t end)
+      : signs_{window(key, 0, end), window(key, 1, end), window(key, 2, end), window(key, 3, end),
+               window(key, 4, end), window(key, 5, end), window(key, 6, end), window(key, 7, end)} {}
 
   // v: a unit of n values, the first of which is element `first` of the vector.
-  void turn(float* v, std::size_t n, std::uint64_t first) const {
-    const std::size_t width = window_of(n);
-    for (int round = 0; round < rounds_; ++round)
+  void turn(float* v, std::size_t n, std::uint64_t first, int rounds) {
+    const std::size_t width = width_of(n);
+    for (int round = 0; round < rounds; ++round)
       for (int window = 0; window < (width < n ? 2 : 1); ++window) {
         const std::size_t begin = window ? n - width : 0;
-        RandomWindow signs = signs_of(round, window, first + n);
-        change_signs(v + begin, width, first + begin, one_over_root(width), signs);
-        hadamard(v + begin, width);
+        change_signs(v + begin, width, first + begin, signs_[2 * round + window]);
+        hadamard(v + begin, width, one_over_root(width));
       }
   }
 
-  void turn_back(float* v, std::size_t n, std::uint64_t first) const {
-    const std::size_t width = window_of(n);
-    for (int round = rounds_ - 1; round >= 0; --round)
+  void turn_back(float* v, std::size_t n, std::uint64_t first, int rounds) {
+    const std::size_t width = width_of(n);
+    for (int round = rounds - 1; round >= 0; --round)
       for (int window = width < n ? 1 : 0; window >= 0; --window) {
         const std::size_t begin = window ? n - width : 0;
-        RandomWindow signs = signs_of(round, window, first + n);
-        for (std::size_t i = begin; i < begin + width; ++i) v[i] *= one_over_root(width);
-        hadamard(v + begin, width);
-        change_signs(v + begin, width, first + begin, 1.0f, signs);
+        hadamard(v + begin, width, one_over_root(width));
+        change_signs(v + begin, width, first + begin, signs_[2 * round + window]);
       }
   }
 
  private:
-  static std::size_t window_of(std::size_t n) { return std::size_t(1) << (63 - __builtin_clzll(n)); }
+  static std::size_t width_of(std::size_t n) { return std::size_t(1) << (63 - __builtin_clzll(n)); }
 
-  RandomWindow signs_of(int round, int window, std::uint64_t end) const {
-    const auto hop = static_cast<std::uint32_t>(2 * round + window);
-    return RandomWindow({std::uint32_t(key_), std::uint32_t(key_ >> 32), hop, 0, 0}, (end + 15) / 16);
+  static RandomWindow window(std::uint64_t key, std::uint32_t hop, std::uint64_t end) {
+    return RandomWindow({std::uint32_t(key), std::uint32_t(key >> 32), hop, 0, 0}, (end + 15) / 16);
   }
 
-  std::uint64_t key_;
-  int rounds_;
+  RandomWindow signs_[2 * kMostRounds];
 };
 
-// y = the rotated units of x, or rotated back; y may be x.
+// y = the rotated units of x, or rotated back; y may be x. At most kMostRounds.
 static void rotate(const float* x, float* y, std::size_t n, const Grid& grid, std::uint64_t key, int rounds,
                    bool back) {
-  const Rotation rotation(key, rounds);
+  Rotation rotation(key, grid.start + n);
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     float* const v = y + unit.begin;
     if (y != x) std::memcpy(v, x + unit.begin, unit.height() * sizeof(float));
     if (back)
-      rotation.turn_back(v, unit.height(), grid.start + unit.begin);
+      rotation.turn_back(v, unit.height(), grid.start + unit.begin, rounds);
     else
-      rotation.turn(v, unit.height(), grid.start + unit.begin);
+      rotation.turn(v, unit.height(), grid.start + unit.begin, rounds);
   }
 }
 

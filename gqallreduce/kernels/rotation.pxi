@@ -9,8 +9,8 @@ def rotate(const float[::1] x not None, float[::1] y not None, uint64_t start, u
            int rounds=1, bint back=False):
     """y = the buckets of x, whose first value is element `start` of its vector, rotated or rotated back; y may be x."""
     require("elements of y", y.shape[0], x.shape[0])
-    if bucket < 1 or rounds < 0:
-        raise ValueError(f"rotation: got bucket={bucket}, rounds={rounds}, expected at least 1, and 0")
+    if bucket < 1 or not 0 <= rounds <= 4:
+        raise ValueError(f"rotation: got bucket={bucket}, rounds={rounds}, expected at least 1, and 0 to 4")
     cdef Grid grid = Grid(start, bucket, 1)
     cdef const float* x_at = in_of(x)
     cdef float* y_at = out_of(y)
