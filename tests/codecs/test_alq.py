@@ -243,3 +243,17 @@ def test_vectors_of_any_kind_are_learned_from():
         found = region(codec, (Grid(33), 0, v.size, v.size))
         message, errors = encode(learned, v / 4, None, found)  # the largest with feedback
         np.testing.assert_allclose(decode(learned, message, found) + errors, v / 4, rtol=1e-5, atol=1e-44)
+
+
+@every_name
+def test_rotated_values_are_learned_from_as_they_are_sent(name):
+    """Rotated, lognormal values are as normal ones are: so are the levels, and the error."""
+    found, errors = {}, {}
+    heavy = np.exp(normal(1, 1 << 17)) * np.sign(normal(2, 1 << 17))
+    for kind, v, rotate in (("normal", normal(3, 1 << 17), False), ("heavy", heavy, True), ("as it is", heavy, False)):
+        codec = made(name, bits=3, bucket=1024, zero_level=False, rotate=rotate)
+        learned = called(codec, v.astype(np.float32), {})
+        found[kind] = learned.learned["levels"]
+        errors[kind] = np.abs(found[kind] - found["normal"]).max()
+    assert errors["heavy"] < 0.03
+    assert errors["as it is"] > 0.12
