@@ -18,8 +18,7 @@ constexpr int kBad = 1;  // a value, a norm or a message
 struct Section {
   std::size_t begin, end;  // elements, relative to the region
   Grid grid;
-  std::size_t fixed;   // bytes without an entropy code
-  std::size_t before;  // such bytes of the sections before it
+  std::size_t fixed;  // bytes without an entropy code
 
   std::size_t size() const { return end - begin; }
 };
@@ -44,9 +43,9 @@ struct Sections {
 
   Section operator[](std::size_t number) const {
     const std::size_t begin = unit_begin(region.grid, region.size, number * each);
-    const std::size_t end = unit_begin(region.grid, region.size, (number + 1) * each), before = fixed(number);
+    const std::size_t end = unit_begin(region.grid, region.size, (number + 1) * each);
     const Grid grid = {region.grid.start + begin, region.grid.run, region.grid.parts};
-    return {begin, end, grid, fixed(number + 1) - before, before};
+    return {begin, end, grid, fixed(number + 1) - fixed(number)};
   }
 
   // The most bytes of sections, each with its form, that lie before this one.

@@ -71,7 +71,7 @@ def test_time_grows_with_size_latency_and_the_slowness_of_the_network(text, sche
 @every_text
 def test_message_bytes_are_the_bound_of_the_codec(text):
     codec = Scheme.parse(text).codec
-    assert message_bytes(codec, 0) <= 4
+    assert message_bytes(codec, 0) <= 20
     assert message_bytes(codec, 10**6) <= message_bytes(RAW, 10**6) * 2
 
 

@@ -95,7 +95,7 @@ class Adaptive(RegionCodec):
             return self.arithmetic.adaptive_encode(selected, x, new_residual, wire, region)
         message = np.empty(_kernels.adaptive_nbytes(region.table, selected.index.size), np.uint8)
         nbytes = self.arithmetic.adaptive_encode(selected, x, new_residual, message, region)
-        return nbytes if nbytes == NOT_FINITE else self.arithmetic.golomb_encode(message[:nbytes], wire, region)
+        return nbytes if nbytes == NOT_FINITE else _kernels.golomb_encode(message[:nbytes], wire, region.table)
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
         return self._decode(wire, y, region, scale, False, streaming)
@@ -106,7 +106,7 @@ class Adaptive(RegionCodec):
     def _decode(self, wire, y, region, scale, add, streaming) -> int:
         if not self.host_only:
             return self.arithmetic.adaptive_decode(wire, y, region, scale, add, streaming)
-        message, nbytes = self.arithmetic.golomb_decode(wire, region)
+        message, nbytes = _kernels.golomb_decode(wire, region.table)
         self.arithmetic.adaptive_decode(message, y, region, scale, add, streaming)
         return nbytes
 
@@ -115,7 +115,7 @@ class Adaptive(RegionCodec):
             return (len(payload) - sum([12 * extent.units + 4 * len(extent.regions) for extent in extents])) // 2
         entries = at = 0
         for extent in extents:
-            found, nbytes = self.arithmetic.golomb_entries(payload[at:], extent)
+            found, nbytes = _kernels.golomb_entries(payload[at:], extent.table)
             entries, at = entries + found, at + nbytes
         return entries
 

@@ -140,32 +140,6 @@ def levels_decode(wire, y, levels, region, scale: float, add: bool) -> None:
         _kernels.levels_decode(wire, y, levels, region.table, scale)
 
 
-def coded_encode(x, e, r, wire, levels, coding: str, l2: bool, region, stream) -> int:
-    return _kernels.coded_encode(x, e, r, wire, levels, coding, l2, region.table, stream)
-
-
-def coded_decode(wire, y, levels, coding: str, region, scale: float, add: bool) -> int:
-    return _kernels.coded_decode(wire, y, levels, coding, region.table, scale, add)
-
-
-def rotated(x, e, region):
-    """The buckets of x + e, each rotated by one round; as those of a message are, but by another key."""
-    v, at = np.array(x) if e is None else x + e, 0
-    for size, start, run, _, _ in region.table.rows:
-        here = v[at : at + size]
-        _kernels.rotate(here, here, start, run, 0)
-        at += size
-    return v
-
-
-def eden_encode(x, e, r, wire, bits: int, region, stream) -> bool:
-    return bool(_kernels.eden_encode(x, e, r, wire, bits, region.table, stream))
-
-
-def eden_decode(wire, y, bits: int, region, scale: float, add: bool) -> None:
-    _kernels.eden_decode(wire, y, bits, region.table, scale, add)
-
-
 def levels_spread(x, e, weight: np.ndarray, l2: bool, power: int, region) -> None:
     """weight, float64 in host memory, += how v / norm lies in the buckets, each of which counts by norm^power."""
     _kernels.levels_spread(x, e, l2, power, region.table, weight)
@@ -191,21 +165,6 @@ def adaptive_decode(wire, y, region, scale: float, add: bool, streaming: bool = 
     if add:
         return _kernels.adaptive_decode_add(wire, y, region.table)
     return _kernels.adaptive_decode(wire, y, region.table, scale, streaming)
-
-
-def golomb_encode(message, wire, region) -> int:
-    """wire = a message of adaptive with shorter entries; returns its bytes."""
-    return _kernels.golomb_encode(message, wire, region.table)
-
-
-def golomb_decode(wire, region) -> tuple:
-    """(the message of adaptive that a shorter one at the beginning of `wire` stands for, bytes of that one)."""
-    return _kernels.golomb_decode(wire, region.table)
-
-
-def golomb_entries(wire, region) -> tuple[int, int]:
-    """(entries of the message at the beginning of `wire`, its bytes)."""
-    return _kernels.golomb_entries(wire, region.table)
 
 
 def measure(parts, squares: bool):

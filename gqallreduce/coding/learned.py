@@ -103,7 +103,7 @@ class LearnedCodec(NormCodec):
             gathered = np.zeros(_kernels.SPREAD_BINS) if gathered is None else gathered.copy()
             for region, x, e, _ in parts:
                 if self.rotate:
-                    x, e = self.arithmetic.rotated(x, e, region), None
+                    x, e = _rotated(x, e, region), None
                 self.arithmetic.levels_spread(x, e, gathered, self.norm == "l2", self.weight, region)
                 yield None
         if due > updates:
@@ -139,6 +139,16 @@ class LearnedCodec(NormCodec):
             if not fit or not np.isfinite(gathered.sum()):
                 raise ValueError(f"what was gathered has shape {gathered.shape}, expected 770 numbers of 0 or more")
         return {"calls": calls, "updates": updates, "levels": levels, "gathered": gathered}
+
+
+def _rotated(x, e, region) -> np.ndarray:
+    """The buckets of x + e, each rotated as in a message, but by another key."""
+    v, at = np.array(x) if e is None else x + e, 0
+    for size, start, run, _, _ in region.table.rows:
+        here = v[at : at + size]
+        _kernels.rotate(here, here, start, run, 0)
+        at += size
+    return v
 
 
 def _count(name: str, value) -> int:

@@ -86,7 +86,7 @@ class LevelCodec(FixedSizeCodec):
     def read_add(self, payload, y, region):
         self.arithmetic.levels_decode(payload, y, self.levels, region, 1.0, add=True)
 
-    # --- an entropy code ---
+    # --- an entropy code, on the host alone ---
 
     def nbytes_bound(self, regions: list[Region]) -> int:
         if self.fixed_size:
@@ -96,19 +96,19 @@ class LevelCodec(FixedSizeCodec):
     def encode(self, x, residual, new_residual, wire, region, stream, selected=None):
         if self.fixed_size:
             return super().encode(x, residual, new_residual, wire, region, stream)
-        return self.arithmetic.coded_encode(
-            x, residual, new_residual, wire, self.levels, self.coding, self.norm == "l2", region, stream
+        return _kernels.coded_encode(
+            x, residual, new_residual, wire, self.levels, self.coding, self.norm == "l2", region.table, stream
         )
 
     def decode(self, wire, y, region, scale=1.0, streaming=False):
         if self.fixed_size:
             return super().decode(wire, y, region, scale, streaming)
-        return self.arithmetic.coded_decode(wire, y, self.levels, self.coding, region, scale, add=False)
+        return _kernels.coded_decode(wire, y, self.levels, self.coding, region.table, scale, add=False)
 
     def decode_add(self, wire, y, region):
         if self.fixed_size:
             return super().decode_add(wire, y, region)
-        return self.arithmetic.coded_decode(wire, y, self.levels, self.coding, region, 1.0, add=True)
+        return _kernels.coded_decode(wire, y, self.levels, self.coding, region.table, 1.0, add=True)
 
 
 class NormCodec(LevelCodec):

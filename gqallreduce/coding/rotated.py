@@ -30,10 +30,10 @@ class EdenCodec(FixedSizeCodec):
         return _kernels.eden_nbytes(region.table, self.bits)
 
     def write(self, x, residual, new_residual, payload, region, stream):
-        return self.arithmetic.eden_encode(x, residual, new_residual, payload, self.bits, region, stream)
+        return bool(_kernels.eden_encode(x, residual, new_residual, payload, self.bits, region.table, stream))
 
     def read(self, payload, y, region, scale, streaming):
-        self.arithmetic.eden_decode(payload, y, self.bits, region, scale, add=False)
+        _kernels.eden_decode(payload, y, self.bits, region.table, scale, add=False)
 
     def read_add(self, payload, y, region):
-        self.arithmetic.eden_decode(payload, y, self.bits, region, 1.0, add=True)
+        _kernels.eden_decode(payload, y, self.bits, region.table, 1.0, add=True)
