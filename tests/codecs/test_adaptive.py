@@ -21,6 +21,7 @@ VARIANTS = [
     "adaptive(pi=1, scope=column, column=1)",
     "adaptive(pi=3, coding=golomb)",
 ]
+WHOLE = [VARIANTS[0], VARIANTS[1], VARIANTS[3], VARIANTS[5]]
 every_rule = pytest.mark.parametrize("scope", ["matrix", "column"])
 every_sign_rule = pytest.mark.parametrize("signs", ["joint", "separate"])
 
