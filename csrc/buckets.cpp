@@ -15,15 +15,6 @@ std::size_t buckets_in_tile(const Grid& grid) {
   return grid.run < kTileValues ? static_cast<std::size_t>(kTileValues / grid.run) : 1;
 }
 
-// Twice what a bucket of n values may decode to is finite.
-bool is_rotated_scale(const Levels& levels, float scale, std::size_t n) {
-  return scale >= 0 && is_finite(2 * scale * levels.reach * float(__builtin_sqrt(double(n))));
-}
-
-void add_values(const float* x, const float* e, std::size_t n, float* v) {
-  for (std::size_t i = 0; i < n; ++i) v[i] = e ? x[i] + e[i] : x[i];
-}
-
 }  // namespace
 
 Buckets::Buckets(const Levels& levels, std::uint64_t key, const Grid& grid, std::size_t n)
@@ -46,7 +37,7 @@ int Buckets::by_tiles(std::size_t n, const Grid& grid, Work work) const {
 
 bool Buckets::good_scales(const std::uint8_t* wire, std::size_t n, const Grid& grid) const {
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
-    if (!is_rotated_scale(levels_, scale_from(levels_, wire), unit.height())) return false;
+    if (!is_rotated_scale(scale_from(levels_, wire), levels_.reach, unit.height())) return false;
     wire += scale_size(levels_) + packed_size(unit.height(), levels_.bits);
   }
   return true;
@@ -59,14 +50,14 @@ int Buckets::encode(const float* x, const float* e, float* r, std::uint8_t* wire
     const float *const from = x + begin, *const error = e ? e + begin : nullptr;
     float* const v = values_.get();
     const std::size_t nbytes = levels_offset(tile, size, unit_count(tile, size), levels_);
-    add_values(from, error, size, v);
+    kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(v), size);
     kernels().rotate(v, v, size, tile, key_, kRotationRounds, false);
     if (kernels().levels_encode(v, nullptr, nullptr, wire, size, levels_, l2, tile, stream)) return 1;
     if (!good_scales(wire, size, tile)) return 1;
     if (r) {
       kernels().levels_decode(wire, nbytes, v, size, levels_, tile, 1.0f, false);
       kernels().rotate(v, v, size, tile, key_, kRotationRounds, true);
-      add_values(from, error, size, r + begin);
+      kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(r + begin), size);
       for (std::size_t i = 0; i < size; ++i) r[begin + i] -= v[i];
     }
     wire += nbytes;

@@ -25,8 +25,9 @@ inline std::size_t key_size(const Levels& levels, std::size_t n) { return levels
 // The key that a region's message begins with, written if there is one.
 inline std::uint64_t put_key(const Levels& levels, std::size_t n, const Stream& stream, std::uint8_t* wire) {
   if (key_size(levels, n) == 0) return 0;
-  store(wire, rotation_key(stream));
-  return load<std::uint64_t>(wire);
+  const std::uint64_t key = rotation_key(stream);
+  store(wire, key);
+  return key;
 }
 
 // Encodes and decodes the buckets of one message after the other, with memory for some of them if they are rotated.

@@ -1,11 +1,11 @@
 // EDEN (Vargaftik et al. 2022), with one bit DRIVE (2021): every bucket is rotated at random, and each value becomes
 // the nearest of the 2^bits levels that are best for a normal distribution; a scale per bucket makes that unbiased.
 //
-// Wire of a region: 64 bits, the key of its rotations (buckets.hpp); then per
-// bucket a float32 scale and codes of `bits` bits (bits.hpp), ascending with the levels; of a bucket with few values
-// these themselves, as float32.
+// Wire of a region: 64 bits, the key of its rotations (buckets.hpp); then per bucket a float32 scale and codes of
+// `bits` bits (bits.hpp), ascending with the levels; of a bucket with few values these themselves, as float32.
 #pragma once
 #include "gq/bits.hpp"
+#include "gq/cast.hpp"
 #include "gq/eden_wire.hpp"
 #include "gq/grid.hpp"
 #include "gq/kernels.hpp"
@@ -71,13 +71,8 @@ static inline void levels_of_codes(const NormalLevels& levels, const std::uint8_
   for (; i < n; ++i) y[i] = levels.value[code[i]] * scale;
 }
 
-// Twice the largest magnitude that a bucket of n values with this scale may decode to is finite.
-static inline bool is_eden_scale(const NormalLevels& levels, float scale, std::size_t n) {
-  return is_norm(scale) && is_finite(2 * scale * levels.largest() * float(__builtin_sqrt(double(n))));
-}
-
-// The scale |v|^2 / <level, rotated>, zero if all values are, or so small that there is none; `y` holds the rotated
-// values and then their levels. -1 for a norm beyond what may be sent.
+// The scale |v|^2 / <level, rotated>, zero if all values are, or so small that there is none; y: the rotated values.
+// -1 for a norm beyond what may be sent. `product` is room for n values.
 static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t n, double squares, std::uint8_t* code,
                                float* product) {
   const auto norm = static_cast<float>(__builtin_sqrt(squares));
@@ -93,19 +88,14 @@ static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t
   }
   if (!(along > 0)) return 0.0f;
   const auto scale = static_cast<float>(squares / along * double(unit.before));
-  return is_eden_scale(levels, scale, n) ? scale : -1.0f;
-}
-
-// v = x + e of one bucket.
-static inline void values_of(const float* x, const float* e, std::size_t n, float* v) {
-  for (std::size_t i = 0; i < n; ++i) v[i] = e ? x[i] + e[i] : x[i];
+  return is_rotated_scale(scale, levels.largest(), n) ? scale : -1.0f;
 }
 
 // A bucket, whose first value is element `first` of the vector; 1 if it cannot be sent. `room` and `code` as below.
 static int eden_encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
                               const NormalLevels& levels, Rotation& rotation, std::uint64_t first, float* room,
                               std::uint8_t* code) {
-  values_of(x, e, n, room);
+  add_finite(x, e, reinterpret_cast<std::uint8_t*>(room), n);
   const double squares = sum_of_squares(room, nullptr, n);
   rotation.turn(room, n, first, eden_rounds(n));
   const float scale = eden_codes(levels, room, n, squares, code, room + n);
@@ -115,19 +105,14 @@ static int eden_encode_bucket(const float* x, const float* e, float* r, std::uin
   if (!r) return 0;
   levels_of_codes(levels, code, n, scale, room);
   rotation.turn_back(room, n, first, eden_rounds(n));
-  values_of(x, e, n, r);
+  add_finite(x, e, reinterpret_cast<std::uint8_t*>(r), n);
   for (std::size_t i = 0; i < n; ++i) r[i] -= room[i];
   return 0;
 }
 
 static int eden_encode_few(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n) {
-  float v[kLeastRotated];
-  values_of(x, e, n, v);
-  std::memcpy(wire, v, n * sizeof(float));
-  for (std::size_t i = 0; i < n; ++i) {
-    if (!is_finite(v[i])) return 1;
-    if (r) r[i] = 0;
-  }
+  if (add_finite(x, e, wire, n)) return 1;
+  if (r) std::memset(r, 0, n * sizeof(float));
   return 0;
 }
 
@@ -160,7 +145,7 @@ static bool eden_decode_bucket(const std::uint8_t* wire, std::size_t n, const No
     return finite;
   }
   const float scale = load<float>(wire);
-  if (!is_eden_scale(levels, scale, n)) return false;
+  if (!is_rotated_scale(scale, levels.largest(), n)) return false;
   unpack(wire + kNormBytes, n, levels.bits, code);
   levels_of_codes(levels, code, n, scale, room);
   rotation.turn_back(room, n, first, eden_rounds(n));

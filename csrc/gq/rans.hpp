@@ -9,6 +9,7 @@
 #include "gq/bitstream.hpp"
 #include "gq/coded_wire.hpp"
 #include "gq/elias.hpp"
+#include "gq/rans_vectors.hpp"
 #include "gq/vectors.hpp"
 
 namespace gq {
@@ -17,7 +18,6 @@ namespace GQ_NAMESPACE {
 constexpr int kSlotBits = 12;
 constexpr std::uint32_t kSlots = 1u << kSlotBits;
 constexpr std::size_t kStates = 32;
-constexpr std::uint32_t kLowestState = 1u << 16;
 
 // Slots of each code, at least one if it occurs and less than all; they are kSlots together.
 static inline void share_slots(const std::uint32_t* count, std::size_t n, std::uint32_t* slots) {
@@ -75,86 +75,31 @@ static inline std::uint8_t* push_turn(const std::uint32_t* slots, const std::uin
 #if GQ_LEVEL >= 1
 
 // What a vector of states must know of each code: its slots and the first of them, 12 bits each, and 2^32 over its
-// slots, rounded down. A code is below 16 or looked up in memory.
+// slots, rounded down. If kFew, codes are below 16: AVX-512 finds them in registers, not in memory.
 template <bool kFew>
 struct SlotTable {
   const std::uint32_t *packed, *inverse;
+
 #if GQ_LEVEL == 2
   Register few_packed, few_inverse;
   SlotTable(const std::uint32_t* packed, const std::uint32_t* inverse)
       : packed(packed), inverse(inverse), few_packed(load<Register>(packed)), few_inverse(load<Register>(inverse)) {}
-  GQ_INLINE void find(Register code, Register& found_packed, Register& found_inverse) const {
-    found_packed = kFew ? _mm512_permutexvar_epi32(code, few_packed) : _mm512_i32gather_epi32(code, packed, 4);
-    found_inverse = kFew ? _mm512_permutexvar_epi32(code, few_inverse) : _mm512_i32gather_epi32(code, inverse, 4);
-  }
 #else
   SlotTable(const std::uint32_t* packed, const std::uint32_t* inverse) : packed(packed), inverse(inverse) {}
+#endif
+
   GQ_INLINE void find(Register code, Register& found_packed, Register& found_inverse) const {
-    found_packed = _mm256_i32gather_epi32((const int*)packed, code, 4);
-    found_inverse = _mm256_i32gather_epi32((const int*)inverse, code, 4);
-  }
-#endif
-};
-
 #if GQ_LEVEL == 2
-
-// Puts the low words of the chosen states before `end`.
-static inline std::uint8_t* put_words(Register state, Ints chosen, std::uint8_t* end) {
-  const __mmask16 mask = _mm512_movepi32_mask((Register)chosen);
-  const int words = __builtin_popcount(mask);
-  end -= sizeof(std::uint16_t) * words;
-  const __m256i low = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(mask, state));
-  _mm256_mask_storeu_epi16(end, static_cast<__mmask16>((1u << words) - 1), low);
-  return end;
-}
-
-// The high halves of the products.
-static inline Register multiply_high(Register a, Register b) {
-  const Register even = _mm512_srli_epi64(_mm512_mul_epu32(a, b), 32);
-  const Register odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
-  return _mm512_mask_blend_epi32(0xAAAA, even, odd);
-}
-static inline Ints multiply(Register a, Register b) { return (Ints)_mm512_mullo_epi32(a, b); }
-static inline Register shift_right(Register a, int by) { return _mm512_srli_epi32(a, by); }
-
-#else
-
-// Row m: the order in which the words in the mask m move to the end, those before them wherever.
-struct Compaction {
-  std::uint8_t order[256][16];
-};
-
-constexpr Compaction compaction() {
-  Compaction made = {};
-  for (int mask = 0; mask < 256; ++mask)
-    for (int lane = 7, next = 7; lane >= 0; --lane)
-      if (mask >> lane & 1) {
-        made.order[mask][2 * next] = static_cast<std::uint8_t>(2 * lane);
-        made.order[mask][2 * next-- + 1] = static_cast<std::uint8_t>(2 * lane + 1);
-      }
-  return made;
-}
-
-static constexpr Compaction kCompaction = compaction();
-
-static inline std::uint8_t* put_words(Register state, Ints chosen, std::uint8_t* end) {
-  const int mask = _mm256_movemask_ps((__m256)chosen);
-  const Register low = _mm256_and_si256(state, _mm256_set1_epi32(0xffff));
-  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-  const __m128i order = _mm_loadu_si128((const __m128i*)kCompaction.order[mask]);
-  _mm_storeu_si128((__m128i*)(end - 16), _mm_shuffle_epi8(words, order));
-  return end - sizeof(std::uint16_t) * __builtin_popcount(mask);
-}
-
-static inline Register multiply_high(Register a, Register b) {
-  const Register even = _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32);
-  const Register odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
-  return _mm256_blend_epi32(even, odd, 0xAA);
-}
-static inline Ints multiply(Register a, Register b) { return (Ints)_mm256_mullo_epi32(a, b); }
-static inline Register shift_right(Register a, int by) { return _mm256_srli_epi32(a, by); }
-
+    if (kFew) {
+      found_packed = _mm512_permutexvar_epi32(code, few_packed);
+      found_inverse = _mm512_permutexvar_epi32(code, few_inverse);
+      return;
+    }
 #endif
+    found_packed = gather(packed, code);
+    found_inverse = gather(inverse, code);
+  }
+};
 
 // As push_turn does, for kWidth codes.
 template <bool kFew>
@@ -248,63 +193,15 @@ static inline const std::uint8_t* pop_turn(const std::uint32_t* slot, std::uint3
   return in;
 }
 
-#if GQ_LEVEL == 2
-
-// Shifts the next words into those states that are too low.
-static inline Register refilled(Register state, const std::uint8_t*& in) {
-  const __mmask16 low = _mm512_cmplt_epu32_mask(state, _mm512_set1_epi32(kLowestState));
-  const Register words = (Register)load_words(reinterpret_cast<const std::uint16_t*>(in));
-  in += sizeof(std::uint16_t) * __builtin_popcount(low);
-  const Register shifted = _mm512_mask_slli_epi32(state, low, state, 16);
-  return _mm512_mask_or_epi32(shifted, low, shifted, _mm512_maskz_expand_epi32(low, words));
-}
-
-#elif GQ_LEVEL == 1
-
-// Byte 8 m + k: how many of the lanes below k are in the mask m; 8 for a lane that is not in it.
-struct Expansion {
-  std::uint8_t order[256][8];
-};
-
-constexpr Expansion expansion() {
-  Expansion made = {};
-  for (int mask = 0; mask < 256; ++mask)
-    for (int lane = 0, next = 0; lane < 8; ++lane) made.order[mask][lane] = mask >> lane & 1 ? next++ : 0;
-  return made;
-}
-
-static constexpr Expansion kExpansion = expansion();
-
-static inline Register refilled(Register state, const std::uint8_t*& in) {
-  const Register low = _mm256_cmpeq_epi32(_mm256_srli_epi32(state, 16), _mm256_setzero_si256());
-  const int mask = _mm256_movemask_ps((__m256)low);
-  const Register words = (Register)load_words(reinterpret_cast<const std::uint16_t*>(in));
-  const Register order = (Register)load_bytes(kExpansion.order[mask]);
-  in += sizeof(std::uint16_t) * __builtin_popcount(mask);
-  const Register shifted = _mm256_or_si256(_mm256_slli_epi32(state, 16), _mm256_permutevar8x32_epi32(words, order));
-  return _mm256_blendv_epi8(state, shifted, low);
-}
-
-#endif
-
 #if GQ_LEVEL >= 1
 
 // A vector of states gives its codes and takes words.
 static inline Ints pop_vector(const std::uint32_t* slot, Register& state, const std::uint8_t*& in) {
-  const Ints number = (Ints)state & (kSlots - 1);
-#if GQ_LEVEL == 2
-  const Ints entry = (Ints)_mm512_i32gather_epi32((Register)number, slot, 4);
-  const Ints above = (Ints)_mm512_srli_epi32(state, kSlotBits);
-  const Ints popped = (Ints)_mm512_mullo_epi32((Register)(entry >> kWidthShift & (kSlots - 1)), (Register)above);
+  const Ints entry = (Ints)gather(slot, (Register)((Ints)state & (kSlots - 1)));
+  const Ints width = entry >> kWidthShift & (kSlots - 1);
+  const Ints popped = multiply((Register)width, shift_right(state, kSlotBits));
   state = refilled((Register)(popped + (entry & (kSlots - 1))), in);
-  return (Ints)_mm512_srli_epi32((Register)entry, kCodeShift);
-#else
-  const Ints entry = (Ints)_mm256_i32gather_epi32((const int*)slot, (Register)number, 4);
-  const Ints above = (Ints)_mm256_srli_epi32(state, kSlotBits);
-  const Ints popped = (Ints)_mm256_mullo_epi32((Register)(entry >> kWidthShift & (kSlots - 1)), (Register)above);
-  state = refilled((Register)(popped + (entry & (kSlots - 1))), in);
-  return (Ints)_mm256_srli_epi32((Register)entry, kCodeShift);
-#endif
+  return (Ints)shift_right((Register)entry, kCodeShift);
 }
 
 // Codes of whole turns, as long as words for one turn are left before `end`; returns how many.

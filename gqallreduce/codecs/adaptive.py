@@ -77,7 +77,9 @@ class Adaptive(RegionCodec):
         else:
             most = max((max(1, region.total // self.pi) for region in regions), default=0)
         nbytes = sum(12 * region.units + 4 for region in regions) + 2 * min(elements, most)
-        return sum((_kernels.golomb_bound(region.table, 0) for region in regions), nbytes) if self.host_only else nbytes
+        if self.coding == "golomb":
+            nbytes += sum(_kernels.golomb_bound(region.table, 0) for region in regions)
+        return nbytes
 
     def prepare(self, parts):
         """Of own values, the largest of each tensor; of partial sums, of a piece."""
@@ -91,7 +93,7 @@ class Adaptive(RegionCodec):
         if selected is None:
             separate = self.signs == "separate"
             selected = self.arithmetic.select_columns(x, residual, new_residual, region, self.pi, separate)
-        if not self.host_only:
+        if self.coding == "fixed":
             return self.arithmetic.adaptive_encode(selected, x, new_residual, wire, region)
         message = np.empty(_kernels.adaptive_nbytes(region.table, selected.index.size), np.uint8)
         nbytes = self.arithmetic.adaptive_encode(selected, x, new_residual, message, region)
@@ -104,14 +106,14 @@ class Adaptive(RegionCodec):
         return self._decode(wire, y, region, 1.0, True, False)
 
     def _decode(self, wire, y, region, scale, add, streaming) -> int:
-        if not self.host_only:
+        if self.coding == "fixed":
             return self.arithmetic.adaptive_decode(wire, y, region, scale, add, streaming)
         message, nbytes = _kernels.golomb_decode(wire, region.table)
         self.arithmetic.adaptive_decode(message, y, region, scale, add, streaming)
         return nbytes
 
     def entries(self, payload, extents: list[Span]) -> int:
-        if not self.host_only:
+        if self.coding == "fixed":
             return (len(payload) - sum([12 * extent.units + 4 * len(extent.regions) for extent in extents])) // 2
         entries = at = 0
         for extent in extents:
