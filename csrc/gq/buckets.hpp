@@ -4,11 +4,10 @@
 #include <new>
 
 #include "gq/kernels.hpp"
-#include "gq/levels_wire.hpp"
+#include "gq/rotated_wire.hpp"
 
 namespace gq {
 
-constexpr std::size_t kKeyBytes = 8;  // of rotations, per region
 constexpr int kOutOfMemory = 2;
 
 // The key of the rotations of a message: random bits of its stream that nothing else draws.

@@ -1,6 +1,6 @@
 // What a bucket of EDEN takes on the wire: a scale and codes, or its values if they are few.
 #pragma once
-#include "gq/levels_wire.hpp"
+#include "gq/rotated_wire.hpp"
 
 namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself

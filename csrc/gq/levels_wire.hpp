@@ -38,12 +38,6 @@ inline int biased_scale(const Levels& levels, float norm) {
 // May a bucket have this scale? What it decodes to must be finite.
 inline bool is_scale(const Levels& levels, float scale) { return is_norm(scale) && is_norm(levels.reach * scale); }
 
-// May a bucket of n values that is rotated have it? Twice the largest value that it may decode to is finite: all of its
-// norm in one value.
-inline bool is_rotated_scale(float scale, float reach, std::size_t n) {
-  return is_norm(scale) && is_finite(2 * scale * reach * float(__builtin_sqrt(double(n))));
-}
-
 // A scale from the wire, negative if there is none that a bucket may have.
 inline float scale_from(const Levels& levels, const std::uint8_t* wire) {
   if (levels.scale != Scale::kNorm && *wire == 255) return -1.0f;
