@@ -19,9 +19,9 @@ std::size_t buckets_in_tile(const Grid& grid) {
 
 Buckets::Buckets(const Levels& levels, std::uint64_t key, const Grid& grid, std::size_t n)
     : levels_(levels), key_(key) {
-  if (!levels.rotated) return;
-  const std::uint64_t tile = grid.run * buckets_in_tile(grid);
-  values_.reset(new (std::nothrow) float[std::min<std::uint64_t>(tile, n)]);
+  if (as_they_are()) return;
+  tile_ = std::min<std::uint64_t>(grid.run * buckets_in_tile(grid), n);
+  values_.reset(new (std::nothrow) float[2 * tile_]);
 }
 
 // work(begin, size, grid) for some whole buckets after the other, until it returns something else than 0.
@@ -43,22 +43,42 @@ bool Buckets::good_scales(const std::uint8_t* wire, std::size_t n, const Grid& g
   return true;
 }
 
+// Makes the scale of each bucket the one whose error |v - scale * level|^2 is the least, if that is smaller than it
+// was. `sent` is room for what they decode to.
+void Buckets::contract(const float* v, float* sent, std::uint8_t* wire, std::size_t n, const Grid& grid) const {
+  kernels().levels_decode(wire, levels_offset(grid, n, unit_count(grid, n), levels_), sent, n, levels_, grid, 1.0f,
+                          false);
+  for (Units unit(grid, n); unit.inside(); unit.advance()) {
+    const float* const q = sent + unit.begin;
+    const double along = kernels().inner_product(v + unit.begin, q, unit.height());
+    const double squares = kernels().inner_product(q, q, unit.height());
+    const double factor = along > 0 ? along / squares : 0.0;
+    if (along < squares) store(wire, static_cast<float>(factor * double(load<float>(wire))));
+    wire += scale_size(levels_) + packed_size(unit.height(), levels_.bits);
+  }
+}
+
 int Buckets::encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, bool l2,
                     const Grid& grid, const Stream& stream) const {
-  if (!levels_.rotated) return kernels().levels_encode(x, e, r, wire, n, levels_, l2, grid, stream);
+  if (as_they_are()) return kernels().levels_encode(x, e, r, wire, n, levels_, l2, grid, stream);
   return by_tiles(n, grid, [&](std::size_t begin, std::size_t size, const Grid& tile) {
     const float *const from = x + begin, *const error = e ? e + begin : nullptr;
-    float* const v = values_.get();
+    float *const v = values_.get(), *const sent = v + tile_, *const lost = r ? r + begin : nullptr;
     const std::size_t nbytes = levels_offset(tile, size, unit_count(tile, size), levels_);
     kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(v), size);
-    kernels().rotate(v, v, size, tile, key_, kRotationRounds, false);
-    if (kernels().levels_encode(v, nullptr, nullptr, wire, size, levels_, l2, tile, stream)) return 1;
-    if (!good_scales(wire, size, tile)) return 1;
-    if (r) {
-      kernels().levels_decode(wire, nbytes, v, size, levels_, tile, 1.0f, false);
-      kernels().rotate(v, v, size, tile, key_, kRotationRounds, true);
-      kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(r + begin), size);
-      for (std::size_t i = 0; i < size; ++i) r[begin + i] -= v[i];
+    if (levels_.rotated) kernels().rotate(v, v, size, tile, key_, kRotationRounds, false);
+    // Where the error is kept this refuses norms whose error might be too large; of rotated values good_scales does.
+    float* const error_of_codes = levels_.rotated ? nullptr : lost;
+    if (kernels().levels_encode(v, nullptr, error_of_codes, wire, size, levels_, l2, tile, stream)) return 1;
+    if (levels_.rotated && !good_scales(wire, size, tile)) return 1;
+    if (levels_.contracted) contract(v, sent, wire, size, tile);
+    if (lost) {
+      kernels().levels_decode(wire, nbytes, sent, size, levels_, tile, 1.0f, false);
+      if (levels_.rotated) {
+        kernels().rotate(sent, sent, size, tile, key_, kRotationRounds, true);
+        kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(v), size);
+      }
+      for (std::size_t i = 0; i < size; ++i) lost[i] = v[i] - sent[i];
     }
     wire += nbytes;
     return 0;

@@ -59,16 +59,16 @@ std::size_t eden_nbytes(const Regions& regions, int bits) {
   return sum_over(regions, [bits](const Region& region) { return nbytes_of(region, bits); });
 }
 
-int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, int bits, const Regions& regions,
-                const Stream* streams) {
+int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, int bits, bool contracted,
+                const Regions& regions, const Stream* streams) {
   return by_regions(regions, [&](const Region& region, std::size_t place) {
     if (region.size == 0) return 0;
     const std::uint64_t key = rotation_key(streams[region.segment]);
     store(wire, key);
     const int bad = by_buckets(region, wire, bits, [&](const UnitPiece& piece, std::uint8_t* to, const Room& room) {
       const std::size_t at = place + piece.begin;
-      return kernels().eden_encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), bits, piece.grid, key,
-                                   room.values.get(), room.codes.get());
+      return kernels().eden_encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), bits, contracted,
+                                   piece.grid, key, room.values.get(), room.codes.get());
     });
     wire += nbytes_of(region, bits);
     return bad;

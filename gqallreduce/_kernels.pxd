@@ -68,7 +68,7 @@ cdef extern from "gq/levels_doors.hpp" namespace "gq" nogil:
         int positive
     cdef struct CLevels "gq::Levels":
         int bits, count
-        bint uniform, floating, nearest, rotated
+        bint uniform, floating, nearest, rotated, contracted
         SmallFloats floats
         Scale scale
         float reach
@@ -118,7 +118,7 @@ cdef extern from "gq/rotation_doors.hpp" namespace "gq" nogil:
         const float* x, float* y, size_t n, const Grid& grid, uint64_t key, int rounds, bint back)
     size_t c_eden_nbytes "gq::eden_nbytes" (const CRegions& regions, int bits)
     int c_eden_encode "gq::eden_encode" (
-        const float* x, const float* e, float* r, uint8_t* wire, int bits, const CRegions& regions,
+        const float* x, const float* e, float* r, uint8_t* wire, int bits, bint contracted, const CRegions& regions,
         const CStream* streams)
     int c_eden_decode "gq::eden_decode" (
         const uint8_t* wire, float* y, int bits, const CRegions& regions, float scale, bint add)

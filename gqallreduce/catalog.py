@@ -9,7 +9,11 @@ from gqallreduce.registry import CODECS, SCHEDULES
 
 @dataclass(frozen=True)
 class Entry:
-    """name, kind ("codec" or "schedule"), options (name -> default), source, promises (name -> bool), example."""
+    """name, kind ("codec" or "schedule"), options (name -> default), source, promises (name -> bool), example, omega.
+
+    omega
+        of a codec with its default options: E|Q(v) - v|^2 <= omega |v|^2 for every vector v. None: no such number.
+    """
 
     name: str
     kind: str
@@ -17,12 +21,13 @@ class Entry:
     source: str
     promises: dict[str, bool]
     example: str
+    omega: float | None = None
 
 
 def schemes() -> list[Entry]:
     """Every codec, then every schedule, by name."""
     codecs = [
-        Entry(name, "codec", codec.options(), codec.source, codec.promises(), codec.example)
+        Entry(name, "codec", codec.options(), codec.source, codec.promises(), codec.example, codec().omega)
         for name, codec in sorted(CODECS.items())
     ]
     schedules = [

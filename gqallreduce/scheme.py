@@ -168,6 +168,7 @@ def _parse(text: str) -> Scheme:
         SCHEDULES.find(schedule)
     options, shown = _options(text, written)
     codec = CODECS.find(name).make(options)
+    codec = codec.with_feedback() if feedback else codec
     parts = [schedule, name + shown, feedback]
     return Scheme(schedule, codec, feedback == "ef", "/".join(part for part in parts if part))
 

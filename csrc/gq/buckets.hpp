@@ -1,4 +1,5 @@
-// Buckets of level codecs, rotated or as they are: the kernels, with the rotation before or behind them.
+// Buckets of level codecs: the kernels, with what is done before and behind them to buckets that are rotated or
+// contracted.
 #pragma once
 #include <memory>
 #include <new>
@@ -29,13 +30,13 @@ inline std::uint64_t put_key(const Levels& levels, std::size_t n, const Stream& 
   return key;
 }
 
-// Encodes and decodes the buckets of one message after the other, with memory for some of them if they are rotated.
+// Encodes and decodes the buckets of one message after the other, with memory for some of them if they need it.
 class Buckets {
  public:
   // `key`: of the rotations. grid and n: of all buckets that there will be.
   Buckets(const Levels& levels, std::uint64_t key, const Grid& grid, std::size_t n);
 
-  explicit operator bool() const { return !levels_.rotated || values_ != nullptr; }
+  explicit operator bool() const { return as_they_are() || values_ != nullptr; }
 
   // As levels_encode and levels_decode of Kernels.
   int encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, bool l2, const Grid& grid,
@@ -46,11 +47,14 @@ class Buckets {
  private:
   template <class Work>
   int by_tiles(std::size_t n, const Grid& grid, Work work) const;
+  bool as_they_are() const { return !levels_.rotated && !levels_.contracted; }
   bool good_scales(const std::uint8_t* wire, std::size_t n, const Grid& grid) const;
+  void contract(const float* v, float* sent, std::uint8_t* wire, std::size_t n, const Grid& grid) const;
 
   const Levels& levels_;
   std::uint64_t key_;
-  std::unique_ptr<float[]> values_;
+  std::size_t tile_ = 0;             // values worked on at once
+  std::unique_ptr<float[]> values_;  // two tiles
 };
 
 }  // namespace gq

@@ -71,15 +71,17 @@ static inline void levels_of_codes(const NormalLevels& levels, const std::uint8_
   for (; i < n; ++i) y[i] = levels.value[code[i]] * scale;
 }
 
-// The scale |v|^2 / <level, rotated>, zero if all values are, or so small that there is none; y: the rotated values.
-// -1 for a norm beyond what may be sent. `product` is room for n values.
-static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t n, double squares, std::uint8_t* code,
-                               float* product) {
+// The scale |v|^2 / <level, rotated>, by which nothing is biased, or <level, rotated> / |level|^2, by which the error
+// is the least, if it is kept (`contracted`); zero if all values are, or so small that there is none; y: the rotated
+// values. -1 for a norm beyond what may be sent. `product` is room for n values.
+static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t n, double squares, bool contracted,
+                               std::uint8_t* code, float* product) {
   const auto norm = static_cast<float>(__builtin_sqrt(squares));
   if (!is_norm(norm)) return -1.0f;
   const Unit unit = unit_of_norm(norm, static_cast<float>(__builtin_sqrt(double(n))));
   nearest_codes(levels, y, n, unit.before, unit.inverse, code);
   levels_of_codes(levels, code, n, 1.0f, product);
+  const double levels_squared = contracted ? inner_product(product, product, n) : 0.0;
   double along = 0;
   for (std::size_t done = 0; done < n; done += kSumBlock) {
     const std::size_t part = n - done < kSumBlock ? n - done : kSumBlock;
@@ -87,18 +89,19 @@ static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t
     along += block_sum(product + done, part, Itself());
   }
   if (!(along > 0)) return 0.0f;
-  const auto scale = static_cast<float>(squares / along * double(unit.before));
+  const double before = double(unit.before);
+  const auto scale = static_cast<float>(contracted ? along / levels_squared / before : squares / along * before);
   return is_rotated_scale(scale, levels.largest(), n) ? scale : -1.0f;
 }
 
 // A bucket, whose first value is element `first` of the vector; 1 if it cannot be sent. `room` and `code` as below.
 static int eden_encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                              const NormalLevels& levels, Rotation& rotation, std::uint64_t first, float* room,
-                              std::uint8_t* code) {
+                              const NormalLevels& levels, bool contracted, Rotation& rotation, std::uint64_t first,
+                              float* room, std::uint8_t* code) {
   add_finite(x, e, reinterpret_cast<std::uint8_t*>(room), n);
   const double squares = sum_of_squares(room, nullptr, n);
   rotation.turn(room, n, first, eden_rounds(n));
-  const float scale = eden_codes(levels, room, n, squares, code, room + n);
+  const float scale = eden_codes(levels, room, n, squares, contracted, code, room + n);
   if (scale < 0) return 1;
   store(wire, scale);
   pack(code, n, levels.bits, wire + kNormBytes);
@@ -118,7 +121,7 @@ static int eden_encode_few(const float* x, const float* e, float* r, std::uint8_
 
 // `room` has twice as many floats, and `code` as many bytes, as a bucket has values.
 static int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int bits,
-                       const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code) {
+                       bool contracted, const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code) {
   const NormalLevels levels(bits);
   Rotation rotation(key, grid.start + n);
   int bad = 0;
@@ -129,7 +132,8 @@ static int eden_encode(const float* x, const float* e, float* r, std::uint8_t* w
     if (height < kLeastRotated)
       bad |= eden_encode_few(v, w, to, wire, height);
     else
-      bad |= eden_encode_bucket(v, w, to, wire, height, levels, rotation, grid.start + unit.begin, room, code);
+      bad |=
+          eden_encode_bucket(v, w, to, wire, height, levels, contracted, rotation, grid.start + unit.begin, room, code);
     wire += eden_size(height, bits);
   }
   return bad;

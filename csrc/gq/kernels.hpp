@@ -53,7 +53,9 @@ struct Levels {
                        // greater level); else at random
   float reach;         // the largest level
   Scale scale;
-  bool rotated;  // each bucket is rotated at random before it is encoded; only buckets.hpp looks at it
+  // What only buckets.hpp looks at:
+  bool rotated;     // each bucket is rotated at random before it is encoded
+  bool contracted;  // each bucket's scale is made smaller, until the error is the least that these codes allow
 };
 
 // How the codes of levels are written: `bits` each, or by an entropy code (coded_wire.hpp).
@@ -105,6 +107,9 @@ struct Kernels {
   int (*scale)(float* y, float factor, std::size_t n);
   void (*add)(const std::uint8_t* wire, float* y, std::size_t n);
   int (*all_finite)(const float* x, std::size_t n);
+
+  // sum.hpp
+  double (*inner_product)(const float* a, const float* b, std::size_t n);
 
   // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.
   int (*plain_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format);
@@ -171,7 +176,7 @@ struct Kernels {
   // rotation.hpp and eden.hpp: what the comments there say.
   void (*rotate)(const float* x, float* y, std::size_t n, const Grid& grid, std::uint64_t key, int rounds, bool back);
   int (*eden_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int bits,
-                     const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code);
+                     bool contracted, const Grid& grid, std::uint64_t key, float* room, std::uint8_t* code);
   int (*eden_decode)(const std::uint8_t* wire, float* y, std::size_t n, int bits, const Grid& grid, std::uint64_t key,
                      float scale, bool add, float* room, std::uint8_t* code);
 

@@ -26,6 +26,8 @@ const Kernels table = {
     scale,
     add,
     all_finite,
+
+    inner_product,
     plain_encode,
     plain_decode,
     onebit_nbytes,

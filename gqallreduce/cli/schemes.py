@@ -3,7 +3,7 @@
 import gqallreduce as gq
 from gqallreduce.cli.tables import print_table
 
-COLUMNS = ("name", "kind", "options", "promises", "example", "source")
+COLUMNS = ("name", "kind", "options", "promises", "omega", "example", "source")
 
 
 def add_arguments(parser):
@@ -20,4 +20,5 @@ def run(arguments):
 def _row(entry):
     options = ", ".join(f"{name}={value}" for name, value in entry.options.items())
     promises = ", ".join(name for name, kept in entry.promises.items() if kept)
-    return entry.name, entry.kind, options or "-", promises or "-", entry.example, entry.source
+    omega = "-" if entry.omega is None else f"{entry.omega:.2g}"
+    return entry.name, entry.kind, options or "-", promises or "-", omega, entry.example, entry.source

@@ -51,6 +51,7 @@ class Adaptive(RegionCodec):
     source = "Dryden et al., MLHPC 2016; poster LLNL-POST-729415"
     example = "direct/adaptive(pi=64)/ef"
     deterministic = batches = True
+    omega = 1.0
 
     def __post_init__(self):
         integer(self, "pi", 1, 2**31 - 1)

@@ -31,6 +31,7 @@ class OneBit(FixedSizeCodec):
     source = "Seide et al., 1-bit SGD, Interspeech 2014"
     example = "direct/onebit/ef"
     deterministic = batches = True
+    omega = 1.0
 
     def __post_init__(self):
         integer(self, "column", 1, MERGED_MOST)

@@ -26,6 +26,7 @@ class Raw(PlainCodec):
     source = "baseline: MPI_Allreduce, with a fixed order of additions"
     example = "ring/raw"
     unbiased = True
+    omega = 0.0
     linear = True
 
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:

@@ -65,12 +65,20 @@ class Codec(ABC):
     fixed_size: ClassVar[bool] = False
     bit_exact: ClassVar[bool] = True
     learns: ClassVar[bool] = False
+    # E|Q(v) - v|^2 <= omega |v|^2 for every vector v, float32 rounding aside; None if there is no such number
+    omega: ClassVar[float | None] = None
+    # are errors, since they are kept, made smaller by a bias?
+    contracted = False
     # has it no operations on a device? Then device arrays go through host memory
     host_only: ClassVar[bool] = False
 
     @abstractmethod
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         """The codec for buffers of this form, on so many ranks, and the arrays of one processor."""
+
+    def with_feedback(self) -> Codec:
+        """What encodes in its place where errors are kept; its messages are decoded as its own."""
+        return self
 
     def knowing(self, **known) -> Codec:
         """A copy with these attributes set."""
@@ -86,7 +94,8 @@ class Codec(ABC):
 
     def __getstate__(self) -> dict:
         """What pickle and deepcopy take: the fields. It comes back as a codec for the host."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | ({"contracted": True} if self.contracted else {})
 
     def relearned(self, learned: dict, form: Form) -> dict:
         """For codecs that learn: what one has learned, from a checkpoint, checked. ValueError if it is unfit."""

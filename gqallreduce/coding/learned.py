@@ -87,7 +87,7 @@ class LearnedCodec(NormCodec):
 
     def with_levels(self, levels: np.ndarray) -> LearnedCodec:
         """This codec with these levels: float32[count], ascending from -1 to 1."""
-        return self.knowing(levels=self._table(levels).using(self.nearest, rotated=self.rotate))
+        return self.knowing(levels=self._used(self._table(levels)))
 
     # --- from call to call ---
 

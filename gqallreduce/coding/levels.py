@@ -7,15 +7,20 @@ code of `bits` bits per value, low bits first, rounded up to a byte. A subclass 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
+
 from gqallreduce import _kernels
 from gqallreduce.coding.codec import FixedSizeCodec, Region, choice, integer
+from gqallreduce.coding.error_bound import error_bound
 from gqallreduce.coding.layout import Grid
 
 ROTATED_MOST = 1 << 20  # values of a bucket that is rotated
+CONTRACTED_ABOVE = 2.0  # omega from which on errors that are kept are made smaller
 
 
 class LevelCodec(FixedSizeCodec):
@@ -23,6 +28,12 @@ class LevelCodec(FixedSizeCodec):
     `level_set`; and `scale`, if it is not a norm.
 
     Where the error is kept, a norm above 2^126 is refused as not finite: an error may reach twice the norm.
+
+    contracted
+        set by error feedback where omega is above 2: an error much larger than the values would come back in the next
+        call, and grow. Each bucket's scale is then multiplied by a = <v, q> / <q, q>, at most 1, with q what the codes
+        stand for, so that |v - a q| <= |v|, whatever the bits drawn. 1 / (1 + omega) would do too, but omega is for the
+        worst bucket: at 2 bits and 512 values 10.8, where that of normal values is 2.1.
     """
 
     batches = True
@@ -36,7 +47,26 @@ class LevelCodec(FixedSizeCodec):
 
     @cached_property
     def levels(self) -> _kernels.Levels:
-        return self.level_set().using(self.nearest, self.scale, self.rotate)
+        return self._used(self.level_set())
+
+    def _used(self, levels: _kernels.Levels) -> _kernels.Levels:
+        return levels.using(self.nearest, self.scale, self.rotate, self.contracted)
+
+    @cached_property
+    def omega(self) -> float:
+        found = self.level_set()
+        levels = np.unique(found.values.astype(np.float64) / found.reach)
+        most = {"norm": 1.0, "power above": 1.0, "power ocp": 1 / math.frexp(found.reach)[0]}[self.scale]
+        least = 1.0 if self.scale == "norm" else most / 2
+        l2 = self.norm == "l2"
+        return error_bound(levels, self.bucket, l2=l2, nearest=self.nearest, least=least, most=most)
+
+    def with_feedback(self):
+        if self.scale != "norm" or self.omega <= CONTRACTED_ABOVE:
+            return self
+        made = self.knowing(contracted=True)
+        vars(made).pop("levels", None)
+        return made
 
     def __post_init__(self):
         integer(self, "bucket", 1, 2**31 - 1)
@@ -49,7 +79,7 @@ class LevelCodec(FixedSizeCodec):
 
     @property
     def unbiased(self) -> bool:
-        return self.rounding == "stochastic"
+        return self.rounding == "stochastic" and not self.contracted
 
     @property
     def deterministic(self) -> bool:

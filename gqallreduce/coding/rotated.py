@@ -15,13 +15,30 @@ from gqallreduce.coding.levels import ROTATED_MOST
 
 
 class EdenCodec(FixedSizeCodec):
-    """A subclass has `bits`, 1 to 4, and the option `bucket`."""
+    """A subclass has `bits`, 1 to 4, and the option `bucket`.
 
-    unbiased = batches = host_only = True
+    Where errors are kept, the scale of a bucket makes its error small, in place of its bias zero: by 0.363, 0.117,
+    0.0345 or 0.0095 of |v|^2 with 1 to 4 bits.
+    """
+
+    batches = host_only = True
     bits: ClassVar[int]
+    # 1 / (1 - D) - 1 with D the distortion of the levels: of normal values, which rotated ones nearly are
+    OMEGA: ClassVar[dict[int, float]] = {1: 0.5708, 2: 0.1331, 3: 0.0358, 4: 0.0096}
+
+    @property
+    def omega(self) -> float:
+        return self.OMEGA[self.bits]
 
     def __post_init__(self):
         integer(self, "bucket", 1, ROTATED_MOST)
+
+    @property
+    def unbiased(self) -> bool:
+        return not self.contracted
+
+    def with_feedback(self):
+        return self.knowing(contracted=True)
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)
@@ -30,7 +47,9 @@ class EdenCodec(FixedSizeCodec):
         return _kernels.eden_nbytes(region.table, self.bits)
 
     def write(self, x, residual, new_residual, payload, region, stream):
-        return bool(_kernels.eden_encode(x, residual, new_residual, payload, self.bits, region.table, stream))
+        return bool(
+            _kernels.eden_encode(x, residual, new_residual, payload, self.bits, region.table, stream, self.contracted)
+        )
 
     def read(self, payload, y, region, scale, streaming):
         _kernels.eden_decode(payload, y, self.bits, region.table, scale, add=False)

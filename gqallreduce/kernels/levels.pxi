@@ -59,7 +59,7 @@ cdef class Levels:
                              f"{lowest}, {last} of each sign, {'with' if zero_level else 'without'} zero, {order}")
         return levels
 
-    def using(self, bint nearest=False, scale="norm", bint rotated=False):
+    def using(self, bint nearest=False, scale="norm", bint rotated=False, bint contracted=False):
         """The same levels, with values rounded to the nearest, or with another kind of scale.
 
         Ties go to the even number of steps: from zero for `uniform`, within a binade for `floating`, so that without a
@@ -70,16 +70,21 @@ cdef class Levels:
             no less than the norm; "power ocp": the power of two of the norm over that of `reach`, both rounded down.
         rotated
             each bucket is rotated at random before it is encoded.
+        contracted
+            the scale of each bucket, a norm, is made smaller where that makes the error of its codes smaller.
         """
         if scale not in SCALES:
             raise ValueError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
         if scale != "norm" and not self.data.floating:
             raise ValueError(f"levels of this kind have no scale={scale!r}")
+        if scale != "norm" and contracted:
+            raise ValueError(f"scale={scale!r} cannot be contracted")
         cdef Levels levels = Levels.__new__(Levels)
         levels.data = self.data
         levels.data.nearest = nearest
         levels.data.scale = <Scale> <int> SCALES[scale]
         levels.data.rotated = rotated
+        levels.data.contracted = contracted
         return levels
 
     @property
@@ -101,7 +106,8 @@ cdef class Levels:
     def host_only(self):
         """Have the kernels of devices no code for them? Those know norms, ascending codes and stochastic rounding."""
         ascending = not self.data.floating or self.data.floats.positive > 0 or not self.data.floats.zero
-        return self.data.nearest or self.data.rotated or self.data.scale != Scale.kNorm or not ascending
+        changed = self.data.rotated or self.data.contracted
+        return self.data.nearest or changed or self.data.scale != Scale.kNorm or not ascending
 
     @property
     def packed(self):

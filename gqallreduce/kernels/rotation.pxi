@@ -32,8 +32,12 @@ def eden_nbytes(Regions regions not None, int bits):
 
 
 def eden_encode(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None, int bits,
-                Regions regions not None, Stream stream not None):
-    """wire = the messages of x + e, r = the error; 1 if a value or a bucket's norm cannot be sent, else 0."""
+                Regions regions not None, Stream stream not None, bint contracted=False):
+    """wire = the messages of x + e, r = the error; 1 if a value or a bucket's norm cannot be sent, else 0.
+
+    contracted
+        scales make the error small, in place of the bias zero.
+    """
     require_values(x, e, r, regions)
     require_streams(stream, regions)
     require("bytes of wire", wire.shape[0], eden_nbytes(regions, bits))
@@ -43,7 +47,7 @@ def eden_encode(const float[::1] x not None, const float[::1] e, float[::1] r, u
     cdef uint8_t* wire_at = bytes_out(wire)
     cdef int bad
     with nogil:
-        bad = c_eden_encode(x_at, e_at, r_at, wire_at, bits, regions.table, stream.data.data())
+        bad = c_eden_encode(x_at, e_at, r_at, wire_at, bits, contracted, regions.table, stream.data.data())
     require_memory(bad)
     return bad
 

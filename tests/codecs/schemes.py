@@ -48,7 +48,8 @@ SCHEDULE_NAMES = sorted(SCHEDULES)
 
 
 def _bound() -> dict:
-    """id -> codec, as it works on each dtype, where that differs; not those that leave it to another codec."""
+    """id -> codec, as it works on each dtype, or with error feedback, where that differs; not those that leave it to
+    another codec."""
     found = {}
     for text in TEXTS:
         codec = Scheme.parse(text).codec
@@ -56,6 +57,8 @@ def _bound() -> dict:
             bound = codec.bind(Form((1000,), "C", dtype))
             if bound.transform is None and bound not in found.values():
                 found[text if dtype == "float32" else f"{text} on {dtype}"] = bound
+        if codec.with_feedback() is not codec:
+            found[f"{text}/ef"] = codec.with_feedback().bind(Form((1000,), "C", "float32"))
     return found
 
 

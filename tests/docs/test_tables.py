@@ -116,3 +116,15 @@ def test_the_header_of_the_frame_is_that_of_the_code():
 def test_the_command_line_is_explained():
     for name in ("info", "schemes", "plan"):
         assert f"python -m gqallreduce {name}" in (ROOT / "README.md").read_text()
+
+
+def test_the_table_of_omega_is_what_the_codecs_say():
+    page = (DOCS / "codecs.md").read_text()
+    heading, _, *lines = re.search(r"^\| omega \|.*\n(?:\|.*\n)+", page, re.MULTILINE)[0].splitlines()
+    buckets = re.findall(r"\d+", heading)
+    assert len(lines) >= 7
+    for line in lines:
+        text, *printed = [cell.strip() for cell in line.split("|")[1:-1]]
+        for bucket, number in zip(buckets, printed, strict=True):
+            codec = gq.Scheme.parse(re.match(r"`(.*)\)`", text)[1] + f", bucket={bucket})").codec
+            assert float(number) == pytest.approx(codec.omega, rel=0.05)
