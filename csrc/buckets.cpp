@@ -1,38 +1,21 @@
 #include "gq/buckets.hpp"
 
-#include <algorithm>
-
 #include "gq/grid.hpp"
+#include "gq/strips.hpp"
 
 namespace gq {
 
 namespace {
 
-constexpr std::size_t kTileValues = 4096;  // rotated and encoded at once: whole buckets
 constexpr int kRotationRounds = 1;
-
-std::size_t buckets_in_tile(const Grid& grid) {
-  return grid.run < kTileValues ? static_cast<std::size_t>(kTileValues / grid.run) : 1;
-}
 
 }  // namespace
 
 Buckets::Buckets(const Levels& levels, std::uint64_t key, const Grid& grid, std::size_t n)
     : levels_(levels), key_(key) {
   if (as_they_are()) return;
-  tile_ = std::min<std::uint64_t>(grid.run * buckets_in_tile(grid), n);
-  values_.reset(new (std::nothrow) float[2 * tile_]);
-}
-
-// work(begin, size, grid) for some whole buckets after the other, until it returns something else than 0.
-template <class Work>
-int Buckets::by_tiles(std::size_t n, const Grid& grid, Work work) const {
-  const std::size_t units = unit_count(grid, n), step = buckets_in_tile(grid);
-  for (std::size_t unit = 0; unit < units; unit += step) {
-    const std::size_t begin = unit_begin(grid, n, unit), end = unit_begin(grid, n, unit + step);
-    if (const int bad = work(begin, end - begin, Grid{grid.start + begin, grid.run, grid.parts})) return bad;
-  }
-  return 0;
+  strip_ = strip_values(grid, n);
+  values_.reset(new (std::nothrow) float[2 * strip_]);
 }
 
 bool Buckets::good_scales(const std::uint8_t* wire, std::size_t n, const Grid& grid) const {
@@ -61,21 +44,21 @@ void Buckets::contract(const float* v, float* sent, std::uint8_t* wire, std::siz
 int Buckets::encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, bool l2,
                     const Grid& grid, const Stream& stream) const {
   if (as_they_are()) return kernels().levels_encode(x, e, r, wire, n, levels_, l2, grid, stream);
-  return by_tiles(n, grid, [&](std::size_t begin, std::size_t size, const Grid& tile) {
+  return by_strips(n, grid, [&](std::size_t begin, std::size_t size, const Grid& strip) {
     const float *const from = x + begin, *const error = e ? e + begin : nullptr;
-    float *const v = values_.get(), *const sent = v + tile_, *const lost = r ? r + begin : nullptr;
-    const std::size_t nbytes = levels_offset(tile, size, unit_count(tile, size), levels_);
+    float *const v = values_.get(), *const sent = v + strip_, *const lost = r ? r + begin : nullptr;
+    const std::size_t nbytes = levels_offset(strip, size, unit_count(strip, size), levels_);
     kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(v), size);
-    if (levels_.rotated) kernels().rotate(v, v, size, tile, key_, kRotationRounds, false);
+    if (levels_.rotated) kernels().rotate(v, v, size, strip, key_, kRotationRounds, false);
     // Where the error is kept this refuses norms whose error might be too large; of rotated values good_scales does.
     float* const error_of_codes = levels_.rotated ? nullptr : lost;
-    if (kernels().levels_encode(v, nullptr, error_of_codes, wire, size, levels_, l2, tile, stream)) return 1;
-    if (levels_.rotated && !good_scales(wire, size, tile)) return 1;
-    if (levels_.contracted) contract(v, sent, wire, size, tile);
+    if (kernels().levels_encode(v, nullptr, error_of_codes, wire, size, levels_, l2, strip, stream)) return 1;
+    if (levels_.rotated && !good_scales(wire, size, strip)) return 1;
+    if (levels_.contracted) contract(v, sent, wire, size, strip);
     if (lost) {
-      kernels().levels_decode(wire, nbytes, sent, size, levels_, tile, 1.0f, false);
+      kernels().levels_decode(wire, nbytes, sent, size, levels_, strip, 1.0f, false);
       if (levels_.rotated) {
-        kernels().rotate(sent, sent, size, tile, key_, kRotationRounds, true);
+        kernels().rotate(sent, sent, size, strip, key_, kRotationRounds, true);
         kernels().add_finite(from, error, reinterpret_cast<std::uint8_t*>(v), size);
       }
       for (std::size_t i = 0; i < size; ++i) lost[i] = v[i] - sent[i];
@@ -89,12 +72,12 @@ int Buckets::decode(const std::uint8_t* wire, std::size_t nbytes, float* y, std:
                     float scale, bool add) const {
   if (!levels_.rotated) return kernels().levels_decode(wire, nbytes, y, n, levels_, grid, scale, add);
   if (nbytes != levels_offset(grid, n, unit_count(grid, n), levels_)) return 1;
-  return by_tiles(n, grid, [&](std::size_t begin, std::size_t size, const Grid& tile) {
+  return by_strips(n, grid, [&](std::size_t begin, std::size_t size, const Grid& strip) {
     float* const v = values_.get();
-    const std::size_t used = levels_offset(tile, size, unit_count(tile, size), levels_);
-    if (!good_scales(wire, size, tile)) return 1;
-    if (kernels().levels_decode(wire, used, v, size, levels_, tile, 1.0f, false)) return 1;
-    kernels().rotate(v, v, size, tile, key_, kRotationRounds, true);
+    const std::size_t used = levels_offset(strip, size, unit_count(strip, size), levels_);
+    if (!good_scales(wire, size, strip)) return 1;
+    if (kernels().levels_decode(wire, used, v, size, levels_, strip, 1.0f, false)) return 1;
+    kernels().rotate(v, v, size, strip, key_, kRotationRounds, true);
     for (std::size_t i = 0; i < size; ++i) y[begin + i] = add ? y[begin + i] + v[i] : v[i] * scale;
     wire += used;
     return 0;

@@ -1,9 +1,9 @@
 #include "gq/integers_doors.hpp"
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
+#include "gq/counter.hpp"
 #include "gq/door.hpp"
 #include "gq/integers_wire.hpp"
 
@@ -12,26 +12,6 @@ namespace gq {
 namespace {
 
 enum Fault { kNotFinite = 1, kTooMany = 2 };
-
-// A number to which threads add.
-class Counter {
- public:
-  explicit Counter(std::uint64_t* total) : total_(total) {}
-  ~Counter() { *total_ += sum_; }
-
-  // What work(&count) returns.
-  template <class Work>
-  auto around(Work work) {
-    std::size_t count = 0;
-    const auto result = work(&count);
-    sum_ += count;
-    return result;
-  }
-
- private:
-  std::uint64_t* total_;
-  std::atomic<std::uint64_t> sum_{0};
-};
 
 Grid tiles() { return {0, kTileValues, 1}; }
 

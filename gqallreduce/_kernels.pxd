@@ -160,6 +160,15 @@ cdef extern from "gq/golomb_doors.hpp" namespace "gq" nogil:
     GolombSizes c_golomb_sizes "gq::golomb_sizes" (const uint8_t* wire, size_t nbytes, const CRegions& regions)
     bint c_golomb_decode "gq::golomb_decode" (const uint8_t* wire, uint8_t* out, const CRegions& regions)
 
+cdef extern from "gq/multiples_doors.hpp" namespace "gq" nogil:
+    void c_largest_deviation "gq::largest_deviation" (
+        const float* x, const float* e, const CRegions& regions, double clip, double* found)
+    int c_multiples_lift "gq::multiples_lift" (
+        const float* x, const float* e, float* r, float* m, const float* units, int steps, bint rotated,
+        const CRegions& regions, const CStream* streams, uint64_t* clipped)
+    int c_multiples_lower "gq::multiples_lower" (
+        float* m, const float* units, bint rotated, const CRegions& regions)
+
 cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
     void c_measure "gq::measure" (
         const float* x, const float* e, const CRegions& regions, bint squares, uint32_t* largest, double* totals)

@@ -45,16 +45,14 @@ class Buckets {
              bool add) const;
 
  private:
-  template <class Work>
-  int by_tiles(std::size_t n, const Grid& grid, Work work) const;
   bool as_they_are() const { return !levels_.rotated && !levels_.contracted; }
   bool good_scales(const std::uint8_t* wire, std::size_t n, const Grid& grid) const;
   void contract(const float* v, float* sent, std::uint8_t* wire, std::size_t n, const Grid& grid) const;
 
   const Levels& levels_;
   std::uint64_t key_;
-  std::size_t tile_ = 0;             // values worked on at once
-  std::unique_ptr<float[]> values_;  // two tiles
+  std::size_t strip_ = 0;            // values worked on at once
+  std::unique_ptr<float[]> values_;  // two strips
 };
 
 }  // namespace gq

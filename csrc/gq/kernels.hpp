@@ -191,6 +191,11 @@ struct Kernels {
                                   std::uint32_t terms);
   int (*integers_decode)(const std::uint8_t* sizes, const std::uint8_t* wire, float* y, std::size_t n, float unit,
                          float scale, bool add, std::uint32_t terms);
+
+  // multiples.hpp: what the comments there say.
+  double (*largest_deviation)(const float* x, const float* e, std::size_t n, const Grid& grid, double clip);
+  void (*multiples_round)(const float* v, float* m, std::size_t n, float unit, int steps, std::uint64_t first,
+                          const Stream& stream, std::size_t* clipped);
 };
 
 const Kernels& kernels();          // the level in use

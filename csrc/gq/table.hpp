@@ -9,6 +9,7 @@
 #include "gq/kernels.hpp"
 #include "gq/levels.hpp"
 #include "gq/levels_spread.hpp"
+#include "gq/multiples.hpp"
 #include "gq/onebit.hpp"
 #include "gq/plain.hpp"
 #include "gq/select.hpp"
@@ -66,6 +67,8 @@ const Kernels table = {
     integers_encode_own,
     integers_encode,
     integers_decode,
+    largest_deviation,
+    multiples_round,
 };
 }  // namespace GQ_NAMESPACE
 }  // namespace gq

@@ -12,8 +12,8 @@ import numpy as np
 from gqallreduce.coding import layout
 from gqallreduce.coding.arithmetic import scale_of
 from gqallreduce.coding.codec import choice, register
-from gqallreduce.coding.integers import ANY_UNIT, IntegerCodec
-from gqallreduce.coding.preparing import LARGEST, Ask, Prepared
+from gqallreduce.coding.integers import ANY_UNIT, IntegerCodec, agreed_scale
+from gqallreduce.coding.preparing import Prepared
 
 
 @register
@@ -75,19 +75,6 @@ class TernGrad(IntegerCodec):
         return self._agree(parts) if self.shared else None
 
     def _agree(self, parts):
-        """On the largest scale of all ranks, of each tensor; a rank's own is 0 if a value is not finite: that comes out
-        when it is encoded."""
-        every = self.arithmetic.measure(parts, bool(self.clip))
-        measured: dict[int, list] = {0: every}
-        if parts.whole is not None and len(parts.whole.regions) > 1:
-            measured.clear()
-            for segment, found in zip(parts.regions[0].table.segments.tolist(), every, strict=True):
-                measured.setdefault(segment, []).append(found)
-        scales = np.array([scale_of(found, self.clip) for found in measured.values()])
-        scales[scales == math.inf] = 0.0
-        largest = yield Ask(LARGEST, scales)
-        if len(largest) == 1:
-            return Prepared(self.knowing(unit=float(largest[0])))
-        by_segment = np.zeros(max(measured) + 1, np.float32)
-        by_segment[list(measured)] = largest
-        return Prepared(self.knowing(unit=by_segment))
+        measured = self.arithmetic.measure(parts, bool(self.clip))
+        scale = yield from agreed_scale(parts, measured, lambda found: scale_of(found, self.clip))
+        return Prepared(self.knowing(unit=scale))

@@ -203,12 +203,12 @@ def own_unit(x, e, region, clip: float | None) -> np.ndarray:
 
 def integers_encode_own(x, e, r, wire, unit, ternary: bool, region, stream) -> int:
     table = region.table
-    return _kernels.integers_encode_own(x, e, r, wire, _units(unit, table), ternary, table, stream)
+    return _kernels.integers_encode_own(x, e, r, wire, unit, ternary, table, stream)
 
 
 def integers_lift(x, e, r, m, unit, ternary: bool, region, stream) -> bool:
     table = region.table
-    return bool(_kernels.integers_lift(x, e, r, m, _units(unit, table), ternary, table, stream))
+    return bool(_kernels.integers_lift(x, e, r, m, unit, ternary, table, stream))
 
 
 def integers_lower(m, unit, region) -> bool:
@@ -222,13 +222,9 @@ def integers_lower(m, unit, region) -> bool:
 
 def integers_encode(m, wire, unit, terms: int, region) -> int:
     table = region.table
-    return _kernels.integers_encode(m, wire, _units(unit, table), terms, table)
+    return _kernels.integers_encode(m, wire, unit, terms, table)
 
 
 def integers_decode(wire, y, unit, terms: int, whole: bool, region, scale=1.0, add=False) -> int:
     table = region.table
-    return _kernels.integers_decode(wire, y, _units(unit, table), terms, whole, table, scale, add)
-
-
-def _units(unit, table) -> np.ndarray:
-    return unit if isinstance(unit, np.ndarray) else np.array([unit] * len(table), np.float32)
+    return _kernels.integers_decode(wire, y, unit, terms, whole, table, scale, add)

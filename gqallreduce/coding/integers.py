@@ -3,11 +3,12 @@
 Wire, per region: the unit (float32), the sizes of all tiles in bytes (uint16), then the tiles, of 4096 integers each. A
 tile's first byte says whether all are zero, or each has a code of the width that the largest needs, or only those that
 are not zero have one, after the gaps between them. A subclass says what the unit is, and how a value becomes a multiple
-of it: by threshold, or `ternary` at random.
+of it: by threshold, `ternary` at random, or by steps of its own.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Region, RegionCodec
 from gqallreduce.coding.layout import Form, Grid
+from gqallreduce.coding.preparing import LARGEST, Ask
 
 ANY_UNIT = -1.0
 
@@ -98,6 +100,29 @@ class Sums:
     def decode_add(self, wire, y, region: Region) -> int:
         unit = by_region(self.unit, region)
         return self.arithmetic.integers_decode(wire, y, unit, self.terms, True, region, add=True)
+
+
+def agreed_scale(parts, measured, scale_of):
+    """The largest scale of all ranks, of each tensor: a generator for `prepare`; float, or float32 by segment.
+
+    measured
+        of each region of the parts, in order; scale_of(those of a tensor) is a rank's own scale, a float32 number, inf
+        if a value is not finite. That counts as 0: it comes out when the value is encoded.
+    """
+    of_tensor: dict[int, list] = {}
+    if parts.whole is not None and len(parts.whole.regions) > 1:
+        for segment, found in zip(parts.regions[0].table.segments.tolist(), measured, strict=True):
+            of_tensor.setdefault(segment, []).append(found)
+    else:
+        of_tensor[0] = measured
+    scales = np.array([scale_of(found) for found in of_tensor.values()])
+    scales[scales == math.inf] = 0.0
+    largest = yield Ask(LARGEST, scales)
+    if len(largest) == 1:
+        return float(largest[0])
+    by_segment = np.zeros(max(of_tensor) + 1, np.float32)
+    by_segment[list(of_tensor)] = largest
+    return by_segment
 
 
 def by_region(unit, region: Region):

@@ -1,4 +1,4 @@
-"""Linear codecs: multiples of a unit, `units` being one for each region."""
+"""Linear codecs: multiples of a unit, `units` being float32s, one for each region, or a float for all."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -31,8 +31,10 @@ cdef uint32_t require_terms(uint32_t terms) except 0:
     return terms
 
 
-cdef int require_units(const float[::1] units, Regions regions) except -1:
-    return require("units", units.shape[0], regions.table.count)
+cdef const float[::1] units_of(units, Regions regions):
+    cdef const float[::1] each = np.full(regions.table.count, units, np.float32) if isinstance(units, float) else units
+    require("units", each.shape[0], regions.table.count)
+    return each
 
 
 cdef int require_room(const uint8_t[::1] wire, Regions regions, uint32_t terms) except -1:
@@ -48,20 +50,20 @@ def integers_bound(Regions regions not None, uint32_t terms):
 
 
 def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None,
-                  const float[::1] units not None, bint ternary, Regions regions not None, Stream stream not None):
+                  units, bint ternary, Regions regions not None, Stream stream not None):
     """m = x + e as multiples of the unit (m may be x), r (if given) the error.
 
     Returns 1 if a value is not finite, which then stays in m, else 0.
     """
     require_values(x, e, r, regions)
     require("elements of m", m.shape[0], regions.size)
-    require_units(units, regions)
     require_streams(stream, regions)
     cdef const float* x_at = in_of(x)
     cdef const float* e_at = in_of(e)
     cdef float* r_at = out_of(r)
     cdef float* m_at = out_of(m)
-    cdef const float* units_at = in_of(units)
+    cdef const float[::1] each = units_of(units, regions)
+    cdef const float* units_at = in_of(each)
     cdef int bad
     with nogil:
         bad = c_integers_lift(
@@ -70,21 +72,21 @@ def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r,
 
 
 def integers_encode_own(const float[::1] x not None, const float[::1] e, float[::1] r, uint8_t[::1] wire not None,
-                        const float[::1] units not None, bint ternary, Regions regions not None,
+                        units, bint ternary, Regions regions not None,
                         Stream stream not None):
     """wire = the multiples of the unit that x + e become, r (if given) the error.
 
     Returns the bytes written; -1 if a value or a unit is not finite.
     """
     require_values(x, e, r, regions)
-    require_units(units, regions)
     require_streams(stream, regions)
     require_room(wire, regions, 1)
     cdef const float* x_at = in_of(x)
     cdef const float* e_at = in_of(e)
     cdef float* r_at = out_of(r)
     cdef uint8_t* wire_at = bytes_out(wire)
-    cdef const float* units_at = in_of(units)
+    cdef const float[::1] each = units_of(units, regions)
+    cdef const float* units_at = in_of(each)
     cdef int64_t nbytes
     with nogil:
         nbytes = c_integers_encode_own(
@@ -92,27 +94,27 @@ def integers_encode_own(const float[::1] x not None, const float[::1] e, float[:
     return nbytes
 
 
-def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, const float[::1] units not None,
+def integers_encode(const float[::1] m not None, uint8_t[::1] wire not None, units,
                     uint32_t terms, Regions regions not None):
     """wire = the integers in m. Returns the bytes written; -1 if one times its unit leaves float32.
 
-    WireError if one is larger than `terms`: a message that came held more than its terms allow.
+    WireError if one is larger than `terms`, the most that a sum may be: a message that came held more.
     """
     require("elements of m", m.shape[0], regions.size)
-    require_units(units, regions)
     require_room(wire, regions, terms)
     cdef const float* m_at = in_of(m)
     cdef uint8_t* wire_at = bytes_out(wire)
-    cdef const float* units_at = in_of(units)
+    cdef const float[::1] each = units_of(units, regions)
+    cdef const float* units_at = in_of(each)
     cdef int64_t nbytes
     with nogil:
         nbytes = c_integers_encode(m_at, wire_at, units_at, terms, regions.table)
     if nbytes == -2:
-        raise WireError(f"got a sum larger than {terms}, the number of its terms, each of which is -1, 0 or 1")
+        raise WireError(f"got a sum larger than {terms}, the most that its terms add up to")
     return nbytes
 
 
-def integers_decode(const uint8_t[::1] wire not None, float[::1] y not None, const float[::1] units not None,
+def integers_decode(const uint8_t[::1] wire not None, float[::1] y not None, units,
                     uint32_t terms, bint whole, Regions regions not None, float scale=1.0, bint add=False):
     """y = the decoded values * scale, or y += them; as integers if `whole`, else times the unit.
 
@@ -121,11 +123,11 @@ def integers_decode(const uint8_t[::1] wire not None, float[::1] y not None, con
     """
     cdef size_t length = wire.shape[0]
     require("elements of y", y.shape[0], regions.size)
-    require_units(units, regions)
     require_terms(terms)
     cdef const uint8_t* wire_at = bytes_in(wire)
     cdef float* y_at = out_of(y)
-    cdef const float* units_at = in_of(units)
+    cdef const float[::1] each = units_of(units, regions)
+    cdef const float* units_at = in_of(each)
     cdef int64_t nbytes
     with nogil:
         nbytes = c_integers_decode(wire_at, length, y_at, units_at, whole, scale, add, terms, regions.table)

@@ -18,7 +18,10 @@ every_schedule_at_length = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("text", ["terngrad", "terngrad(clip=0)", "threshold(tau=0.8)"])
+@pytest.mark.parametrize(
+    "text",
+    ["terngrad", "terngrad(clip=0)", "threshold(tau=0.8)", "thc(bits=3, bucket=64)", "thc(bits=8, rotate=False)"],
+)
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_a_linear_codec_gives_every_schedule_the_same_bits(text, ranks):
     made = set()

@@ -75,7 +75,11 @@ def test_with_a_scale_of_its_own_each_encoding_of_a_rank_counts(level):
 
 
 @every_schedule
-@pytest.mark.parametrize("text", [text for text in WHOLE if not text.startswith("terngrad")] + ["terngrad(clip=0)"])
+@pytest.mark.parametrize(
+    "text",
+    [text for text in WHOLE if not text.startswith(("terngrad", "thc"))]
+    + ["terngrad(clip=0)", "thc(rotate=False, clip=0)"],
+)
 def test_what_does_not_clip_counts_nothing(text, schedule):
     local = LocalAllreduce(f"{schedule}/{text}/ef", 3)
     local(arrays(3, 3, (500,)), key="w")
