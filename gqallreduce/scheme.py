@@ -24,7 +24,7 @@ from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.rounding import usual_arithmetic
 
-AUTO, DENSE = "auto", "dense"
+AUTO, DENSE, MPI_SUM = "auto", "dense", "mpi"
 _FORM = re.compile(
     r"\s*(?:(?P<schedule>\w+)\s*/)?\s*(?P<codec>\w+)\s*(?P<options>\(.*\))?\s*(?:/\s*(?P<feedback>\w+))?\s*", re.DOTALL
 )
@@ -32,7 +32,10 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class Scheme:
-    """What to run: a schedule (None: chosen by rule; "auto": chosen by model), a codec, and error feedback or not.
+    """What to run: a schedule, a codec, and error feedback or not.
+
+    Schedules beside the registered ones: None, chosen by rule; "auto", chosen by model; "mpi", MPI's own allreduce of
+    integers.
 
     Of the scheme `dense` the schedule is "dense" and the codec `raw`.
     str() gives the text with the options as written; == and hash compare the values, defaults filled in.
@@ -164,11 +167,16 @@ def _parse(text: str) -> Scheme:
                 f"scheme {text!r}: dense has no schedule, codec or options, expected 'dense' or 'dense/ef'"
             )
         return Scheme(DENSE, CODECS.find("raw")(), feedback == "ef", "/".join([DENSE, *filter(None, [feedback])]))
-    if schedule not in (None, AUTO):
+    if schedule not in (None, AUTO, MPI_SUM):
         SCHEDULES.find(schedule)
     options, shown = _options(text, written)
     codec = CODECS.find(name).make(options)
     codec = codec.with_feedback() if feedback else codec
+    if schedule == MPI_SUM and not codec.integer_sums:
+        known = ", ".join(name for name, each in sorted(CODECS.items()) if each().integer_sums)
+        raise ValueError(
+            f"scheme {text!r}: MPI adds integers only, and {name + shown} has none; codecs that have: {known}"
+        )
     parts = [schedule, name + shown, feedback]
     return Scheme(schedule, codec, feedback == "ef", "/".join(part for part in parts if part))
 

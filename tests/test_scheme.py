@@ -10,6 +10,7 @@ from schemes import SCHEDULE_NAMES, TEXTS
 
 from gqallreduce import NonFiniteError, Scheme, WireError
 from gqallreduce.registry import CODECS
+from gqallreduce.runtime.integer_sum import integer_type
 from gqallreduce.runtime.local import LocalAllreduce
 
 PREFIXES = ["", "auto/", *(f"{name}/" for name in SCHEDULE_NAMES)]
@@ -242,3 +243,25 @@ def test_dense_takes_no_schedule_codec_or_option(text):
 def test_dense_needs_mpi():
     with pytest.raises(ValueError, match="under MPI"):
         LocalAllreduce("dense", 2)
+
+
+def test_mpi_adds_the_sums_of_codecs_with_integers_alone():
+    for text in ("mpi/thc", "mpi/terngrad/ef", "mpi/threshold(tau=2)"):
+        scheme = Scheme.parse(text)
+        assert scheme.schedule == "mpi"
+        assert Scheme.parse(scheme.resolved()) == scheme
+    for text in ("mpi/qsgd", "mpi/raw", "mpi/terngrad(shared=False)", "mpi/randk"):
+        with pytest.raises(ValueError, match=r"integers only.*terngrad, thc, threshold"):
+            Scheme.parse(text)
+
+
+def test_mpi_needs_mpi():
+    with pytest.raises(ValueError, match="allgather gives the same"):
+        LocalAllreduce("mpi/thc", 2)
+
+
+@pytest.mark.parametrize(
+    ("most", "name"), [(1, "int8"), (127, "int8"), (128, "int16"), (32767, "int16"), (32768, "int32")]
+)
+def test_the_narrowest_integers_that_hold_a_sum(most, name):
+    assert integer_type(most) == np.dtype(name)

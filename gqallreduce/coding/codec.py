@@ -69,6 +69,8 @@ class Codec(ABC):
     omega: ClassVar[float | None] = None
     # are errors, since they are kept, made smaller by a bias?
     contracted = False
+    # are its sums whole numbers, of a unit that all ranks share?
+    integer_sums: ClassVar[bool] = False
     # has it no operations on a device? Then device arrays go through host memory
     host_only: ClassVar[bool] = False
 

@@ -41,6 +41,10 @@ class IntegerCodec(RegionCodec):
     one_unit: ClassVar[bool] = True
     batches: ClassVar[bool] = True
 
+    @property
+    def integer_sums(self) -> bool:
+        return self.one_unit
+
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         return self.knowing(arithmetic=arithmetic, terms=size if self.one_unit else 1)
 

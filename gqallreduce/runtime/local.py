@@ -16,7 +16,7 @@ from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import conclude, prepare
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import apart
-from gqallreduce.scheme import DENSE, Scheme
+from gqallreduce.scheme import DENSE, MPI_SUM, Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.progress import Progress
@@ -35,6 +35,8 @@ class LocalAllreduce:
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
         if self.scheme.schedule == DENSE:
             raise ValueError("dense is MPI's own allreduce: it runs under MPI only; ring/raw is an exact sum here")
+        if self.scheme.schedule == MPI_SUM:
+            raise ValueError("mpi is MPI's own allreduce: it runs under MPI only; allgather gives the same bits here")
         self.group = hash64(*range(size))  # like COMM_WORLD's
         self.processors = processors or [Host() for _ in range(size)]
         self.memory = [Memory() for _ in range(size)]

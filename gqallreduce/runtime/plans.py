@@ -12,10 +12,11 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.integer_sum import PIECES_OF
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.topology import Topology
-from gqallreduce.scheme import AUTO, Scheme
+from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
 
 RAW = "/raw"
 EXACT = "ring/raw"
@@ -53,11 +54,16 @@ class Agreed:
     def dense(self) -> bool:
         return self.choice == model.DENSE
 
+    @property
+    def by_mpi(self) -> bool:
+        """Does MPI's own allreduce add, floats or integers?"""
+        return self.choice in (model.DENSE, MPI_SUM)
+
 
 class Plans:
     """Decides what runs, and makes Plans, for one scheme on P ranks.
 
-    A choice is a schedule, with or without /raw, or "dense".
+    A choice is a schedule, with or without /raw, "mpi", or "dense".
     """
 
     def __init__(self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int):
@@ -113,7 +119,7 @@ class Plans:
     @staticmethod
     def choices() -> list[str]:
         """All that can be chosen, in an order that is alike on every rank."""
-        return [model.DENSE, EXACT, *sorted(SCHEDULES)]
+        return [model.DENSE, EXACT, MPI_SUM, *sorted(SCHEDULES)]
 
     def choose(self, forms: tuple[Form, ...], on_device: bool = False) -> tuple[str, str]:
         """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best for all tensors.
@@ -183,6 +189,7 @@ class Plans:
         if found is None:
             choice, forms = agreed.form
             schedule, raw, _ = choice.partition(RAW)
+            schedule = PIECES_OF if schedule == MPI_SUM else schedule
             codec = CODECS["raw"]() if raw else self.scheme.codec
             found = self._plans[which] = Plan(schedule, codec, self.rank, self.topology, forms, self.average, processor)
         agreed.plan = found

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
+from gqallreduce.runtime.integer_sum import add_by_mpi
 from gqallreduce.runtime.operation import Operand, Operation
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import conclude, prepare
@@ -44,8 +45,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     spent, staged = Spent(agreed.what, agreed.why), None
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
-        what = "device arrays" if Scheme.parse(agreed.what).codec.host_only else "a group on a device"
-        spent.reason += f"; through host memory: this codec does not take {what}"
+        spent.reason += f"; through host memory: {_why_staged(agreed)}"
     else:
         worker = processor
     operands, states = _next_states(allreduce, staged or given, agreed, worker)
@@ -79,7 +79,14 @@ def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
     if processor.batches or agreed.dense:
         return False
     codec = Scheme.parse(agreed.what).codec
-    return codec.host_only or not (len(given.sources) == 1 or codec.fixed_size)
+    return codec.host_only or agreed.by_mpi or not (len(given.sources) == 1 or codec.fixed_size)
+
+
+def _why_staged(agreed: Agreed) -> str:
+    if agreed.by_mpi:
+        return "MPI adds integers there"
+    what = "device arrays" if Scheme.parse(agreed.what).codec.host_only else "a group on a device"
+    return f"this codec does not take {what}"
 
 
 def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Operand], dict]:
@@ -97,9 +104,12 @@ def carry_out(call: Call, plan, operands: list[Operand], name, agreed: Agreed, s
     """The stages of an Operation; its first flaw or None, and what it has learned."""
     operation = Operation(plan, operands, name, agreed.signature, spent)
     try:
-        call.data = operation
+        if not agreed.by_mpi:
+            call.data = operation
         yield from prepare(operation, agreed.signature)
-        if plan.size > 1 or not plan.processor.batches:
+        if agreed.by_mpi:
+            yield from add_by_mpi(call, operation)
+        elif plan.size > 1 or not plan.processor.batches:
             yield operation
         else:  # nothing to wait for
             operation.run()
@@ -174,11 +184,11 @@ def _raise_unheard(allreduce) -> None:
 def _agreed(call: Call, allreduce, label: tuple, on_device: bool):
     """What runs: known, or compared with the other ranks' calls and decided by rank 0.
 
-    A dense call is compared every time, since no message of it says whose it is.
+    A call that MPI adds is compared every time, since no message of it says whose it is.
     """
     plans = allreduce.plans
     known = plans.find(label)
-    if known is not None and allreduce.check == "first" and not known.dense:
+    if known is not None and allreduce.check == "first" and not known.by_mpi:
         return known
     agreed = known or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:

@@ -18,7 +18,13 @@ from gqallreduce.transport.call import Call, OneLane
 from gqallreduce.transport.exchange import NOT_FINITE, Gather
 from gqallreduce.transport.link import Link
 
-_TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE}
+_TYPES = {
+    "float32": MPI.FLOAT,
+    "float64": MPI.DOUBLE,
+    "int8": MPI.INT8_T,
+    "int16": MPI.INT16_T,
+    "int32": MPI.INT32_T,
+}
 _ALL_FINITE = -1
 
 
