@@ -3,13 +3,17 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from images import write_images
+from mpi4py import MPI
 
 from gqallreduce.cli import report
 from gqallreduce.cli.training import command, curves, rules, summary
 from gqallreduce.cli.training.experiment import weight_names
+from gqallreduce.cli.training.sum_errors import SumErrors
 
 ROOT = Path(__file__).parents[2]
 NAMES = weight_names([6, 5, 4])
@@ -95,6 +99,8 @@ def test_one_process_trains_writes_and_draws_and_draws_again(tmp_path):
         "4",
         "--norm-every",
         "8",
+        "--error-every",
+        "5",
     )
     assert (status, errors) == (0, "")
     _, runs = report.read(tmp_path / "made.jsonl", "run")
@@ -116,12 +122,28 @@ def test_one_process_trains_writes_and_draws_and_draws_again(tmp_path):
     _, evaluations = report.read(tmp_path / "made.jsonl", "evaluation")
     assert [row["step"] for row in evaluations[:4]] == [3, 5, 6, 12]
     assert "accuracy" in output
-    for ending in ("md", "png", "svg"):
-        assert (tmp_path / f"made.{ending}").stat().st_size > 0
+    for written in ("made.md", "made.png", "made.svg", "made_error.png", "made_error.svg"):
+        assert (tmp_path / written).stat().st_size > 0
+    _, compared = report.read(tmp_path / "made.jsonl", "error")
+    assert [row["step"] for row in compared[:4]] == [5, 10, 5, 10]
+    for row in compared:
+        assert row["error"] == 0 if row["scheme"] == "dense" else 0.05 < row["error"] < 3
     again = tmp_path / "again"
     status, output, errors = train(tmp_path, "--draw", *2 * [str(tmp_path / "made.jsonl")], "--output", str(again))
     assert (status, errors) == (0, "")
     assert again.with_suffix(".md").read_text().count("| onebit/ef |") == 1
+
+
+def test_the_error_of_a_sum_is_that_of_all_weights_together():
+    """On one rank the exact sum is the gradient as it was."""
+    weights = [SimpleNamespace(gradient=np.arange(1.0, 7).reshape(2, 3)), SimpleNamespace(gradient=np.full(2, 3.0))]
+    compared = SumErrors(MPI.COMM_SELF, every=3)
+    assert [step for step in range(1, 10) if compared.is_due(step)] == [3, 6, 9]
+    after = compared.before(weights)
+    weights[0].gradient[1, 2] += 2
+    weights[1].gradient[:] = 0
+    assert after() == pytest.approx((4 + 18) / (91 + 18))
+    assert not SumErrors(MPI.COMM_SELF, every=0).is_due(0)
 
 
 def test_the_same_seed_trains_the_same_weights(tmp_path):
@@ -147,6 +169,7 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
         (["--target", "95"], "--target 95"),
         (["--seeds", "1", "1"], "--seeds: expected each once"),
         (["--log-every", "-1"], "expected numbers of steps"),
+        (["--error-every", "-1"], "expected numbers of steps"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tmp_path, words, complaint):

@@ -81,6 +81,8 @@ def _add_results(parser):
     parser.add_argument("--log-every", type=int, default=50, metavar="STEPS", help=log)
     norms = "with the norm of the residual every so many of these steps (0: never); it takes a pass over the residual"
     parser.add_argument("--norm-every", type=int, default=0, metavar="STEPS", help=norms)
+    errors = "compare the sums with exact ones every so many steps, and plot their errors (0: never)"
+    parser.add_argument("--error-every", type=int, default=0, metavar="STEPS", help=errors)
     dump = "write every rank's gradients at the steps of --loss-at, of the first run and seed, before they are summed"
     parser.add_argument("--dump-gradients", metavar="FOLDER", help=dump)
     parser.add_argument("--link", help="what to call the link in the results")
@@ -124,8 +126,9 @@ def run_on(comm, arguments):
 
 def _setting(arguments):
     """The Setting that the arguments ask for; ValueError if it makes no sense."""
-    if min(arguments.evaluate_every, arguments.log_every, arguments.norm_every) < 0:
-        raise ValueError("--evaluate-every, --log-every and --norm-every: expected numbers of steps, or 0 for never")
+    if min(arguments.evaluate_every, arguments.log_every, arguments.norm_every, arguments.error_every) < 0:
+        named = "--evaluate-every, --log-every, --norm-every and --error-every"
+        raise ValueError(f"{named}: expected numbers of steps, or 0 for never")
     if not 0 < arguments.target <= 1:
         raise ValueError(f"--target {arguments.target:g}: expected a share of the test images as 0.95")
     for name in ("seeds", "optimizers"):
@@ -145,6 +148,7 @@ def _setting(arguments):
         target=arguments.target,
         log_every=arguments.log_every,
         norm_every=arguments.norm_every,
+        error_every=arguments.error_every,
     )
 
 
@@ -205,7 +209,9 @@ def _finish(report, name, loss_at, files=None):
     loss_at = [step for step in loss_at if any(str(step) in row["loss_at"] for row in rows)]
     report.table(summary.table(rows, loss_at))
     Path(f"{name}.md").write_text(summary.markdown(rows, loss_at))
+    errors = [row for file in files for row in read(file, "error")[1]]
     written = [f"{name}.md", *(curves.draw(machines[0], evaluations, name) if evaluations else [])]
+    written += curves.draw_errors(machines[0], errors, f"{name}_error") if errors else []
     report.say("written: " + ", ".join(written))
 
 

@@ -24,6 +24,20 @@ def draw(machine, evaluations, name):
     return save(drawing, title, machine, name)
 
 
+def draw_errors(machine, errors, name):
+    """Draws "error" rows into name.png and name.svg, but for exact sums; returns their paths."""
+    drawing, (panel,) = figure(1, 1)
+    ways = by_way([row for row in errors if row["scheme"] not in (DENSE, RING)])
+    for (way, rows), style in zip(ways.items(), styles(list(ways)).values(), strict=True):
+        _curve(panel, rows, "step", "error", 1, style, ", ".join(way))
+    panel.set(xlabel="step", ylabel="|sum - exact sum|² / |exact sum|²", yscale="log")
+    ticks(panel.yaxis)
+    handles, labels = panel.get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+    title = f"Error of the sums in training on {machine.get('data', 'images')} over {place(machine)}"
+    return save(drawing, title, machine, name)
+
+
 def styles(ways):
     """(scheme, optimizer) -> line: one colour per scheme, dotted without feedback; one marker per optimizer."""
     schemes = dict.fromkeys(scheme.removesuffix("/ef") for scheme, _ in ways if scheme not in (DENSE, RING))

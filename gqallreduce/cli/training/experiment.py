@@ -12,6 +12,7 @@ from gqallreduce.cli.training.data import Batches
 from gqallreduce.cli.training.evaluation import Diverged, Evaluation, replicas_digest
 from gqallreduce.cli.training.network import Network
 from gqallreduce.cli.training.optimizers import OPTIMIZERS
+from gqallreduce.cli.training.sum_errors import SumErrors
 from gqallreduce.cli.training.sums import Sums, ring_bytes
 from gqallreduce.cli.training.trainer import Trainer
 from gqallreduce.errors import NonFiniteError
@@ -34,6 +35,7 @@ class Setting:
     target: float
     log_every: int
     norm_every: int
+    error_every: int
 
     def widths(self, data):
         """Of all layers, from the pixels to the classes."""
@@ -53,6 +55,7 @@ class Experiment:
         self._batches = Batches(data.training, setting.batch, comm.rank, comm.size)
         self._network = Network(setting.widths(data), self._batches.most, setting.align)
         self._evaluate = Evaluation(comm, self._network, data.test)
+        self._errors = SumErrors(comm, setting.error_every)
 
     @property
     def steps(self):
@@ -87,8 +90,7 @@ class Experiment:
             progress.show(f"{log.who['scheme']}, {log.who['optimizer']}, seed {seed}, epoch {epoch + 1}")
             for number, batch in enumerate(self._batches.epoch(seed, epoch), start=1):
                 step = trainer.done + 1
-                dumped = dump is not None and step in dump.steps
-                trainer.step(*batch, look=(lambda weights, at=step: dump.write(at, weights)) if dumped else None)
+                trainer.step(*batch, look=self._look(step, log, dump))
                 log.sums(trainer)
                 if number < self._batches.steps and self._is_mark(step):
                     log.evaluation(*self._evaluate(trainer, log.evaluated), epoch + number / self._batches.steps)
@@ -96,6 +98,20 @@ class Experiment:
                 trainer.flush()
             log.digest = replicas_digest(self._comm, self._network.weights)
             log.evaluation(*self._evaluate(trainer, log.evaluated), epoch + 1)
+
+    def _look(self, step, log, dump):
+        """What looks at the gradients of a step, or None."""
+        dumped, compared = dump is not None and step in dump.steps, self._errors.is_due(step)
+        if not dumped and not compared:
+            return None
+
+        def look(weights):
+            if dumped:
+                dump.write(step, weights)
+            after = self._errors.before(weights) if compared else None
+            return after and (lambda: log.error(step, after()))
+
+        return look
 
     def _is_mark(self, step):
         every = self._setting.evaluate_every
@@ -149,7 +165,7 @@ def _hidden(communication, overlaps):
 
 
 class _Log:
-    """The JSON lines of one run: `weight` per weight and step, of rank 0, and `evaluation`."""
+    """The JSON lines of one run: `weight` per weight and step, of rank 0, `error` and `evaluation`."""
 
     def __init__(self, report, setting, who):
         self._report, self._setting, self.who = report, setting, who
@@ -168,6 +184,10 @@ class _Log:
             if norms and step % norms == 0:
                 more.append("residual_norm")
             self._waiting.append(row | {name: float(f"{getattr(spent, name):.{DIGITS}g}") for name in more})
+
+    def error(self, step, error):
+        """Writes how far the sums of a step are from exact ones."""
+        self._report.write("error", {**self.who, "step": step, "error": float(f"{error:.{DIGITS}g}")})
 
     def evaluation(self, row, losses, epoch):
         """Writes an evaluation and the sums before it, whose losses are now known."""

@@ -40,7 +40,10 @@ class Trainer:
         self.last = []
 
     def step(self, samples, images, labels, look=None):
-        """One mini-batch of `samples` over all ranks; look(weights) may see the gradients before they are summed."""
+        """One mini-batch of `samples` over all ranks.
+
+        look(weights) may see the gradients before they are summed; it returns what is called when they are.
+        """
         overlaps = look is None and (self._overlap == "always" or (self._overlap == "alternate" and self.done % 2 == 1))
         starting, started = 0.0, []
 
@@ -53,19 +56,21 @@ class Trainer:
         began = perf_counter()
         loss = self._network.loss_and_gradients(images, labels, 1 / samples, start if overlaps else None)
         computed = perf_counter() - starting
-        if look:
-            look(self._network.weights)
+        look_again = look(self._network.weights) if look else None
         ready = perf_counter() - starting
         if overlaps:
             self.last = [(name, finish()) for name, finish in started]
         else:
             self.last = [(weight.name, self._sums(weight)) for weight in self._backward_order]
         summed = perf_counter()
+        if look_again:
+            look_again()
+        looked = perf_counter()
         for weight in self._network.weights:
             self._optimizer.update(weight)
         updated = perf_counter()
         wait = sum(spent.wait for _, spent in self.last)
-        self.seconds[self.done] = computed - began + updated - summed, summed - ready, wait
+        self.seconds[self.done] = computed - began + updated - looked, summed - ready, wait
         self.overlaps[self.done] = overlaps
         self.sent[self.done] = sum(spent.bytes_sent for _, spent in self.last)
         self.losses[self.done], self.samples[self.done] = loss, samples
