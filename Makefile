@@ -84,9 +84,9 @@ endif
 test-alone: build
 	$(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
-# They wait more than they compute: without FULL=1, which leaves them the machine, several at once.
+# They wait more than they compute: several at once.
 test-harness: build
-	$(PYTEST) $(call few_on,harness) $(if $(FULL),,-n 3) $(HARNESS)
+	$(PYTEST) $(call few_on,harness) -n $(if $(FULL),2,3) $(HARNESS)
 
 test-mpich:
 	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks

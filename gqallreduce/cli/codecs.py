@@ -16,6 +16,7 @@ CODECS = (
     "adaptive(pi=64)/ef",
     "adaptive(pi=64, coding=golomb)/ef",
     "qsgd(bits=2)",
+    "qsgd(bits=2)/ef",
     "qsgd(bits=4)",
     "qsgd(bits=8)",
     "qsgd(bits=4, norm=l2)",

@@ -44,6 +44,7 @@ CODECS = (
     *(f"qsgd(bits={bits}, rotate=True)" for bits in (3, 4)),
     "alq(bits=3, zero_level=False, rotate=True)",
     *(f"eden(bits={bits})" for bits in (1, 2, 3, 4)),
+    *(f"thc(bits={bits})" for bits in (2, 3, 4)),
     "bfloat16",
     "float16",
 )
