@@ -35,7 +35,7 @@ class THC(IntegerCodec):
         the least error for normal values, 1.02, 1.73, 2.27, 2.71, 3.10, 3.45, 3.77 with 2 to 8 bits. 0, for
         rotate=False: the scale is the largest magnitude of any rank, so that nothing is cut off.
     bucket
-        values that are rotated together.
+        values that are rotated together, at most 2^20: many, so that the norms of buckets differ little.
     rotate
         True: each bucket is rotated at random, all ranks alike, so that its values are about normal, and sums are
         rotated back in the end. False: QSGD with a shared scale; clip counts from the root mean square of the tensor.
@@ -49,13 +49,13 @@ class THC(IntegerCodec):
     log2(2 P s + 1) bits, rounded up; 4 bytes per block and at most 24 per 4096 values. Device arrays go through host
     memory.
     Source: Li et al., THC, NSDI 2024, algorithms 1 and 2; differs: steps are equal, where THC has a table of them
-    (granularity 2^bits - 2 there); one scale for a tensor and rotations of buckets, where THC pads a tensor to a power
-    of two; rotations of any length (two windows); the key of a rotation is the shared scale itself.
+    (granularity 2^bits - 2 there); rotations of buckets, of any length (two windows), where THC pads a tensor to a power
+    of two; the key of a rotation is the shared scale itself.
     """
 
     bits: int = 4
     clip: str | float = "best"
-    bucket: int = 4096
+    bucket: int = 262144
     rotate: bool = True
 
     name = "thc"
