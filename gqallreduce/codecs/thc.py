@@ -49,8 +49,8 @@ class THC(IntegerCodec):
     log2(2 P s + 1) bits, rounded up; 4 bytes per block and at most 24 per 4096 values. Device arrays go through host
     memory.
     Source: Li et al., THC, NSDI 2024, algorithms 1 and 2; differs: steps are equal, where THC has a table of them
-    (granularity 2^bits - 2 there); rotations of buckets, of any length (two windows), where THC pads a tensor to a power
-    of two; the key of a rotation is the shared scale itself.
+    (granularity 2^bits - 2 there); rotations of buckets, of any length (two windows), where THC pads a tensor to a
+    power of two; the key of a rotation is the shared scale itself.
     """
 
     bits: int = 4

@@ -26,7 +26,8 @@ def draw(machine, evaluations, name):
 
 def draw_errors(machine, errors, name):
     """Draws "error" rows into name.png and name.svg, but for exact sums; returns their paths."""
-    drawing, (panel,) = figure(1, 1)
+    drawing, (panel,) = figure(1)
+    drawing.set_size_inches(10.4, 5.6)  # room for the legend
     ways = by_way([row for row in errors if row["scheme"] not in (DENSE, RING)])
     for (way, rows), style in zip(ways.items(), styles(list(ways)).values(), strict=True):
         _curve(panel, rows, "step", "error", 1, style, ", ".join(way))
