@@ -58,10 +58,32 @@ def test_messages_go_through_page_locked_memory_or_are_given_to_mpi(comm, scheme
     compare(comm, scheme, how)
 
 
-@pytest.mark.parametrize("scheme", ["direct/qsgd(rounding=nearest)/ef", "ring/fp8/ef", "allgather/natural/ef"])
+WITHOUT_KERNELS = [
+    "direct/qsgd(rounding=nearest)/ef",
+    "direct/qsgd(bits=2)/ef",
+    "ring/fp8/ef",
+    "allgather/natural/ef",
+    "direct/thc/ef",
+]
+
+
+@pytest.mark.parametrize("scheme", WITHOUT_KERNELS)
 def test_what_has_no_kernel_on_a_device_goes_through_the_host_and_says_so(comm, scheme):
     allreduce, _ = compare(comm, scheme, "mixed")
     assert ("through host memory" in allreduce.stats.last.reason) == (comm.rank % 2 == 0)
+
+
+@pytest.mark.parametrize("text", ["terngrad/ef", "thc/ef"])
+def test_mpi_adds_integers_in_host_memory(comm, text):
+    on_device, on_host = (gq.Allreduce(f"mpi/{text}", comm=comm, timeout=TIMEOUT) for _ in range(2))
+    for step in range(2):
+        array = inputs(comm.size, SHAPE, step=step)[comm.rank]
+        mine = OnDevice(array.copy()) if comm.rank % 2 == 0 else array.copy()
+        assert on_device(mine, key="w") is mine
+        assert bytes_of(content(mine)) == bytes_of(on_host(array, key="w"))
+        states = [each.state_dict()["keys"]["w"]["residual"] for each in (on_device, on_host)]
+        assert bytes_of(states[0]) == bytes_of(states[1])
+    assert ("MPI adds integers there" in on_device.stats.last.reason) == (comm.rank % 2 == 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
