@@ -1,6 +1,7 @@
 #include "gq/coded_doors.hpp"
 
-#include <vector>
+#include <memory>
+#include <new>
 
 #include "gq/buckets.hpp"
 #include "gq/coded_wire.hpp"
@@ -91,15 +92,17 @@ struct Coder {
   Coder(const Levels& levels, Coding coding) {
     if (coding == Coding::kElias) {
       elias = elias_code(levels);
-      table.resize(std::size_t(1) << elias.dense.longest);
-      kernels().prefix_table(elias.dense, table.data());
+      table.reset(new (std::nothrow) std::uint16_t[std::size_t(1) << elias.dense.longest]);
+      if (table) kernels().prefix_table(elias.dense, table.get());
     }
-    entropy = {coding, levels.bits, &elias, table.data()};
+    entropy = {coding, levels.bits, &elias, table.get()};
   }
+
+  explicit operator bool() const { return entropy.coding != Coding::kElias || table; }
 
   Entropy entropy;
   EliasCode elias;
-  std::vector<std::uint16_t> table;
+  std::unique_ptr<std::uint16_t[]> table;
 };
 
 // For each bucket: visit(its scale and codes without an entropy code, its height).
@@ -276,6 +279,7 @@ std::size_t coded_bound(const Regions& regions, const Levels& levels) {
 std::int64_t coded_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels,
                           Coding coding, bool l2, const Regions& regions, const Stream* streams) {
   const Coder coder(levels, coding);
+  if (!coder) return kNoMemory;
   const std::uint8_t* const begin = wire;
   const int bad = by_regions(regions, [&](const Region& region, std::size_t place) {
     const Sections sections(region, levels);
@@ -291,6 +295,7 @@ std::int64_t coded_encode(const float* x, const float* e, float* r, std::uint8_t
 std::int64_t coded_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const Levels& levels, Coding coding,
                           const Regions& regions, float scale, bool add) {
   const Coder coder(levels, coding);
+  if (!coder) return kNoMemory;
   std::size_t at = 0;
   for (const Region& region : regions) {
     const std::int64_t used = decode(wire + at, nbytes - at, y, coder.entropy, Sections(region, levels), scale, add);

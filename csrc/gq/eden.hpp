@@ -1,8 +1,9 @@
 // EDEN (Vargaftik et al. 2022), with one bit DRIVE (2021): every bucket is rotated at random, and each value becomes
 // the nearest of the 2^bits levels that are best for a normal distribution; a scale per bucket makes that unbiased.
 //
-// Wire of a region: 64 bits, the key of its rotations (buckets.hpp); then per bucket a float32 scale and codes of
-// `bits` bits (bits.hpp), ascending with the levels; of a bucket with few values these themselves, as float32.
+// Wire of a region: 64 bits, the key of its rotations (buckets.hpp); then per stretch of a bucket (eden_wire.hpp) a
+// float32 scale and codes of `bits` bits (bits.hpp), ascending with the levels; of a stretch with few values these
+// themselves, as float32.
 #pragma once
 #include "gq/bits.hpp"
 #include "gq/cast.hpp"
@@ -94,10 +95,10 @@ static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t
   return is_rotated_scale(scale, levels.largest(), n) ? scale : -1.0f;
 }
 
-// A bucket, whose first value is element `first` of the vector; 1 if it cannot be sent. `room` and `code` as below.
-static int eden_encode_bucket(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                              const NormalLevels& levels, bool contracted, Rotation& rotation, std::uint64_t first,
-                              float* room, std::uint8_t* code) {
+// A stretch, whose first value is element `first` of the vector; 1 if it cannot be sent. `room` and `code` as below.
+static int eden_encode_stretch(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                               const NormalLevels& levels, bool contracted, Rotation& rotation, std::uint64_t first,
+                               float* room, std::uint8_t* code) {
   add_finite(x, e, reinterpret_cast<std::uint8_t*>(room), n);
   const double squares = sum_of_squares(room, nullptr, n);
   rotation.turn(room, n, first, eden_rounds(n));
@@ -125,23 +126,23 @@ static int eden_encode(const float* x, const float* e, float* r, std::uint8_t* w
   const NormalLevels levels(bits);
   Rotation rotation(key, grid.start + n);
   int bad = 0;
-  for (Units unit(grid, n); unit.inside(); unit.advance()) {
-    const float *const v = x + unit.begin, *const w = e ? e + unit.begin : nullptr;
-    float* const to = r ? r + unit.begin : nullptr;
-    const std::size_t height = unit.height();
-    if (height < kLeastRotated)
-      bad |= eden_encode_few(v, w, to, wire, height);
-    else
-      bad |=
-          eden_encode_bucket(v, w, to, wire, height, levels, contracted, rotation, grid.start + unit.begin, room, code);
-    wire += eden_size(height, bits);
-  }
+  for (Units unit(grid, n); unit.inside(); unit.advance())
+    for (std::size_t at = unit.begin, stretch; at < unit.end; at += stretch) {
+      stretch = eden_stretch(unit.end - at);
+      const float *const v = x + at, *const w = e ? e + at : nullptr;
+      float* const to = r ? r + at : nullptr;
+      if (stretch < kLeastRotated)
+        bad |= eden_encode_few(v, w, to, wire, stretch);
+      else
+        bad |= eden_encode_stretch(v, w, to, wire, stretch, levels, contracted, rotation, grid.start + at, room, code);
+      wire += eden_stretch_size(stretch, bits);
+    }
   return bad;
 }
 
-// The values of a bucket in `room`; false if its scale is none.
-static bool eden_decode_bucket(const std::uint8_t* wire, std::size_t n, const NormalLevels& levels, Rotation& rotation,
-                               std::uint64_t first, float* room, std::uint8_t* code) {
+// The values of a stretch in `room`; false if its scale is none.
+static bool eden_decode_stretch(const std::uint8_t* wire, std::size_t n, const NormalLevels& levels, Rotation& rotation,
+                                std::uint64_t first, float* room, std::uint8_t* code) {
   if (n < kLeastRotated) {
     std::memcpy(room, wire, n * sizeof(float));
     bool finite = true;
@@ -160,13 +161,14 @@ static int eden_decode(const std::uint8_t* wire, float* y, std::size_t n, int bi
                        float scale, bool add, float* room, std::uint8_t* code) {
   const NormalLevels levels(bits);
   Rotation rotation(key, grid.start + n);
-  for (Units unit(grid, n); unit.inside(); unit.advance()) {
-    const std::size_t height = unit.height();
-    if (!eden_decode_bucket(wire, height, levels, rotation, grid.start + unit.begin, room, code)) return 1;
-    wire += eden_size(height, bits);
-    float* const to = y + unit.begin;
-    for (std::size_t i = 0; i < height; ++i) to[i] = add ? to[i] + room[i] : room[i] * scale;
-  }
+  for (Units unit(grid, n); unit.inside(); unit.advance())
+    for (std::size_t at = unit.begin, stretch; at < unit.end; at += stretch) {
+      stretch = eden_stretch(unit.end - at);
+      if (!eden_decode_stretch(wire, stretch, levels, rotation, grid.start + at, room, code)) return 1;
+      wire += eden_stretch_size(stretch, bits);
+      float* const to = y + at;
+      for (std::size_t i = 0; i < stretch; ++i) to[i] = add ? to[i] + room[i] : room[i] * scale;
+    }
   return 0;
 }
 

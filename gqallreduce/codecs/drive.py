@@ -13,9 +13,9 @@ class DRIVE(EdenCodec):
     """DRIVE: the sign of each value after its bucket was rotated at random, and a scale that makes it unbiased.
 
     bucket
-        values that are rotated together and share a scale.
+        as that of eden.
     Variance: of a bucket pi / 2 - 1 = 0.571 times |v|^2, whatever the values are. It is eden(bits=1): unbiased as that.
-    Cost: 1 bit per value + 4 bytes per bucket + 8 per block. Device arrays go through host memory.
+    Cost: 1 bit per value + 4 bytes per stretch + 8 per block. Device arrays go through host memory.
     Source: Vargaftik et al., DRIVE: One-bit distributed mean estimation, NeurIPS 2021, algorithm 1 with the unbiased
     scale; differs: as eden.
     """

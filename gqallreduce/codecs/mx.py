@@ -67,4 +67,4 @@ class MX(FormatCodec):
 
     @property
     def scale(self) -> str:
-        return "power ocp" if self.deterministic else "power above"
+        return "power ocp" if self.nearest else "power above"

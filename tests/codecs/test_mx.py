@@ -7,7 +7,7 @@ from contract import decode, encode, region, vector
 from levelled import spread as spread
 from levelled import variance as variance
 
-from gqallreduce import Scheme, WireError
+from gqallreduce import Scheme, WireError, _kernels
 from gqallreduce.coding.layout import Grid
 
 VARIANTS = [
@@ -157,3 +157,14 @@ def test_these_are_the_bytes_of_two_blocks():
     v = np.array([6, -1.5, 0, 0.75, -0.5], np.float32)  # scales 2^0 and 2^-3: codes 7 b 0 | 7 e
     wire, _ = encode(codec, v, None, found)
     assert wire.tobytes() == b"\x7f\xb7\x00" + b"\x7c\xe7"
+
+
+@pytest.mark.parametrize("name", levelled.FORMATS)
+def test_a_rotated_block_is_encoded_as_its_rotated_values_are(name):
+    plain, rotated = (Scheme.parse(f"mx(format={name}{more})").codec for more in ("", ", rotate=True"))
+    v = np.random.default_rng(3).standard_normal(320).astype(np.float32)
+    found = region(rotated, (Grid(33), 0, 320, 320))
+    wire, _ = encode(rotated, v, None, found)
+    turned = np.empty_like(v)
+    _kernels.rotate(v, turned, 0, 32, int(wire[:8].view(np.uint64)[0]))
+    assert np.array_equal(wire[8:], encode(plain, turned, None, found)[0])
