@@ -11,6 +11,7 @@
 #include "gq/grid.hpp"
 #include "gq/kernels.hpp"
 #include "gq/levels.hpp"
+#include "gq/products.hpp"
 #include "gq/rotation.hpp"
 #include "gq/sum.hpp"
 

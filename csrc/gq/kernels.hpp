@@ -108,7 +108,7 @@ struct Kernels {
   void (*add)(const std::uint8_t* wire, float* y, std::size_t n);
   int (*all_finite)(const float* x, std::size_t n);
 
-  // sum.hpp
+  // products.hpp
   double (*inner_product)(const float* a, const float* b, std::size_t n);
 
   // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.

@@ -12,6 +12,7 @@
 #include "gq/multiples.hpp"
 #include "gq/onebit.hpp"
 #include "gq/plain.hpp"
+#include "gq/products.hpp"
 #include "gq/select.hpp"
 
 namespace gq {
