@@ -1,9 +1,10 @@
 // Randomized Hadamard rotations: every unit times random signs, then the orthonormal Walsh-Hadamard transform, one or
-// more rounds of both. A unit of n values, 2^k <= n < 2^(k+1), takes part in two windows if n is no power of two: the
-// first 2^k values are transformed, then the last 2^k.
+// more rounds of both. If the n values of a unit, 2^k <= n < 2^(k+1), are no power of two, two windows are transformed:
+// the first 2^k values, then, after other signs, the last 2^k. Before that the unit's halves are mixed, since windows
+// that overlap little would leave each half as large as it was.
 //
-// The sign of element i in window w of round t is bit i % 16 of random16(i / 16) of the stream with hop 2 t + w, 1 for
-// minus; i counts from the beginning of the vector.
+// The sign of element i before window w of round t is bit i % 16 of random16(i / 16) of the stream with hop 2 t + w, 1
+// for minus; i counts from the beginning of the vector.
 #pragma once
 #include "gq/grid.hpp"
 #include "gq/random.hpp"
@@ -115,6 +116,18 @@ static inline void change_signs(float* v, std::size_t n, std::uint64_t first, Ra
   }
 }
 
+// Value i and value i + ceil(n / 2) become their sum and their difference, over sqrt(2); it is its own inverse.
+static inline void mix_halves(float* v, std::size_t n) {
+  constexpr float kFactor = 0x1.6a09e6p-1f;
+  const std::size_t pairs = n / 2;
+  float* const other = v + (n - pairs);
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const float a = v[i] * kFactor, b = other[i] * kFactor;
+    v[i] = a + b;
+    other[i] = a - b;
+  }
+}
+
 constexpr int kMostRounds = 4;
 
 // Rotations by one key, of the units of a vector in order.
@@ -127,23 +140,28 @@ class Rotation {
 
   // v: a unit of n values, the first of which is element `first` of the vector.
   void turn(float* v, std::size_t n, std::uint64_t first, int rounds) {
-    const std::size_t width = width_of(n);
-    for (int round = 0; round < rounds; ++round)
-      for (int window = 0; window < (width < n ? 2 : 1); ++window) {
-        const std::size_t begin = window ? n - width : 0;
-        change_signs(v + begin, width, first + begin, signs_[2 * round + window]);
-        hadamard(v + begin, width, one_over_root(width));
-      }
+    const std::size_t width = width_of(n), second = n - width;
+    for (int round = 0; round < rounds; ++round) {
+      change_signs(v, n, first, signs_[2 * round]);
+      if (second) mix_halves(v, n);
+      hadamard(v, width, one_over_root(width));
+      if (!second) continue;
+      change_signs(v + second, width, first + second, signs_[2 * round + 1]);
+      hadamard(v + second, width, one_over_root(width));
+    }
   }
 
   void turn_back(float* v, std::size_t n, std::uint64_t first, int rounds) {
-    const std::size_t width = width_of(n);
-    for (int round = rounds - 1; round >= 0; --round)
-      for (int window = width < n ? 1 : 0; window >= 0; --window) {
-        const std::size_t begin = window ? n - width : 0;
-        hadamard(v + begin, width, one_over_root(width));
-        change_signs(v + begin, width, first + begin, signs_[2 * round + window]);
+    const std::size_t width = width_of(n), second = n - width;
+    for (int round = rounds - 1; round >= 0; --round) {
+      if (second) {
+        hadamard(v + second, width, one_over_root(width));
+        change_signs(v + second, width, first + second, signs_[2 * round + 1]);
       }
+      hadamard(v, width, one_over_root(width));
+      if (second) mix_halves(v, n);
+      change_signs(v, n, first, signs_[2 * round]);
+    }
   }
 
  private:

@@ -42,7 +42,7 @@ class THC(IntegerCodec):
     Variance: u^2 f (1 - f) per value (rotated or not), u being a step and f the value's place between two. Unbiased to
     2^-16 of u with clip=0. On normal values the squared error of a rank is 0.266, 0.0757, 0.0222, 0.00657, 0.00194,
     0.00057 and 0.00016 times the largest |v|^2 of any rank and bucket with 2 to 8 bits and clip=best; rotated values
-    are nearly normal, but for buckets a little shorter than a power of two whose halves differ (at 4 bits up to 0.05).
+    are nearly normal.
     A sum makes no error of its own, on any schedule; all schedules give the same bits if there are at least as many
     buckets as ranks. Rotated, a scale is at most 2^127 / (P sqrt(bucket)), and a bucket with a value above
     2^127 / sqrt(bucket) may be refused as not finite.

@@ -3,7 +3,8 @@
 For n values v in units of the norm, each between two neighbouring levels a and b, the expected squared error of a value
 is (v - a)(b - v), or with nearest rounding at most ((b - a) / 2)^2. By Lagrange's method only the m(omega) = max over v
 of error(v) - omega v^2 is needed:
-- max norm: one value is 1 and exact, so n - 1 values may have m(omega) <= omega / (n - 1);
+- max norm: (n - 1) m(omega) and error(v) - omega v^2 of the largest value add up to 0 at most; that is 1, which is
+  exact, or where scales are powers of two anything from `least` to `most`;
 - l2 norm: sum of v^2 = 1, so omega = min over t >= 0 of t + n m(t).
 """
 
@@ -18,22 +19,27 @@ def error_bound(levels, n: int, *, l2=False, nearest=False, least=1.0, most=1.0)
     """omega for buckets of up to n values.
 
     levels
-        float64, ascending, from -1 to 1.
+        float64, ascending, from -1 to 1, alike for both signs.
     least, most
         the range of a bucket's largest magnitude, in the same units: 1, 1 if it is always a level. What is above 1
         becomes 1.
     """
-    a, b = levels[:-1], levels[1:]
 
-    def excess(omega):
-        v = (a + b) / 2 if nearest else np.clip((a + b) / (2 * (1 + omega)), a, b)
-        error = (v - a) * (b - v) - omega * v * v
-        return max(0.0, error.max(), (most - 1) ** 2 - omega * most**2)
+    def excess(omega, low=0.0, high=most):
+        """The largest error(v) - omega v^2 of values from low to high."""
+        within = (levels[1:] >= low) & (levels[:-1] <= high)
+        a, b = levels[:-1][within], levels[1:][within]
+        begin, end = np.clip(a, low, min(high, 1.0)), np.clip(b, low, min(high, 1.0))
+        middle = (a + b) / 2 if nearest else (a + b) / (2 * (1 + omega))
+        v = np.concatenate([begin, end, np.clip(middle, begin, end)])
+        below, above = np.abs(v - np.tile(a, 3)), np.abs(np.tile(b, 3) - v)
+        error = np.minimum(below, above) ** 2 if nearest else below * above
+        beyond = [(v - 1) ** 2 - omega * v * v for v in (max(low, 1.0), high) if v > 1]
+        return max([*(error - omega * v * v), *beyond])
 
     if l2:
         return _least(lambda t: t + n * excess(t), n * excess(0.0))
-    others = n - 1 if least == 1 else n
-    return _first(lambda omega: others * excess(omega) <= omega * least**2)
+    return _first(lambda omega: (n - 1) * max(0.0, excess(omega)) + excess(omega, least) <= 0)
 
 
 def _first(holds) -> float:

@@ -23,7 +23,8 @@ class EdenCodec(FixedSizeCodec):
 
     batches = host_only = True
     bits: ClassVar[int]
-    # 1 / (1 - D) - 1 with D the distortion of the levels: of normal values, which rotated ones nearly are
+    # 1 / (1 - D) - 1 with D the distortion of the levels: of normal values, which rotated ones nearly are, so that it
+    # holds to a few percent
     OMEGA: ClassVar[dict[int, float]] = {1: 0.5708, 2: 0.1331, 3: 0.0358, 4: 0.0096}
 
     @property

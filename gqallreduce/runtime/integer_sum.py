@@ -62,6 +62,7 @@ def _own(operation: Operation, chunks, numbers) -> None:
         flawed, residual = operation.begin_sum(extent, y)
         if flawed:
             operation.flaws.find(place, extent, y, residual, own=True, formed=True)
+            numbers[at : at + extent.size] = 0
         else:
             numbers[at : at + extent.size] = y
         at += extent.size

@@ -189,6 +189,17 @@ def test_errors_of_formats_stay_below_omega(text, spread):
         assert error <= 1.3 * codec.omega * np.sum(v.astype(np.float64) ** 2)
 
 
+@pytest.mark.parametrize(("bits", "bucket", "measured"), [(4, 512, 0.1814), (4, 64, 0.1326), (4, 32, 0.1291)])
+def test_omega_holds_where_the_largest_value_is_no_level(bits, bucket, measured):
+    codec, draws = bound(f"natural(bits={bits}, bucket={bucket})"), 2000
+    found = region(codec, (Grid(33), 0, bucket, bucket))
+    v = np.full(bucket, 0.01, np.float32)
+    v[0] = 4 / 3
+    error = np.mean([np.sum(encode(codec, v, None, found, _kernels.Stream(k, 0, 0, 0))[1] ** 2) for k in range(draws)])
+    assert error / np.sum(v * v) == pytest.approx(measured, rel=0.1)
+    assert 0.99 * measured < codec.omega < 1.3 * measured
+
+
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 def test_omega_of_eden_is_what_is_measured(bits):
     codec, n = CODECS["eden"](bits=bits, bucket=1024).bind(Form((1024,), "C", "float32")), 1024

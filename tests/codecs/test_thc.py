@@ -223,3 +223,21 @@ def test_these_are_the_bytes_of_values_that_are_exact():
     codes = sum(code << 3 * at for at, code in enumerate([6, 3, 2, 5, 4, 0]))
     assert wire[:4].tobytes() == np.float32(1).tobytes()
     assert wire[7:].tobytes() == codes.to_bytes(3, "little")
+
+
+@pytest.mark.parametrize("n", [255, 511, 1000, 1023, 1024, 4095])
+def test_a_bucket_of_any_length_is_rotated_well(n):
+    """Also one whose energy lies in one half: both halves get their share of it."""
+    random = np.random.default_rng(n)
+    ratios = []
+    for seed in range(40):
+        v = random.standard_normal(n).astype(np.float32)
+        v[n // 2 :] = 0
+        turned = np.empty_like(v)
+        _kernels.rotate(v, turned, 0, n, seed)
+        share = np.sum(turned[: n // 2].astype(np.float64) ** 2) / np.sum(v.astype(np.float64) ** 2)
+        ratios.append(share / (n // 2 / n))
+        back = np.empty_like(v)
+        _kernels.rotate(turned, back, 0, n, seed, 1, True)
+        np.testing.assert_allclose(back, v, atol=1e-5)
+    assert 0.9 < np.mean(ratios) < 1.1

@@ -32,24 +32,42 @@ def one_over_root(n):
     return f32(2.0 ** -(k // 2)) * (f32(np.sqrt(0.5)) if k % 2 else f32(1))
 
 
-def windows(n):
-    width = 1 << (n.bit_length() - 1)
-    return [(0, width), (n - width, n)] if width < n else [(0, n)]
+def mixed(v):
+    """The halves of v, of which a middle value stays."""
+    half, factor = v.size // 2, f32(np.sqrt(0.5))
+    a, b = v[:half] * factor, v[v.size - half :] * factor
+    return np.concatenate([a + b, v[half : v.size - half], a - b])
+
+
+def turned(v, first, key, round_):
+    """One round of a unit."""
+    n, width = v.size, 1 << (v.size.bit_length() - 1)
+    v = np.where(signs(key, round_, 0, first, n), -v, v)
+    v = mixed(v) if width < n else v
+    v[:width] = hadamard(v[:width] * one_over_root(width))
+    if width < n:
+        last = v[n - width :]
+        last = np.where(signs(key, round_, 1, first + n - width, width), -last, last)
+        v[n - width :] = hadamard(last * one_over_root(width))
+    return v
+
+
+def turned_back(v, first, key, round_):
+    n, width = v.size, 1 << (v.size.bit_length() - 1)
+    v = v.copy()
+    if width < n:
+        last = hadamard(v[n - width :] * one_over_root(width))
+        v[n - width :] = np.where(signs(key, round_, 1, first + n - width, width), -last, last)
+    v[:width] = hadamard(v[:width] * one_over_root(width))
+    v = mixed(v) if width < n else v
+    return np.where(signs(key, round_, 0, first, n), -v, v)
 
 
 def oracle(x, start, bucket, key, rounds, back):
     y = x.copy()
     for begin, end in units(start, x.size, bucket):
-        v, first, n = y[begin:end], start + begin, end - begin
-        steps = [(round_, number, each) for round_ in range(rounds) for number, each in enumerate(windows(n))]
-        for round_, number, (low, high) in reversed(steps) if back else steps:
-            minus = signs(key, round_, number, first + low, high - low)
-            part, factor = v[low:high], one_over_root(high - low)
-            if back:
-                turned = hadamard(part * factor)
-                v[low:high] = np.where(minus, -turned, turned)
-            else:
-                v[low:high] = hadamard(np.where(minus, -(part * factor), part * factor))
+        for round_ in reversed(range(rounds)) if back else range(rounds):
+            y[begin:end] = (turned_back if back else turned)(y[begin:end], start + begin, key, round_)
     return y
 
 
