@@ -43,8 +43,9 @@ class Multiples {
 
   // y := m as values; y may be m. Is one not finite?
   bool lower(const float* m, float* y, std::size_t n, const Grid& grid) const {
-    for (std::size_t i = 0; i < n; ++i) y[i] = m[i] * unit_;
-    if (rotated_) kernels().rotate(y, y, n, grid, key_of(unit_), kRotationRounds, true);
+    if (rotated_) kernels().rotate(m, y, n, grid, key_of(unit_), kRotationRounds, true);
+    const float* const turned = rotated_ ? y : m;
+    for (std::size_t i = 0; i < n; ++i) y[i] = turned[i] * unit_;  // last, so that small units lose no bits before
     return !kernels().all_finite(y, n);
   }
 
