@@ -63,6 +63,7 @@ class THC(IntegerCodec):
     source = "Li et al., THC, NSDI 2024"
     example = "direct/thc(bits=4)"
     linear = host_only = True
+    ternary = False
     # with the least error for normal values
     BEST: ClassVar[dict[int, float]] = {2: 1.02, 3: 1.73, 4: 2.27, 5: 2.71, 6: 3.10, 7: 3.45, 8: 3.77}
 

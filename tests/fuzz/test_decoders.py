@@ -15,6 +15,7 @@ from gqallreduce import Scheme, WireError
 from gqallreduce.codecs.mx import MX
 from gqallreduce.codecs.natural import Natural
 from gqallreduce.coding import frame
+from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.coding.layout import Grid, Region
 from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.plain import PlainCodec
@@ -86,6 +87,8 @@ def bounded(codec, data: bytes, y) -> None:
     if isinstance(codec, PlainCodec) or not y.size:
         return
     reach = codec.levels.reach if isinstance(codec, LevelCodec) else 1.0
+    if isinstance(codec, IntegerCodec):
+        reach = float(codec.terms)
     if isinstance(codec, EdenCodec) or getattr(codec, "rotate", False):  # a bucket's norm may go into one value
         reach *= 2.74 * np.sqrt(codec.bucket)
     if isinstance(codec, MX | Natural):
