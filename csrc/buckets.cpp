@@ -5,12 +5,6 @@
 
 namespace gq {
 
-namespace {
-
-constexpr int kRotationRounds = 1;
-
-}  // namespace
-
 Buckets::Buckets(const Levels& levels, std::uint64_t key, const Grid& grid, std::size_t n)
     : levels_(levels), key_(key) {
   if (as_they_are()) return;

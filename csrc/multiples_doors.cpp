@@ -6,36 +6,29 @@
 #include "gq/counter.hpp"
 #include "gq/door.hpp"
 #include "gq/grid.hpp"
+#include "gq/rotated_wire.hpp"
 #include "gq/strips.hpp"
-#include "gq/wire.hpp"
 
 namespace gq {
 
 namespace {
 
-constexpr int kNotFinite = 1, kOutOfMemory = 2;
-constexpr int kRotationRounds = 1;
+constexpr int kNotFinite = 1;
 
 // What is worked on together: without a rotation any units will do.
 Grid units_of(const Region& region, bool rotated) {
   return rotated ? region.grid : Grid{region.grid.start, kStripValues, 1};
 }
 
-std::uint64_t key_of(float unit) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &unit, sizeof bits);
-  return bits;
-}
-
 // Multiples of a unit, of values and back, strip by strip.
 class Multiples {
  public:
-  Multiples(float unit, bool rotated) : unit_(unit), rotated_(rotated) {}
+  Multiples(float unit, bool rotated) : unit_(unit), key_(bits_of(unit)), rotated_(rotated) {}
 
   // m := v as multiples. Is one not finite when it is rotated?
   bool round(const float* v, float* m, std::size_t n, const Grid& grid, int steps, const Stream& stream,
              std::size_t* clipped) const {
-    if (rotated_) kernels().rotate(v, m, n, grid, key_of(unit_), kRotationRounds, false);
+    if (rotated_) kernels().rotate(v, m, n, grid, key_, kRotationRounds, false);
     if (rotated_ && !kernels().all_finite(m, n)) return true;
     kernels().multiples_round(rotated_ ? m : v, m, n, unit_, steps, grid.start, stream, clipped);
     return false;
@@ -43,7 +36,7 @@ class Multiples {
 
   // y := m as values; y may be m. Is one not finite?
   bool lower(const float* m, float* y, std::size_t n, const Grid& grid) const {
-    if (rotated_) kernels().rotate(m, y, n, grid, key_of(unit_), kRotationRounds, true);
+    if (rotated_) kernels().rotate(m, y, n, grid, key_, kRotationRounds, true);
     const float* const turned = rotated_ ? y : m;
     for (std::size_t i = 0; i < n; ++i) y[i] = turned[i] * unit_;  // last, so that small units lose no bits before
     return !kernels().all_finite(y, n);
@@ -51,6 +44,7 @@ class Multiples {
 
  private:
   float unit_;
+  std::uint64_t key_;
   bool rotated_;
 };
 

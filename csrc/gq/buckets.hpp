@@ -9,8 +9,6 @@
 
 namespace gq {
 
-constexpr int kOutOfMemory = 2;
-
 // The key of the rotations of a message: random bits of its stream that nothing else draws.
 inline std::uint64_t rotation_key(Stream stream) {
   std::uint16_t drawn[kKeyBytes / sizeof(std::uint16_t)];

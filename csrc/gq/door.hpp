@@ -36,6 +36,8 @@ void set_threads(int n);  // less than 1 means 1
 // call(context, 0) ... call(context, count - 1), on several threads unless they are busy with another call.
 void run_on_threads(int count, void (*call)(void*, int), void* context);
 
+constexpr int kOutOfMemory = 2;  // what work on threads returns; 1 is for values and messages
+
 constexpr std::size_t kLeastPerThread = 16384;  // elements; below, waking a thread costs more than it saves
 constexpr std::size_t kMostThreads = 256;
 

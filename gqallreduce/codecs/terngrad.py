@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from gqallreduce.coding import layout
 from gqallreduce.coding.arithmetic import scale_of
 from gqallreduce.coding.codec import choice, register
-from gqallreduce.coding.integers import ANY_UNIT, IntegerCodec, agreed_scale
+from gqallreduce.coding.integers import IntegerCodec, agreed_scale
 from gqallreduce.coding.preparing import Prepared
 
 
@@ -66,8 +64,7 @@ class TernGrad(IntegerCodec):
         return layout.Grid(1 if self.shared else layout.BLOCK)
 
     def unit_of(self, x, residual, region):
-        known = isinstance(self.unit, np.ndarray) or self.unit != ANY_UNIT
-        if known:
+        if self.unit_is_known:
             return super().unit_of(x, residual, region)
         return self.arithmetic.own_unit(x, residual, region, self.clip)
 

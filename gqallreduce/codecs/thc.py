@@ -15,7 +15,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic, layout
 from gqallreduce.coding.arithmetic import scale_of
 from gqallreduce.coding.codec import NOT_FINITE, choice, integer, register
-from gqallreduce.coding.integers import ANY_UNIT, IntegerCodec, agreed_scale, by_region
+from gqallreduce.coding.integers import IntegerCodec, agreed_scale, by_region
 from gqallreduce.coding.levels import ROTATED_MOST
 from gqallreduce.coding.preparing import Prepared
 from gqallreduce.errors import WireError
@@ -126,7 +126,7 @@ class THC(IntegerCodec):
         return unit if unit.ndim else float(unit)
 
     def unit_of(self, x, residual, region):
-        if isinstance(self.unit, np.ndarray) or self.unit != ANY_UNIT:
+        if self.unit_is_known:
             return super().unit_of(x, residual, region)
         return self._unit([self._scale_of([one]) for one in self._measured([(region, x, residual, None)])])
 
@@ -146,10 +146,10 @@ class THC(IntegerCodec):
 
     def decode(self, wire, y, region, scale=1.0, streaming=False):
         unit = by_region(self.unit, region)
-        if isinstance(unit, float) and unit == ANY_UNIT and len(region.table) > 1:
+        if not self.unit_is_known and len(region.table) > 1:
             return self._decode_each(wire, y, region, scale)
         used = self.arithmetic.integers_decode(wire, y, unit, self.terms, True, region)
-        if isinstance(unit, float) and unit == ANY_UNIT and used:  # a message by itself
+        if not self.unit_is_known and used:  # a message by itself
             unit = float(wire[:4].view(np.float32)[0])
         if self._lower(y, unit, region):
             raise WireError("got integers that are too large for their unit")

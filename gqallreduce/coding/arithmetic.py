@@ -202,13 +202,11 @@ def own_unit(x, e, region, clip: float | None) -> np.ndarray:
 
 
 def integers_encode_own(x, e, r, wire, unit, ternary: bool, region, stream) -> int:
-    table = region.table
-    return _kernels.integers_encode_own(x, e, r, wire, unit, ternary, table, stream)
+    return _kernels.integers_encode_own(x, e, r, wire, unit, ternary, region.table, stream)
 
 
 def integers_lift(x, e, r, m, unit, ternary: bool, region, stream) -> bool:
-    table = region.table
-    return bool(_kernels.integers_lift(x, e, r, m, unit, ternary, table, stream))
+    return bool(_kernels.integers_lift(x, e, r, m, unit, ternary, region.table, stream))
 
 
 def integers_lower(m, unit, region) -> bool:
@@ -221,10 +219,8 @@ def integers_lower(m, unit, region) -> bool:
 
 
 def integers_encode(m, wire, unit, terms: int, region) -> int:
-    table = region.table
-    return _kernels.integers_encode(m, wire, unit, terms, table)
+    return _kernels.integers_encode(m, wire, unit, terms, region.table)
 
 
 def integers_decode(wire, y, unit, terms: int, whole: bool, region, scale=1.0, add=False) -> int:
-    table = region.table
-    return _kernels.integers_decode(wire, y, unit, terms, whole, table, scale, add)
+    return _kernels.integers_decode(wire, y, unit, terms, whole, region.table, scale, add)

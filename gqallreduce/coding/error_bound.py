@@ -35,7 +35,7 @@ def error_bound(levels, n: int, *, l2=False, nearest=False, least=1.0, most=1.0)
         below, above = np.abs(v - np.tile(a, 3)), np.abs(np.tile(b, 3) - v)
         error = np.minimum(below, above) ** 2 if nearest else below * above
         beyond = [(v - 1) ** 2 - omega * v * v for v in (max(low, 1.0), high) if v > 1]
-        return max([*(error - omega * v * v), *beyond])
+        return max([(error - omega * v * v).max(), *beyond])
 
     if l2:
         return _least(lambda t: t + n * excess(t), n * excess(0.0))

@@ -42,6 +42,10 @@ class IntegerCodec(RegionCodec):
     batches: ClassVar[bool] = True
 
     @property
+    def unit_is_known(self) -> bool:
+        return isinstance(self.unit, np.ndarray) or self.unit != ANY_UNIT
+
+    @property
     def integer_sums(self) -> bool:
         return self.one_unit
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import gqallreduce as gq
 from gqallreduce.backends.buffer import Buffer
@@ -132,6 +133,27 @@ def everywhere(comm, call, /, *arguments, **options):
     assert None not in found, found
     assert all(each == found[0] for each in found), found
     return found[0]
+
+
+class Failing:
+    """A communicator whose MPI_Iallreduce fails."""
+
+    def __init__(self, comm):
+        self._comm = comm
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def Iallreduce(self, *_):
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+
+def sum_that_mpi_fails(comm, monkeypatch, allreduce):
+    """`errors` of a call of key "a", of 60 elements, in which rank 0's MPI_Iallreduce fails."""
+    if comm.rank == 0:
+        link = allreduce.home.link
+        monkeypatch.setattr(link, "comm", Failing(link.comm))
+    return errors(comm, allreduce, np.ones(60, np.float32), key="a")
 
 
 def works(comm, allreduce, key="after"):

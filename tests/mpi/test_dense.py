@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
-from ranks import TIMEOUT, bytes_of, errors, everywhere, works
+from ranks import TIMEOUT, bytes_of, errors, everywhere, sum_that_mpi_fails, works
 
 import gqallreduce as gq
 from gqallreduce.scheduling import model
@@ -132,26 +131,10 @@ def test_an_error_of_its_own_on_every_rank_breaks_nothing(comm, choose, scheme):
         give(np.arange(60, dtype=np.float32), key="w")
 
 
-class Failing:
-    """A communicator whose MPI_Iallreduce fails."""
-
-    def __init__(self, comm):
-        self._comm = comm
-
-    def __getattr__(self, name):
-        return getattr(self._comm, name)
-
-    def Iallreduce(self, *_):
-        raise MPI.Exception(MPI.ERR_OTHER)
-
-
 def test_what_mpi_raises_is_an_error_of_ours(comm, choose, monkeypatch):
     """And the other ranks are told."""
     allreduce = known(comm, choose, a=(60, "dense"))
-    if comm.rank == 0:
-        link = allreduce.home.link
-        monkeypatch.setattr(link, "comm", Failing(link.comm))
-    found = errors(comm, allreduce, np.ones(60, np.float32), key="a")
+    found = sum_that_mpi_fails(comm, monkeypatch, allreduce)
     assert {each and each[0] for each in found} == {gq.Error}, found
     works(comm, gq.Allreduce("auto/onebit/ef", comm=comm, timeout=TIMEOUT))
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, works
+from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, sum_that_mpi_fails, works
 
 import gqallreduce as gq
 from gqallreduce.codecs.thc import THC
@@ -111,26 +110,10 @@ def test_a_rank_that_does_not_call_is_named(comm):
     comm.Barrier()
 
 
-class Failing:
-    """A communicator whose MPI_Iallreduce fails."""
-
-    def __init__(self, comm):
-        self._comm = comm
-
-    def __getattr__(self, name):
-        return getattr(self._comm, name)
-
-    def Iallreduce(self, *_):
-        raise MPI.Exception(MPI.ERR_OTHER)
-
-
 @pytest.mark.mpi(min_size=2)
 def test_what_mpi_raises_is_an_error_of_ours(comm, monkeypatch):
     allreduce = gq.Allreduce("mpi/thc/ef", comm=comm, timeout=TIMEOUT)
     allreduce(np.ones(60, np.float32), key="a")
-    if comm.rank == 0:
-        link = allreduce.home.link
-        monkeypatch.setattr(link, "comm", Failing(link.comm))
-    found = errors(comm, allreduce, np.ones(60, np.float32), key="a")
+    found = sum_that_mpi_fails(comm, monkeypatch, allreduce)
     assert {each and each[0] for each in found} == {gq.Error}, found
     works(comm, gq.Allreduce("auto/onebit/ef", comm=comm, timeout=TIMEOUT))

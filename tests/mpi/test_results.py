@@ -57,9 +57,10 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     allreduce(np.ones(shape, np.float32), key="w")
     plan = allreduce.plans._plans.popitem()[1]
     codec = plan.tensors[0].codec
-    if getattr(codec, "bucket", 0) >= np.prod(shape):  # one bucket, which is cut for other ranks alone
-        return
-    assert plan.lanes > 1 if codec.transform is not None else plan.lanes == layout.LANES_MOST
+    if getattr(codec, "bucket", 0) >= np.prod(shape):  # one bucket, which lanes do not cut
+        assert plan.lanes == 1
+    else:
+        assert plan.lanes > 1 if codec.transform is not None else plan.lanes == layout.LANES_MOST
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))

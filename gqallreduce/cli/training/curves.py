@@ -18,10 +18,7 @@ def draw(machine, evaluations, name):
             for panel, horizontal in zip(panels, ("step", "sent"), strict=True):
                 _curve(panel, rows, horizontal, quantity, unit, style, ", ".join(way))
     _frame(axes, evaluations)
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    title = f"Training on {machine.get('data', 'images')} over {place(machine)}"
-    return save(drawing, title, machine, name)
+    return _saved(drawing, axes[0], "Training", machine, name)
 
 
 def draw_errors(machine, errors, name):
@@ -33,10 +30,14 @@ def draw_errors(machine, errors, name):
         _curve(panel, rows, "step", "error", 1, style, ", ".join(way))
     panel.set(xlabel="step", ylabel="|sum - exact sum|² / |exact sum|²", yscale="log")
     ticks(panel.yaxis)
+    return _saved(drawing, panel, "Error of the sums in training", machine, name)
+
+
+def _saved(drawing, panel, what, machine, name):
+    """The legend of one panel serves all; the paths of the files."""
     handles, labels = panel.get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    title = f"Error of the sums in training on {machine.get('data', 'images')} over {place(machine)}"
-    return save(drawing, title, machine, name)
+    return save(drawing, f"{what} on {machine.get('data', 'images')} over {place(machine)}", machine, name)
 
 
 def styles(ways):
