@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra"]
-NOISE = ["-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 header
+NOISE = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 headers
 kernels = Extension(
     "gqallreduce._kernels",
     sources=["gqallreduce/_kernels.pyx", *sorted(map(str, Path("csrc").glob("*.cpp")))],

@@ -61,9 +61,18 @@ static inline Ints join_pairs(Register code, int weight) {  // pairs of bytes, t
   return (Ints)_mm512_madd_epi16(pair, _mm512_set1_epi32((weight * weight) << 16 | 1));
 }
 
+// The first n < kGroup codes, and zeros.
+static inline Register first_codes(const std::uint8_t* code, std::size_t n) {
+  return _mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, static_cast<unsigned>(n)), code);
+}
+
+// At most kGroup / 2 bytes.
+static inline void put_bytes(const std::uint8_t* from, std::size_t n, std::uint8_t* out) {
+  _mm256_mask_storeu_epi8(out, _bzhi_u32(~0u, static_cast<unsigned>(n)), load<__m256i>(from));
+}
+
 // Packs kGroup codes into 8 * bits bytes.
-static inline void pack_group(const std::uint8_t* code, int bits, std::uint8_t* out) {
-  const Register all = _mm512_loadu_si512(code);
+static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   if (bits == 1) {
     const std::uint64_t word = _mm512_movepi8_mask(_mm512_slli_epi16(all, 7));
     std::memcpy(out, &word, 8);
@@ -100,8 +109,15 @@ static inline Register join_pairs(Register code, int weight) {
   return _mm256_madd_epi16(pair, _mm256_set1_epi32((weight * weight) << 16 | 1));
 }
 
-static inline void pack_group(const std::uint8_t* code, int bits, std::uint8_t* out) {
-  const Register all = _mm256_loadu_si256((const Register*)code);
+static inline Register first_codes(const std::uint8_t* code, std::size_t n) {
+  std::uint8_t first[kGroup] = {};
+  std::memcpy(first, code, n);
+  return load<Register>(first);
+}
+
+static inline void put_bytes(const std::uint8_t* from, std::size_t n, std::uint8_t* out) { std::memcpy(out, from, n); }
+
+static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   if (bits == 1) {
     const std::uint32_t word = _mm256_movemask_epi8(_mm256_slli_epi16(all, 7));
     std::memcpy(out, &word, 4);
@@ -140,12 +156,12 @@ static inline void pack(const std::uint8_t* code, std::size_t n, int bits, std::
   }
 #if GQ_LEVEL >= 1
   if (bits <= 4)
-    for (; n >= kGroup; n -= kGroup, code += kGroup, out += kGroup / 8 * bits) pack_group(code, bits, out);
+    for (; n >= kGroup; n -= kGroup, code += kGroup, out += kGroup / 8 * bits)
+      pack_group(load<Register>(code), bits, out);
   if (bits <= 4 && n >= kGroup / 4) {
-    std::uint8_t last[kGroup] = {}, packed[kGroup / 2];
-    std::memcpy(last, code, n);
-    pack_group(last, bits, packed);
-    std::memcpy(out, packed, packed_size(n, bits));
+    std::uint8_t packed[kGroup / 2];
+    pack_group(first_codes(code, n), bits, packed);
+    put_bytes(packed, packed_size(n, bits), out);
     return;
   }
 #endif

@@ -27,40 +27,60 @@ constexpr float kNormalLevels[4][8] = {
      1.6180463860218859f, 2.069017226531388f, 2.7325895709951626f},
 };
 
-// Levels of both signs, ascending, and the boundaries above zero between their magnitudes.
+// Levels of both signs, ascending, and the boundaries between their magnitudes: boundary[k] lies below the k-th.
 struct NormalLevels {
   explicit NormalLevels(int bits) : bits(bits), half(1 << (bits - 1)) {
     for (int k = 0; k < half; ++k) {
       value[half + k] = kNormalLevels[bits - 1][k];
       value[half - 1 - k] = -kNormalLevels[bits - 1][k];
-      if (k > 0) boundary[k - 1] = (kNormalLevels[bits - 1][k - 1] + kNormalLevels[bits - 1][k]) / 2;
+      if (k > 0) boundary[k] = (kNormalLevels[bits - 1][k - 1] + kNormalLevels[bits - 1][k]) / 2;
     }
   }
 
   float largest() const { return value[2 * half - 1]; }
 
   int bits, half;
-  float value[16] = {}, boundary[7] = {};
+  float value[16] = {}, boundary[16] = {};
 };
 
-// Codes of n values v = y / unit. kHalf is levels.half.
+// Codes of n values v = y / unit, and their levels times y * unit.before. kHalf is levels.half.
 template <int kHalf>
-static inline void nearest_codes(const NormalLevels& levels, const float* y, std::size_t n, float before, float inverse,
-                                 std::uint8_t* code) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const float v = y[i] * before * inverse, size = float_of(magnitude(v));
-    int above = 0;  // boundaries below the magnitude
-    for (int k = 0; k + 1 < kHalf; ++k) above += size > levels.boundary[k];
+static inline void nearest_codes(const NormalLevels& levels, const float* y, std::size_t n, const Unit& unit,
+                                 std::uint8_t* code, float* product) {
+  std::size_t i = 0;
+#if GQ_LEVEL >= 1
+  const Table level(levels.value), boundary(levels.boundary);
+  for (; i + kGroup <= n; i += kGroup) {
+    Ints part[4];
+#pragma GCC unroll 4
+    for (std::size_t q = 0; q < 4; ++q) {
+      const std::size_t at = i + q * kWidth;
+      const Floats v = load<Floats>(y + at) * unit.before;
+      const Floats size = (Floats)((Ints)(v * unit.inverse) & 0x7fffffff);
+      Ints above = {};  // boundaries below the magnitude, found bit by bit
+#pragma GCC unroll 3
+      for (int bit = kHalf / 2; bit > 0; bit >>= 1) above = boundary[above | bit] < size ? above | bit : above;
+      part[q] = (above + kHalf) ^ ((Ints)v >> 31 & (2 * kHalf - 1));
+      store(product + at, level[part[q]] * v);
+    }
+    store(code + i, narrow_to_bytes(part[0], part[1], part[2], part[3]));
+  }
+#endif
+  for (; i < n; ++i) {
+    const float v = y[i] * unit.before, size = float_of(magnitude(v * unit.inverse));
+    int above = 0;
+    for (int k = 1; k < kHalf; ++k) above += size > levels.boundary[k];
     code[i] = static_cast<std::uint8_t>(bits_of(v) >> 31 ? kHalf - 1 - above : kHalf + above);
+    product[i] = levels.value[code[i]] * v;
   }
 }
 
-static inline void nearest_codes(const NormalLevels& levels, const float* y, std::size_t n, float before, float inverse,
-                                 std::uint8_t* code) {
-  if (levels.half == 1) return nearest_codes<1>(levels, y, n, before, inverse, code);
-  if (levels.half == 2) return nearest_codes<2>(levels, y, n, before, inverse, code);
-  if (levels.half == 4) return nearest_codes<4>(levels, y, n, before, inverse, code);
-  nearest_codes<8>(levels, y, n, before, inverse, code);
+static inline void nearest_codes(const NormalLevels& levels, const float* y, std::size_t n, const Unit& unit,
+                                 std::uint8_t* code, float* product) {
+  if (levels.half == 1) return nearest_codes<1>(levels, y, n, unit, code, product);
+  if (levels.half == 2) return nearest_codes<2>(levels, y, n, unit, code, product);
+  if (levels.half == 4) return nearest_codes<4>(levels, y, n, unit, code, product);
+  nearest_codes<8>(levels, y, n, unit, code, product);
 }
 
 static inline void levels_of_codes(const NormalLevels& levels, const std::uint8_t* code, std::size_t n, float scale,
@@ -81,16 +101,13 @@ static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t
   const auto norm = static_cast<float>(__builtin_sqrt(squares));
   if (!is_norm(norm)) return -1.0f;
   const Unit unit = unit_of_norm(norm, static_cast<float>(__builtin_sqrt(double(n))));
-  nearest_codes(levels, y, n, unit.before, unit.inverse, code);
-  levels_of_codes(levels, code, n, 1.0f, product);
-  const double levels_squared = contracted ? inner_product(product, product, n) : 0.0;
+  nearest_codes(levels, y, n, unit, code, product);
   double along = 0;
-  for (std::size_t done = 0; done < n; done += kSumBlock) {
-    const std::size_t part = n - done < kSumBlock ? n - done : kSumBlock;
-    for (std::size_t i = done; i < done + part; ++i) product[i] *= y[i] * unit.before;
-    along += block_sum(product + done, part, Itself());
-  }
+  for (std::size_t done = 0; done < n; done += kSumBlock)
+    along += block_sum(product + done, n - done < kSumBlock ? n - done : kSumBlock, Itself());
   if (!(along > 0)) return 0.0f;
+  if (contracted) levels_of_codes(levels, code, n, 1.0f, product);
+  const double levels_squared = contracted ? inner_product(product, product, n) : 0.0;
   const double before = double(unit.before);
   const auto scale = static_cast<float>(contracted ? along / levels_squared / before : squares / along * before);
   return is_rotated_scale(scale, levels.largest(), n) ? scale : -1.0f;

@@ -123,15 +123,23 @@ static inline void round_vectors(const Coder& coder, const float* x, const float
   }
   if (i == n) return;
   const std::size_t group = i;
-  for (Ints& each : part) each = Ints{};
-  std::size_t q = 0;
-  for (; i + kWidth <= n; i += kWidth, ++q) part[q] = round_vector(coder, sum_at(i), at(random, i), at(r, i));
+#pragma GCC unroll 4
+  for (std::size_t q = 0; q < 4; ++q) {
+    part[q] = Ints{};
+    if (i + kWidth > n) continue;
+    part[q] = round_vector(coder, sum_at(i), at(random, i), at(r, i));
+    i += kWidth;
+  }
   if (i < n) {
     float last_v[kWidth] = {}, last_r[kWidth];
     std::uint16_t last_random[kWidth] = {};
     for (std::size_t k = 0; k < n - i; ++k) last_v[k] = e ? x[i + k] + e[i + k] : x[i + k];
     if (random) std::memcpy(last_random, random + i, (n - i) * sizeof *random);
-    part[q] = round_vector(coder, load<Floats>(last_v), random ? last_random : nullptr, r ? last_r : nullptr);
+    const Ints last = round_vector(coder, load<Floats>(last_v), random ? last_random : nullptr, r ? last_r : nullptr);
+    const std::size_t whole = (i - group) / kWidth;
+#pragma GCC unroll 4
+    for (std::size_t q = 0; q < 4; ++q)
+      if (q == whole) part[q] = last;
     if (r) std::memcpy(r + i, last_r, (n - i) * sizeof *r);
   }
   store(code + group, narrow_to_bytes(part[0], part[1], part[2], part[3]));

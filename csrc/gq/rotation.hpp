@@ -29,12 +29,17 @@ static inline void butterflies(float* v, std::size_t n, std::size_t half) {
 // The same with lanes of one vector, kHalf apart.
 template <int kHalf>
 static inline Floats butterflies_within(Floats v) {
-  Ints other, upper;
+  Ints other;
+  Floats sign;
   for (int lane = 0; lane < int(kWidth); ++lane) {
     other[lane] = lane ^ kHalf;
-    upper[lane] = lane & kHalf ? INT32_MIN : 0;
+    sign[lane] = lane & kHalf ? -1.0f : 1.0f;
   }
-  return __builtin_shuffle(v, other) + (Floats)((Ints)v ^ upper);
+#if GQ_LEVEL == 2
+  return (Floats)_mm512_fmadd_ps((__m512)v, (__m512)sign, (__m512)__builtin_shuffle(v, other));  // the product is exact
+#else
+  return __builtin_shuffle(v, other) + (Floats)((Ints)v ^ ((Ints)sign & INT32_MIN));
+#endif
 }
 
 static inline Floats hadamard_within(Floats v) {
@@ -45,36 +50,63 @@ static inline Floats hadamard_within(Floats v) {
   return v;
 }
 
-// `half` and 2 * half at once.
-static inline void two_butterflies(float* v, std::size_t n, std::size_t half) {
-  for (std::size_t begin = 0; begin < n; begin += 4 * half)
-    for (std::size_t j = begin; j < begin + half; j += kWidth) {
-      float* const at = v + j;
-      const Floats a = load<Floats>(at), b = load<Floats>(at + half);
-      const Floats c = load<Floats>(at + 2 * half), d = load<Floats>(at + 3 * half);
-      const Floats sum = a + b, difference = a - b, other_sum = c + d, other_difference = c - d;
-      store(at, sum + other_sum);
-      store(at + half, difference + other_difference);
-      store(at + 2 * half, sum - other_sum);
-      store(at + 3 * half, difference - other_difference);
-    }
+template <int kHalf>
+static GQ_INLINE void butterflies_among(Floats (&v)[8]) {
+#pragma GCC unroll 8
+  for (int k = 0; k < 8; ++k) {
+    if (k & kHalf) continue;
+    const Floats a = v[k], b = v[k + kHalf];
+    v[k] = a + b;
+    v[k + kHalf] = a - b;
+  }
+}
+
+// Eight vectors `half` values apart: `half`, 2 * half and 4 * half at once. kFirst: what lies within a vector before.
+template <bool kFirst>
+static GQ_INLINE void three_butterflies(float* v, std::size_t half, float factor) {
+  Floats part[8];
+#pragma GCC unroll 8
+  for (std::size_t k = 0; k < 8; ++k) {
+    part[k] = load<Floats>(v + k * half);
+    if (kFirst) part[k] = hadamard_within(part[k] * factor);
+  }
+  butterflies_among<1>(part);
+  butterflies_among<2>(part);
+  butterflies_among<4>(part);
+#pragma GCC unroll 8
+  for (std::size_t k = 0; k < 8; ++k) store(v + k * half, part[k]);
 }
 
 #endif
 
+// The butterflies from `half` on, of n = 2^k values.
+static inline void butterflies_from(float* v, std::size_t n, std::size_t half) {
+#if GQ_LEVEL >= 1
+  if (half >= kWidth)
+    for (; 8 * half <= n; half *= 8)
+      for (std::size_t begin = 0; begin < n; begin += 8 * half)
+        for (std::size_t j = begin; j < begin + half; j += kWidth) three_butterflies<false>(v + j, half, 1.0f);
+#endif
+  for (; half < n; half *= 2) butterflies(v, n, half);
+}
+
+constexpr std::size_t kInCache = 4096;  // values, in the first cache
+
 // The Walsh-Hadamard transform of n = 2^k values times a factor; pairs of neighbours first.
 static inline void hadamard(float* v, std::size_t n, float factor) {
-  std::size_t half = 1;
+  if (n > kInCache) {
+    for (std::size_t begin = 0; begin < n; begin += kInCache) hadamard(v + begin, kInCache, factor);
+    return butterflies_from(v, n, kInCache);
+  }
 #if GQ_LEVEL >= 1
-  if (n >= 4 * kWidth) {
-    for (std::size_t i = 0; i < n; i += kWidth) store(v + i, hadamard_within(load<Floats>(v + i) * factor));
-    for (half = kWidth; 4 * half <= n; half *= 4) two_butterflies(v, n, half);
-    for (; half < n; half *= 2) butterflies(v, n, half);
-    return;
+  constexpr std::size_t kEight = 8 * kWidth;
+  if (n >= kEight) {
+    for (std::size_t i = 0; i < n; i += kEight) three_butterflies<true>(v + i, kWidth, factor);
+    return butterflies_from(v, n, kEight);
   }
 #endif
   for (std::size_t i = 0; i < n; ++i) v[i] *= factor;
-  for (; half < n; half *= 2) butterflies(v, n, half);
+  butterflies_from(v, n, 1);
 }
 
 // 1 / sqrt(n), n = 2^k.

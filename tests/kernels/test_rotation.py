@@ -88,6 +88,16 @@ def test_every_instruction_set_turns_as_the_definition_says(seed, size, start, b
                 assert rotated(x, start, bucket, key, rounds, back).tobytes() == expected
 
 
+@pytest.mark.parametrize("bucket", [2048, 4096, 5000, 8192, 16384, 32768, 65536, 100_000])
+def test_long_units_turn_as_the_definition_says(bucket):
+    x = np.random.default_rng(bucket).standard_normal(bucket + 100).astype(f32)
+    for back in (False, True):
+        expected = oracle(x, 5 * bucket, bucket, 7, 1, back).tobytes()
+        for level in LEVELS:
+            with simd(level):
+                assert rotated(x, 5 * bucket, bucket, 7, 1, back).tobytes() == expected
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("bucket", [1, 2, 3, 64, 100, 1024, 65536])
 def test_lengths_stay_and_a_rotation_comes_back(level, bucket):
