@@ -1,5 +1,6 @@
 """What is started is noted, wherever a signal handler raises."""
 
+import gc
 import sys
 
 from gqallreduce.transport import waiting
@@ -23,6 +24,7 @@ def raise_at(opcode, call):
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what a collection calls is none of the function's opcodes
     sys.settrace(trace)
     try:
         call()
@@ -30,6 +32,7 @@ def raise_at(opcode, call):
         return True
     finally:
         sys.settrace(before)
+        gc.enable()
     return False
 
 
