@@ -41,9 +41,9 @@ PYTEST := $(BIN)/python -m pytest
 # Without FULL=1: each value of each parameter, but not all combinations, and fewer numbers of ranks.
 FULL ?=
 FEW := $(if $(FULL),,--few)
-# With FULL=1 too where sessions take longest and others have run all combinations: on 8 ranks, with MPICH on 3,
+# With FULL=1 too where other sessions have run all combinations: on 1 and 8 ranks, with MPICH on 3,
 # in the tests of the harness, and where races are looked for.
-FEW_OF := $(if $(filter mpich,$(MPI)),3 harness,8)
+FEW_OF := $(if $(filter mpich,$(MPI)),3 harness,1 8)
 few_on = $(if $(filter $(1),$(FEW_OF)),--few,$(FEW))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600

@@ -20,6 +20,13 @@ bool Buckets::good_scales(const std::uint8_t* wire, std::size_t n, const Grid& g
   return true;
 }
 
+// Writes a scale's product with along / squares < 1, or with the power of two from 2/3 to 4/3 of that.
+void Buckets::shrink(std::uint8_t* scale, double along, double squares) const {
+  const double factor = along > 0 ? along / squares : 0.0;
+  if (levels_.scale == Scale::kNorm) return store(scale, static_cast<float>(factor * double(load<float>(scale))));
+  for (double power = 1; power > factor * 4 / 3 && *scale > 0; power /= 2) --*scale;
+}
+
 // Makes the scale of each bucket the one whose error |v - scale * level|^2 is the least, if that is smaller than it
 // was. `sent` is room for what they decode to.
 void Buckets::contract(const float* v, float* sent, std::uint8_t* wire, std::size_t n, const Grid& grid) const {
@@ -29,8 +36,7 @@ void Buckets::contract(const float* v, float* sent, std::uint8_t* wire, std::siz
     const float* const q = sent + unit.begin;
     const double along = kernels().inner_product(v + unit.begin, q, unit.height());
     const double squares = kernels().inner_product(q, q, unit.height());
-    const double factor = along > 0 ? along / squares : 0.0;
-    if (along < squares) store(wire, static_cast<float>(factor * double(load<float>(wire))));
+    if (along < squares) shrink(wire, along, squares);
     wire += scale_size(levels_) + packed_size(unit.height(), levels_.bits);
   }
 }

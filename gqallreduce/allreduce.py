@@ -25,7 +25,7 @@ from gqallreduce.runtime.memory import Memory, State, norm_of
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.runtime.steps import step
-from gqallreduce.scheme import Scheme
+from gqallreduce.scheme import MPI_SUM, Scheme
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.communicator import require_intracommunicator
@@ -213,7 +213,8 @@ class Allreduce:
 
     def account(self, spent: Spent, nbytes: int, states) -> Spent:
         """A call has succeeded: what `stats.last` is now."""
-        spent.dense_bytes = 2 * (self.size - 1) / self.size * nbytes
+        vectors = 1 if self.scheme.schedule == MPI_SUM else 2 * (self.size - 1) / self.size  # that a rank sends
+        spent.dense_bytes = vectors * nbytes
         self.stats.record(spent, norm_of([state.norm for state in states]))
         return self.stats.last
 

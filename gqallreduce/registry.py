@@ -26,9 +26,11 @@ class Registry(dict):
             importlib.import_module(f"{self.package}.{module}")
         return self
 
-    def find(self, name: str):
+    def find(self, name: str, also=()):
+        """The thing of that name. `also`: names that are known elsewhere, for the error."""
         if name not in self:
-            raise ValueError(f"unknown {self.kind} {name!r}{near(name, self)}; known: {', '.join(sorted(self))}")
+            known = sorted([*self, *also])
+            raise ValueError(f"unknown {self.kind} {name!r}{near(name, known)}; known: {', '.join(known)}")
         return self[name]
 
 

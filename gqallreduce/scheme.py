@@ -167,15 +167,18 @@ def _parse(text: str) -> Scheme:
                 f"scheme {text!r}: dense has no schedule, codec or options, expected 'dense' or 'dense/ef'"
             )
         return Scheme(DENSE, CODECS.find("raw")(), feedback == "ef", "/".join([DENSE, *filter(None, [feedback])]))
+    if name == "ef" and feedback:
+        raise ValueError(f"scheme {text!r}: 'ef' in place of a codec, expected [schedule/]codec[(options)][/ef]")
     if schedule not in (None, AUTO, MPI_SUM):
-        SCHEDULES.find(schedule)
+        SCHEDULES.find(schedule, also=(AUTO, MPI_SUM))
     options, shown = _options(text, written)
     codec = CODECS.find(name).make(options)
     codec = codec.with_feedback() if feedback else codec
     if schedule == MPI_SUM and not codec.integer_sums:
         known = ", ".join(name for name, each in sorted(CODECS.items()) if each().integer_sums)
         raise ValueError(
-            f"scheme {text!r}: MPI adds integers only, and {name + shown} has none; codecs that have: {known}"
+            f"scheme {text!r}: MPI adds integers only, and {name + shown} has none; with their default options these "
+            f"have: {known}"
         )
     parts = [schedule, name + shown, feedback]
     return Scheme(schedule, codec, feedback == "ef", "/".join(part for part in parts if part))

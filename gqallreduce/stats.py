@@ -13,9 +13,11 @@ class Spent:
     scheme
         fully resolved; with auto/ also what ran and why (`reason`).
     bytes_sent, bytes_received, messages
-        handed to MPI point to point, headers included; a dense MPI_Allreduce counts its buffer once and no message.
+        handed to MPI point to point, headers included; a dense MPI_Allreduce counts its buffer once and no message, and
+        that of mpi/ its integers.
     ratio
-        bytes a dense ring would send / bytes sent; 1.0 when dense, for P = 1 or size 0.
+        bytes a dense ring would send / bytes sent; with mpi/ those of the buffer / those of the integers; 1.0 when
+        dense, for P = 1 or size 0.
     encode, decode, wait, total
         wall seconds.
     selected

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import re
 import subprocess
 import sys
 
@@ -56,6 +57,21 @@ def test_schemes_shows_options_with_their_defaults_and_whole_sources(printer, ca
 def test_schemes_can_show_one_kind(capsys):
     run(schemes, "--kind", "schedule")
     assert [row[0] for row in rows_of(capsys.readouterr().out)[1:]] == sorted(model.SCHEDULES)
+
+
+@pytest.mark.parametrize("entry", gq.schemes(), ids=lambda entry: entry.name)
+def test_schemes_explains_each_by_name_with_every_option(entry, capsys):
+    assert run(schemes, entry.name) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{entry.name}\n\n")
+    for option in entry.options:
+        assert re.search(rf"^{option}$", text, re.MULTILINE) or "Options: those of `a" in text
+
+
+def test_schemes_explains_no_name_that_is_not_known(capsys):
+    with pytest.raises(SystemExit):
+        run(schemes, "alk")
+    assert "did you mean 'alq'" in capsys.readouterr().err
 
 
 # --- quantities ---
@@ -243,7 +259,7 @@ def test_neither_command_imports_mpi():
         "from gqallreduce.cli import plan, schemes\n"
         "parser = argparse.ArgumentParser(); plan.add_arguments(parser)\n"
         "plan.run(parser.parse_args(['--ranks', '4', '--nbytes', '1MB']))\n"
-        "schemes.run(argparse.Namespace(kind=None))\n"
+        "schemes.run(argparse.Namespace(kind=None, explained=[]))\n"
         "assert not any(name.split('.')[0] == 'mpi4py' for name in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -45,6 +45,7 @@ class Buckets {
  private:
   bool as_they_are() const { return !levels_.rotated && !levels_.contracted; }
   bool good_scales(const std::uint8_t* wire, std::size_t n, const Grid& grid) const;
+  void shrink(std::uint8_t* scale, double along, double squares) const;
   void contract(const float* v, float* sent, std::uint8_t* wire, std::size_t n, const Grid& grid) const;
 
   const Levels& levels_;

@@ -47,6 +47,7 @@ class TernGrad(IntegerCodec):
         number = isinstance(self.clip, (int, float)) and not isinstance(self.clip, bool) and 0 <= self.clip < math.inf
         if not number and self.clip is not None:
             raise ValueError(f"terngrad: clip={self.clip!r}, expected a number >= 0, or None")
+        object.__setattr__(self, "clip", float(self.clip or 0))
 
     @property
     def unbiased(self) -> bool:

@@ -74,6 +74,8 @@ class THC(IntegerCodec):
         number = isinstance(self.clip, (int, float)) and not isinstance(self.clip, bool) and 0 <= self.clip < math.inf
         if self.clip != "best" and not number:
             raise ValueError(f"thc: clip={self.clip!r}, expected best, or a number >= 0")
+        if number:
+            object.__setattr__(self, "clip", float(self.clip))
         if self.rotate and self.clip == 0:
             raise ValueError("thc: clip=0 with rotate=True: rotated values have no largest one; write rotate=False")
 

@@ -121,7 +121,13 @@ class Codec(ABC):
             if option not in allowed:
                 known = ", ".join(allowed) or "none"
                 raise ValueError(f"{cls.name} has no option {option!r}{near(option, allowed)}; options: {known}")
-        return cls(**given)
+        return cls(**{option: _as_written(value, allowed[option]) for option, value in given.items()})
+
+
+def _as_written(value, default):
+    """Of a number with a fraction, 2 is 2.0: one scheme, however it is written."""
+    whole = isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole else value
 
 
 class RegionCodec(Codec):
@@ -255,4 +261,5 @@ def choice(codec: Codec, option: str, *allowed) -> None:
     """ValueError unless the option is one of these."""
     value = getattr(codec, option)
     if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
-        raise ValueError(f"{codec.name}: {option}={value!r}, expected one of {', '.join(map(str, allowed))}")
+        meant = near(str(value).capitalize(), map(str, allowed)) if isinstance(allowed[0], bool) else ""
+        raise ValueError(f"{codec.name}: {option}={value!r}{meant}, expected one of {', '.join(map(str, allowed))}")

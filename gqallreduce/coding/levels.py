@@ -32,8 +32,9 @@ class LevelCodec(FixedSizeCodec):
     contracted
         set by error feedback where omega is above 2: an error much larger than the values would come back in the next
         call, and grow. Each bucket's scale is then multiplied by a = <v, q> / <q, q>, at most 1, with q what the codes
-        stand for, so that |v - a q| <= |v|, whatever the bits drawn. 1 / (1 + omega) would do too, but omega is for the
-        worst bucket: at 2 bits and 512 values 10.8, where that of normal values is 2.1.
+        stand for, so that |v - a q| <= |v|, whatever the bits drawn; a scale that is a power of two, by the power of
+        two from 2/3 a to 4/3 a. 1 / (1 + omega) would do too, but omega is for the worst bucket: at 2 bits and 512
+        values 10.8, where that of normal values is 2.1.
     """
 
     batches = True
@@ -62,7 +63,7 @@ class LevelCodec(FixedSizeCodec):
         return error_bound(levels, self.bucket, l2=l2, nearest=self.nearest, least=least, most=most)
 
     def with_feedback(self):
-        if self.scale != "norm" or self.omega <= CONTRACTED_ABOVE:
+        if self.omega <= CONTRACTED_ABOVE:
             return self
         made = self.knowing(contracted=True)
         vars(made).pop("levels", None)

@@ -71,14 +71,12 @@ cdef class Levels:
         rotated
             each bucket is rotated at random before it is encoded.
         contracted
-            the scale of each bucket, a norm, is made smaller where that makes the error of its codes smaller.
+            the scale of each bucket is made smaller where that makes the error of its codes smaller.
         """
         if scale not in SCALES:
             raise ValueError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
         if scale != "norm" and not self.data.floating:
             raise ValueError(f"levels of this kind have no scale={scale!r}")
-        if scale != "norm" and contracted:
-            raise ValueError(f"scale={scale!r} cannot be contracted")
         cdef Levels levels = Levels.__new__(Levels)
         levels.data = self.data
         levels.data.nearest = nearest

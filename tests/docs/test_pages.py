@@ -113,7 +113,7 @@ def _known(words):
         return all((ROOT / word).exists() for word in words[3:] if not word.startswith("-"))
     if first == "python":
         return (ROOT / words[1]).exists() or _written_by_a_page(words[1])
-    return first in ("git", "cd", "bash")
+    return first in ("git", "cd", "bash", "export")
 
 
 def _written_by_a_page(name):

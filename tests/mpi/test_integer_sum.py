@@ -50,6 +50,7 @@ def test_integers_are_as_narrow_as_the_sum_allows(comm, bits, itemsize):
     last, most = allreduce.stats.last, comm.size * THC(bits=bits).steps
     expected = np.dtype("int8" if most <= 127 else "int16").itemsize * 1001  # and the number of ranks with a flaw
     assert (last.bytes_sent, last.messages) == (expected if comm.size > 1 else 0, 0)
+    assert last.ratio == (4000 / expected if comm.size > 1 else 1.0)
     assert last.scheme.startswith(f"mpi/thc(bits={bits}")
     assert expected == itemsize * 1001 or comm.size == 1
 
