@@ -102,7 +102,7 @@ int integers_lift(const float* x, const float* e, float* r, float* m, const floa
     const Lift lift = {*units++, ternary};
     return by_elements(region.size, [&](std::size_t begin, std::size_t size) {
       const std::size_t at = place + begin;
-      return counter.around([&](std::size_t* count) {
+      return counter.count_in([&](std::size_t* count) {
         return kernels().integers_lift(x + at, shifted(e, at), shifted(r, at), m + at, size, lift,
                                        region.grid.start + begin, streams[region.segment], count);
       });
@@ -120,7 +120,7 @@ std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::
         const Lift lift = {unit, ternary};
         const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
           const std::size_t at = place + begin;
-          return counter.around([&](std::size_t* count) {
+          return counter.count_in([&](std::size_t* count) {
             return kernels().integers_encode_own(x + at, shifted(e, at), shifted(r, at), sizes, to, size, lift,
                                                  region.grid.start + begin, streams[region.segment], count);
           });

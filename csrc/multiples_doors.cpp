@@ -74,7 +74,7 @@ int multiples_lift(const float* x, const float* e, float* r, float* m, const flo
         const std::size_t at = place + piece.begin + begin;
         int unfit = kernels().add_finite(x + at, shifted(e, at), reinterpret_cast<std::uint8_t*>(v), n);
         if (!unfit)
-          unfit = counter.around([&](std::size_t* count) {
+          unfit = counter.count_in([&](std::size_t* count) {
             return multiples.round(v, m + at, n, strip, steps, streams[region.segment], count);
           });
         if (!unfit && r) {

@@ -1,4 +1,4 @@
-// A number to which threads add.
+// Adds up what several threads count; the destructor adds the sum to *total.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -11,9 +11,9 @@ class Counter {
   explicit Counter(std::uint64_t* total) : total_(total) {}
   ~Counter() { *total_ += sum_; }
 
-  // What work(&count) returns.
+  // Calls work(&count), adds the count, and returns what work returned.
   template <class Work>
-  auto around(Work work) {
+  auto count_in(Work work) {
     std::size_t count = 0;
     const auto result = work(&count);
     sum_ += count;

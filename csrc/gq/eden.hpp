@@ -93,8 +93,8 @@ static inline void levels_of_codes(const NormalLevels& levels, const std::uint8_
   for (; i < n; ++i) y[i] = levels.value[code[i]] * scale;
 }
 
-// The scale |v|^2 / <level, rotated>, by which nothing is biased, or <level, rotated> / |level|^2, by which the error
-// is the least, if it is kept (`contracted`); zero if all values are, or so small that there is none; y: the rotated
+// The scale: |v|^2 / <level, rotated>, which is unbiased, or with feedback (`contracted`) <level, rotated> / |level|^2,
+// which has the least error; zero if all values are, or so small that there is none; y: the rotated
 // values. -1 for a norm beyond what may be sent. `product` is room for n values.
 static inline float eden_codes(const NormalLevels& levels, float* y, std::size_t n, double squares, bool contracted,
                                std::uint8_t* code, float* product) {

@@ -5,8 +5,8 @@
 namespace gq {
 namespace {  // internal linkage: each instruction set keeps a copy compiled for itself
 
-constexpr std::size_t kLeastRotated = 32;  // below, a rotation has too few outcomes to be without bias
-constexpr std::size_t kManyRotated = 256;  // below, it takes four rounds to be; else two
+constexpr std::size_t kLeastRotated = 32;  // shorter stretches are sent as float32: a rotation of few values is biased
+constexpr std::size_t kManyRotated = 256;  // shorter ones are rotated in four rounds, others in two
 
 // The values of a bucket's next stretch, of `left`: the largest power of two, as long as that is enough to be rotated,
 // then the rest. Two halves of other lengths mix too little, and a scale for both is wrong for each.

@@ -58,7 +58,7 @@ struct FloatingVectors {
   const int bits, to_mantissa;  // from a number to the mantissa of a float32
   Floats inverse, scale, reach, smallest, steps_in_lowest, lowest_step;
   Ints lowest, last;
-  bool rarely_lowest;  // are values of the lowest binade so few that a branch on them is foreseen?
+  bool rarely_lowest;  // are values of the lowest binade so few that a branch on them is predicted well?
 
   GQ_INLINE FloatingVectors(const Levels& levels, float bucket_scale)
       : floats(levels.floats), bits(levels.bits), to_mantissa(23 - floats.mantissa) {

@@ -1,5 +1,4 @@
-// How the values of buckets lie between the ends of their levels: a histogram of v / norm, weighted bucket by bucket,
-// to which levels are fitted.
+// A histogram of v / norm, to which levels are fitted; each value of a bucket counts with norm^power.
 #pragma once
 #include <cstddef>
 #include <cstdint>

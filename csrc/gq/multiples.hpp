@@ -1,5 +1,5 @@
-// Own values to whole multiples of a unit that all ranks share, up to `steps` of them, rounded at random without bias
-// (of values beyond the last multiple, to it). Whole numbers are kept in float32, as in integers.hpp.
+// Own values to whole multiples of a unit that all ranks share, up to `steps` of them, rounded at random without bias;
+// values beyond the last multiple are clipped to it. Whole numbers are kept in float32, as in integers.hpp.
 #pragma once
 #include "gq/grid.hpp"
 #include "gq/levels.hpp"
@@ -61,8 +61,8 @@ static void multiples_round(const float* v, float* m, std::size_t n, float unit,
   }
 }
 
-// The largest root mean square of a unit's values, times clip or sqrt(n) if that is less, since rotated values of n are
-// not larger than their norm; infinite if a value is not finite. v = x + e.
+// The largest of all units' root mean squares times min(clip, sqrt(n)): no rotated value exceeds the norm of its n
+// values. Infinite if a value is not finite. v = x + e.
 static double largest_deviation(const float* x, const float* e, std::size_t n, const Grid& grid, double clip) {
   double largest = 0;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {

@@ -33,7 +33,7 @@ static inline void share_slots(const std::uint32_t* count, std::size_t n, std::u
       if (slots[c] > slots[found]) found = c;
     return found;
   };
-  while (sum != kSlots) {  // rounding; each turn takes at least an eighth of what is too much
+  while (sum != kSlots) {  // rounding; each iteration removes at least an eighth of the excess
     const int c = largest();
     const std::uint32_t over = sum > kSlots ? sum - kSlots : 0, half = slots[c] / 2;
     const std::uint32_t less = over < half ? over : half;

@@ -4,7 +4,7 @@
 
 namespace gq {
 
-constexpr std::size_t kStripValues = 4096;  // of several units; a longer unit is a strip
+constexpr std::size_t kStripValues = 4096;  // at most, of several units; a longer unit is a strip by itself
 
 inline std::size_t units_in_strip(const Grid& grid) {
   return grid.run < kStripValues ? static_cast<std::size_t>(kStripValues / grid.run) : 1;

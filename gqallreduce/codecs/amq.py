@@ -17,7 +17,7 @@ class AMQ(MultiplierCodec):
     Options: those of `alq`, but for `solver`.
     Variance: that of `alq`, for any levels. Cost: that of `alq`; an update takes one rank some 20 ms.
     Source: Faghri et al., Adaptive gradient quantization for data-parallel SGD, NeurIPS 2020, section 3 and appendix G;
-    differs: p is found by golden sections beside the best of 250 values, on an objective with the cells beside
+    differs: p is found by golden sections beside the best of 250 values; the objective includes the intervals next to
     zero, which the authors' choice among their results leaves out.
     """
 

@@ -29,7 +29,8 @@ class Natural(LevelCodec):
     Variance: (|v| - a)(2a - |v|) per value between a and 2a, so at most |v|^2 / 8; below the smallest power of two l,
     which is that of the largest magnitude, rounded up, times 2^(2 - 2^(bits-1)): |v| (l - |v|).
     Zeros are exact, and powers of two from l on. The largest power of two is at least 2^-127. A magnitude above 2^127,
-    which only a call without feedback may have, becomes it.
+    which only a call without feedback may have, is encoded as 2^127. With feedback and few bits scales are halved
+    where that makes the error smaller: docs/codecs.md.
     Cost: `bits` per value + 1 byte per bucket. Device arrays go through host memory.
     Source: Horvath et al., Natural compression for distributed deep learning, MSML 2022, C_nat;
     differs: exponents of 7 bits, counted from each bucket's largest, instead of 8, so that a code is a byte.

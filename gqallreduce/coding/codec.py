@@ -67,7 +67,7 @@ class Codec(ABC):
     learns: ClassVar[bool] = False
     # E|Q(v) - v|^2 <= omega |v|^2 for every vector v, float32 rounding aside; None if there is no such number
     omega: ClassVar[float | None] = None
-    # are errors, since they are kept, made smaller by a bias?
+    # are scales reduced, since errors are kept: the error is smaller then, and biased?
     contracted = False
     # are its sums whole numbers, of a unit that all ranks share?
     integer_sums: ClassVar[bool] = False

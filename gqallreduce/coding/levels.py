@@ -20,7 +20,7 @@ from gqallreduce.coding.error_bound import error_bound
 from gqallreduce.coding.layout import Grid
 
 ROTATED_MOST = 1 << 20  # values of a bucket that is rotated
-CONTRACTED_ABOVE = 2.0  # omega from which on errors that are kept are made smaller
+CONTRACTED_ABOVE = 2.0  # with feedback, codecs with a larger omega get smaller scales
 
 
 class LevelCodec(FixedSizeCodec):

@@ -17,7 +17,7 @@ from gqallreduce.coding.levels import ROTATED_MOST
 class EdenCodec(FixedSizeCodec):
     """A subclass has `bits`, 1 to 4, and the option `bucket`.
 
-    Where errors are kept, the scale of a bucket makes its error small, in place of its bias zero: by 0.363, 0.117,
+    Where errors are kept, the scale of a bucket minimises its error and not its bias: the error is 0.363, 0.117,
     0.0345 or 0.0095 of |v|^2 with 1 to 4 bits.
     """
 
