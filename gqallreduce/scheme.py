@@ -5,7 +5,6 @@ Besides there is `dense`, a scheme of its own: MPI's allreduce.
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +17,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
 from gqallreduce.coding.layout import Form, Region, blocks, columns, of
 from gqallreduce.coding.preparing import Parts, Prepared, alone
+from gqallreduce.coding.text import options_of, resolved
 from gqallreduce.coding.transform import ALL_ALIKE
 from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
@@ -58,9 +58,7 @@ class Scheme:
         """The text with every option, and with the schedule that runs."""
         if self.schedule == DENSE:
             return DENSE + "/ef" * self.feedback
-        options = {name: getattr(self.codec, name) for name in self.codec.options()}
-        written = ", ".join(f"{name}={value}" for name, value in options.items())
-        parts = [schedule or self.schedule, self.codec.name + (f"({written})" if written else "")]
+        parts = [schedule or self.schedule, resolved(self.codec)]
         return "/".join([part for part in parts if part] + ["ef"] * self.feedback)
 
     @usual_arithmetic()
@@ -171,7 +169,7 @@ def _parse(text: str) -> Scheme:
         raise ValueError(f"scheme {text!r}: 'ef' in place of a codec, expected [schedule/]codec[(options)][/ef]")
     if schedule not in (None, AUTO, MPI_SUM):
         SCHEDULES.find(schedule, also=(AUTO, MPI_SUM))
-    options, shown = _options(text, written)
+    options, shown = options_of(f"scheme {text!r}", written)
     codec = CODECS.find(name).make(options)
     codec = codec.with_feedback() if feedback else codec
     if schedule == MPI_SUM and not codec.integer_sums:
@@ -182,25 +180,3 @@ def _parse(text: str) -> Scheme:
         )
     parts = [schedule, name + shown, feedback]
     return Scheme(schedule, codec, feedback == "ef", "/".join(part for part in parts if part))
-
-
-def _options(text: str, written: str | None) -> tuple[dict, str]:
-    """(option -> value, the options as written with spaces normalised)."""
-    if written is None:
-        return {}, ""
-    try:
-        call = ast.parse(f"f{written}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
-            raise ValueError("keyword options only")
-        values = {word.arg: _literal(word.value) for word in call.keywords}
-        if not isinstance(call.func, ast.Name) or len(values) < len(call.keywords):
-            raise ValueError("every option once, in one pair of parentheses")
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"scheme {text!r}: options {written!r} cannot be read ({error})") from None
-    shown = ", ".join(f"{word.arg}={ast.unparse(word.value)}" for word in call.keywords)
-    return values, f"({shown})" if shown else ""
-
-
-def _literal(node):
-    """A bare word or a Python literal."""
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

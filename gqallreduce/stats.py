@@ -21,7 +21,7 @@ class Spent:
     encode, decode, wait, total
         wall seconds.
     selected
-        values encoded by `adaptive` or `randk`, not forwarded ones; 0 for other codecs.
+        values encoded by `adaptive`, `randk` or `topk`, not forwarded ones; 0 for other codecs.
     saturated
         values that a codec clipped in this rank's encodings, since it could not send as much; on host buffers only.
     residual_norm

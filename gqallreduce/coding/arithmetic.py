@@ -18,6 +18,8 @@ from gqallreduce.coding.selection import Kept, select_largest
 from gqallreduce.errors import WireError
 
 NOT_FINITE = -1
+# With feedback larger magnitudes are refused where several errors of one value may meet, whose sum must stay finite.
+LARGEST_WITH_ERROR = 2.0**126
 
 __all__ = ("select_largest",)
 
@@ -75,6 +77,11 @@ def scale(y, factor: float) -> bool:
         return bool(_kernels.scale(y, factor))
     y *= factor
     return not np.isfinite(y).all()
+
+
+def exceeds(x, limit: float) -> bool:
+    """Is a magnitude above the limit? Not of a NaN."""
+    return x.size > 0 and bool(max(x.max(), -x.min()) > limit)
 
 
 def multiply(x, factor: float, y) -> None:
@@ -156,7 +163,7 @@ def select_columns(x, e, r, region, pi: int, separate: bool) -> Kept:
 
 
 def adaptive_encode(kept: Kept, x, r, wire, region) -> int:
-    if not kept.finite:
+    if not kept.finite or (r is not None and exceeds(kept.value, LARGEST_WITH_ERROR)):  # the largest values of all
         return NOT_FINITE
     return _kernels.adaptive_encode(kept.index, kept.value, kept.counts, r, wire, region.table)
 

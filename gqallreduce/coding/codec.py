@@ -152,6 +152,10 @@ class RegionCodec(Codec):
     def grid(self, columns: Grid) -> Grid:
         """Where the vector may be cut: the columns, or a grid of the codec's own."""
 
+    def runs(self, columns: Grid) -> Grid:
+        """Elements whose errors depend on each other's sizes: a column or bucket, unless a subclass says otherwise."""
+        return self.grid(columns)
+
     @abstractmethod
     def nbytes_bound(self, regions: list[Region]) -> int:
         """The most bytes that encoding these regions into one message takes; with `fixed_size`, exactly those."""

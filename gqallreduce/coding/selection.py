@@ -168,7 +168,12 @@ def select_largest(parts, pi: int, separate: bool):
     elements = sum(region.size for region in parts.regions)
     if parts.whole is not None or (len(parts) == 1 and elements <= SMALL):
         return _select_at_once(parts, pi, separate)
-    k = min(max(1, elements // pi), elements)
+    return (yield from select_most(parts, min(max(1, elements // pi), elements), separate))
+
+
+def select_most(parts, k: int, separate: bool = False):
+    """As select_largest, exactly k <= the number of values, fewer if fewer are nonzero."""
+    elements = sum(region.size for region in parts.regions)
     floor = 1 if separate else _sampled_floor(parts, k, elements)
     capacity = elements if separate else min(elements, 2 * k + _SPARE)
     survivors = Survivors(parts, parts.workspace, floor, capacity)

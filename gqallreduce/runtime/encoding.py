@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
+from gqallreduce.coding.arithmetic import LARGEST_WITH_ERROR
 from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.layout import Chunk
 from gqallreduce.coding.message import Receipt
@@ -91,6 +92,11 @@ class Encoding:
             self._selected, self._selections = found
             self._prepared = True
 
+    def _error_is_shared(self, codec) -> bool:
+        """Do several ranks, which make this encoding alike, keep its error between them?"""
+        own, alone = self._instruction.own, self._instruction.alone
+        return self.operation.feeds_back and not (own or alone or codec.exact)
+
     def _encode_extent(self) -> None:
         """One that is not finite does not end it: the first flaw in C order may lie in a later one."""
         operation, own = self.operation, self._instruction.own
@@ -104,7 +110,10 @@ class Encoding:
         kept = None if self._selected is None else self._selected[self._extent]
         errors = values.errors(extent, known=kept is not None) if lossy else None
         wire = self.made.payload[self._offset :]
-        nbytes = codec.encode(x, residual, errors, wire, extent, self._stream, kept)
+        if self._error_is_shared(codec) and operation.arithmetic.exceeds(x, LARGEST_WITH_ERROR):
+            nbytes = NOT_FINITE  # here it has an error of its own values besides
+        else:
+            nbytes = codec.encode(x, residual, errors, wire, extent, self._stream, kept)
         if nbytes == NOT_FINITE:
             operation.flaws.find(self._place, extent, x, residual, own=own)
         else:  # a device, which has one extent, may be the only one to know it

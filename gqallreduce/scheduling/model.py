@@ -79,6 +79,7 @@ class Profile:
             "threshold": (1.7, 0.6),
             "terngrad": (2.8, 0.6),
             "randk": (3.0, 0.5),
+            "topk": (3.0, 0.5),
         }
     )
 

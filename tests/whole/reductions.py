@@ -75,7 +75,7 @@ def nothing_lost(local: LocalAllreduce, gradients, before, results, key="w") -> 
     given = sum(map(flat, gradients)) + sum(each.astype(float) for each in before)
     scale = sum(np.abs(flat(each)) for each in gradients) + sum(np.abs(each.astype(float)) for each in before + after)
     form = Buffer(gradients[0])
-    grid = local.scheme.codec.bind(form.form).grid(columns(form.shape, form.order))
+    grid = local.scheme.codec.bind(form.form).runs(columns(form.shape, form.order))
     unit = grid.unit(np.arange(size))
     largest = np.zeros(grid.count(0, size))
     np.maximum.at(largest, unit, scale)

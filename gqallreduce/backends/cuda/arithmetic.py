@@ -90,6 +90,10 @@ class Arithmetic:
     def subtract(self, a, b, y) -> None:
         casts.buffer_subtract(self.launch, a, b, y)
 
+    def exceeds(self, x, limit: float) -> bool:
+        """Not looked for: it would have to wait for the device."""
+        return False
+
     def accumulate(self, a, y) -> None:
         casts.buffer_add(self.launch, y, a, y, self.ignored)
 
