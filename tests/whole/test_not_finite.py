@@ -225,6 +225,22 @@ def test_values_near_the_end_of_the_range_are_refused_or_leave_finite_residuals(
     assert named <= {None}
 
 
+@pytest.mark.parametrize("text", ["adaptive(pi=13, column=1)", "topk(k=7)", "topk(k=7, values=qsgd(bits=2))", "onebit"])
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_two_errors_of_one_value_leave_no_infinity_in_a_residual(text, ranks):
+    """A rank's own values, and a sum that it encodes as others do."""
+    rng, done = np.random.default_rng(1), 0
+    for part in np.linspace(0.02, 0.99, 40):
+        local = LocalAllreduce(f"recursive_doubling/{text}/ef", ranks)
+        for _ in range(3):
+            values = [(rng.uniform(-1, 1, 90) * part * most(text) / ranks).astype(np.float32) for _ in range(ranks)]
+            with contextlib.suppress(NonFiniteError):
+                local(values, key="w")
+                assert all(np.isfinite(each).all() for each in residuals(local))
+                done += 1
+    assert done
+
+
 @pytest.mark.parametrize("text", [text for text in WHOLE if text in DTYPES])
 @every_schedule
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
