@@ -1,11 +1,15 @@
 """The schedule `mpi`: integers that MPI's own allreduce adds. The results are those of `allgather`."""
 
+from time import monotonic
+
 import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, sum_that_mpi_fails, works
 
 import gqallreduce as gq
 from gqallreduce.codecs.thc import THC
+from gqallreduce.runtime.preparation import KernelCalls
+from gqallreduce.transport.dense import Summing
 
 pytestmark = pytest.mark.mpi
 TEXTS = ["thc", "thc(bits=8, rotate=False, clip=0)", "terngrad(clip=1.5)", "threshold(tau=0.4)"]
@@ -75,11 +79,26 @@ def test_a_sum_that_leaves_the_buffers_range_names_no_rank(comm):
     assert comm.size == 1 or (kind, said["rank"]) == (gq.NonFiniteError, None)
 
 
-def test_calls_under_way_are_added_in_the_order_of_their_starts(comm):
+def test_calls_under_way_are_added_in_the_order_of_their_starts(comm, monkeypatch):
     """Short ones are ready first on some ranks, long ones on others: MPI wants one order."""
+    added, advance, work, ready = [], Summing.advance, KernelCalls.advance, 0.0
+
+    def record(summing, messages):
+        added.append(summing._call.number)
+        advance(summing, messages)
+
+    def late(calls, messages):
+        """The longest is not ready before the others on rank 0."""
+        longest = calls._operation.plan.tensors[0].form.size == max(sizes)
+        if not longest or comm.rank or monotonic() > ready:
+            work(calls, messages)
+
+    monkeypatch.setattr(Summing, "advance", record)
+    monkeypatch.setattr(KernelCalls, "advance", late)
     by_mpi, by_us = both(comm, "thc/ef")
     sizes = [90_000, 3, 40_000, 700, 1, 20_000]
     for step in range(3):
+        ready = monotonic() + 0.2
         mine = [inputs(comm.size, (size,), step=100 * step + at)[comm.rank] for at, size in enumerate(sizes)]
         requests = [by_mpi.start(each.copy(), key=str(at)) for at, each in enumerate(mine)]
         order = requests if comm.rank % 2 else requests[::-1]
@@ -87,6 +106,8 @@ def test_calls_under_way_are_added_in_the_order_of_their_starts(comm):
             request.wait()
         for at, (request, each) in enumerate(zip(requests, mine, strict=True)):
             assert bytes_of(request.wait()) == bytes_of(by_us(each.copy(), key=str(at)))
+    begun = list(dict.fromkeys(added))
+    assert begun == sorted(begun)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -241,6 +241,18 @@ def test_two_errors_of_one_value_leave_no_infinity_in_a_residual(text, ranks):
     assert done
 
 
+def test_an_own_error_that_leaves_no_room_for_another_is_refused():
+    """Of element 20 rank 0 keeps 3.2e38, and would share an error of 8e37 of the sum of four ranks."""
+    values = np.zeros((8, 90), np.float32)
+    values[0, :6], values[0, 50], values[0, 20] = 3.3e38, 3.25e38, 3.2e38
+    values[1, :6], values[1, 50] = -3.3e38, -2.42e38
+    values[2, 20], values[2, 30:36] = 8e37, 8.1e37
+    local = LocalAllreduce("recursive_doubling/topk(k=7)/ef", 8)
+    with pytest.raises(NonFiniteError) as error:
+        local(list(values), key="w")
+    assert error.value.rank is None
+
+
 @pytest.mark.parametrize("text", [text for text in WHOLE if text in DTYPES])
 @every_schedule
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
