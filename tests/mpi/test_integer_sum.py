@@ -84,7 +84,9 @@ def test_calls_under_way_are_added_in_the_order_of_their_starts(comm, monkeypatc
     added, advance, work, ready = [], Summing.advance, KernelCalls.advance, 0.0
 
     def record(summing, messages):
-        added.append(summing._call.number)
+        number = summing._call.number
+        assert number in added or number > max(added, default=-1)
+        added.append(number)
         advance(summing, messages)
 
     def late(calls, messages):
@@ -106,8 +108,6 @@ def test_calls_under_way_are_added_in_the_order_of_their_starts(comm, monkeypatc
             request.wait()
         for at, (request, each) in enumerate(zip(requests, mine, strict=True)):
             assert bytes_of(request.wait()) == bytes_of(by_us(each.copy(), key=str(at)))
-    begun = list(dict.fromkeys(added))
-    assert begun == sorted(begun)
 
 
 @pytest.mark.mpi(min_size=2)

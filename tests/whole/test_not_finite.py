@@ -253,6 +253,16 @@ def test_an_own_error_that_leaves_no_room_for_another_is_refused():
     assert error.value.rank is None
 
 
+def test_a_shared_error_for_which_own_ones_leave_no_room_is_refused():
+    """Of element 20 rank 1 keeps 8e37, and would keep the error of the sum of eight ranks, 3.04e38."""
+    values = np.zeros((16, 90), np.float32)
+    values[:4, :7], values[:4, 20], values[4:8, 20] = 8.2e37, 8e37, 7.6e37
+    local = LocalAllreduce("recursive_doubling/topk(k=7)/ef", 16)
+    with pytest.raises(NonFiniteError) as error:
+        local(list(values), key="w")
+    assert error.value.rank is None
+
+
 @pytest.mark.parametrize("text", [text for text in WHOLE if text in DTYPES])
 @every_schedule
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
