@@ -11,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 
-from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import LARGEST_WITH_ERROR, exceeds
 from gqallreduce.coding.codec import NOT_FINITE, Codec, Region, RegionCodec, integer, register
@@ -20,7 +19,7 @@ from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.places import places_bound, read_places, write_places
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import Parts, Prepared, alone
-from gqallreduce.coding.selection import select_most
+from gqallreduce.coding.selection import Fresh, select_most
 from gqallreduce.coding.text import codec_of, resolved
 from gqallreduce.errors import WireError
 
@@ -123,7 +122,7 @@ class TopK(RegionCodec):
         return Prepared(self, (yield from select_most(parts, self._most(elements, total))))
 
     def _selected_here(self, x, residual, new_residual, region):
-        parts = Parts([region], lambda _: (x, residual, new_residual), Workspace())
+        parts = Parts([region], lambda _: (x, residual, new_residual), Fresh())
         return alone(self._select(parts)).selected
 
     # --- to bytes and back ---

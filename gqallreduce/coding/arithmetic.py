@@ -163,7 +163,7 @@ def select_columns(x, e, r, region, pi: int, separate: bool) -> Kept:
 
 
 def adaptive_encode(kept: Kept, x, r, wire, region) -> int:
-    if not kept.finite or (r is not None and exceeds(kept.value, LARGEST_WITH_ERROR)):  # the largest values of all
+    if not kept.finite:
         return NOT_FINITE
     return _kernels.adaptive_encode(kept.index, kept.value, kept.counts, r, wire, region.table)
 

@@ -65,6 +65,16 @@ class Kept:
         return Kept(self.index[mine], self.value[mine], self.counts[rows], finite)
 
 
+class Fresh:
+    """Lends memory that nobody else has."""
+
+    def take(self, nbytes: int) -> np.ndarray:
+        return np.empty(nbytes, np.uint8)
+
+    def give(self, buffer) -> None:
+        """It is freed when nothing refers to it."""
+
+
 class Survivors:
     """What passed the floor, part after part, in two borrowed arrays; `spans` holds (begin, count) per part."""
 
