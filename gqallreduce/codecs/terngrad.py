@@ -13,6 +13,8 @@ from gqallreduce.coding.codec import choice, register
 from gqallreduce.coding.integers import IntegerCodec, agreed_scale
 from gqallreduce.coding.preparing import Prepared
 
+CLIP_WITH_FEEDBACK = 1.0
+
 
 @register
 class TernGrad(IntegerCodec):
@@ -25,6 +27,9 @@ class TernGrad(IntegerCodec):
         True: s is the largest magnitude of any rank, after clipping, agreed before the first message; a rank's own
         values are rounded once and their sums travel as exact integers, the same on every schedule. False: each message
         has its own scale (one per block of 2^18 values), and partial sums are rounded again.
+    With feedback clip is at most 1: the scale is at most the root mean square of a rank's values plus their residual,
+    the largest of all ranks if shared, so that errors of rounding are at most half of that. With a larger scale they
+    would exceed the values, come back in the next call, and grow.
     Variance: |v| (s - |v|) per value of at most s, for each rounding: one per rank if shared. Unbiased to 2^-16 of s.
     Exact where all values have one magnitude (if shared, the same on all ranks), and for zeros.
     Cost: 2 bits per value, or 9 bits per value that is not zero where that is less; shared sums of P values up to
@@ -51,7 +56,14 @@ class TernGrad(IntegerCodec):
 
     @property
     def unbiased(self) -> bool:
-        return not self.clip
+        return not self._clip
+
+    def with_feedback(self):
+        return self if 0 < self.clip <= CLIP_WITH_FEEDBACK else self.knowing(contracted=True)
+
+    @property
+    def _clip(self) -> float:
+        return CLIP_WITH_FEEDBACK if self.contracted else self.clip
 
     @property
     def linear(self) -> bool:
@@ -67,12 +79,12 @@ class TernGrad(IntegerCodec):
     def unit_of(self, x, residual, region):
         if self.unit_is_known:
             return super().unit_of(x, residual, region)
-        return self.arithmetic.own_unit(x, residual, region, self.clip)
+        return self.arithmetic.own_unit(x, residual, region, self._clip)
 
     def prepare(self, parts):
         return self._agree(parts) if self.shared else None
 
     def _agree(self, parts):
-        measured = self.arithmetic.measure(parts, bool(self.clip))
-        scale = yield from agreed_scale(parts, measured, lambda found: scale_of(found, self.clip))
+        measured = self.arithmetic.measure(parts, bool(self._clip))
+        scale = yield from agreed_scale(parts, measured, lambda found: scale_of(found, self._clip))
         return Prepared(self.knowing(unit=scale))

@@ -39,6 +39,8 @@ class THC(IntegerCodec):
     rotate
         True: each bucket is rotated at random, all ranks alike, so that its values are about normal, and sums are
         rotated back in the end. False: QSGD with a shared scale; clip counts from the root mean square of the tensor.
+    With feedback clip is at most s, or best if that is more (2 bits): a step is then at most the root mean square, 1.02
+    times it with 2 bits, so that errors of rounding are at most about half of that (TernGrad).
     Variance: u^2 f (1 - f) per value (rotated or not), u being a step and f the value's place between two. Unbiased to
     2^-16 of u with clip=0. On normal values the squared error of a rank is 0.266, 0.0757, 0.0222, 0.00657, 0.00194,
     0.00057 and 0.00016 times the largest |v|^2 of any rank and bucket with 2 to 8 bits and clip=best; rotated values
@@ -81,7 +83,11 @@ class THC(IntegerCodec):
 
     @property
     def unbiased(self) -> bool:
-        return self.clip == 0
+        return self._clip == 0
+
+    def with_feedback(self):
+        made = self.knowing(contracted=True)
+        return self if made._clip == self._clip else made
 
     @property
     def steps(self) -> int:
@@ -104,7 +110,10 @@ class THC(IntegerCodec):
 
     @property
     def _clip(self) -> float:
-        return self.BEST[self.bits] if self.clip == "best" else self.clip
+        best = self.BEST[self.bits]
+        clip = best if self.clip == "best" else self.clip
+        most = max(best, float(self.steps))
+        return min(clip or most, most) if self.contracted else clip
 
     def _measured(self, parts):
         """Of each region of the parts, for _scale_of."""
