@@ -1,5 +1,7 @@
 """The fixed rule and the cost model: numbers that make sense, alike on every machine."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from schemes import RANKS, SCHEDULE_NAMES, WHOLE
@@ -55,7 +57,38 @@ def test_work_is_what_rank_0_does_in_the_simulation(schedule, ranks):
     counted, outcome = work(schedule, ranks), simulate(SCHEDULES[schedule], apart(ranks))
     assert counted.rounds == outcome.rounds[0]
     assert counted.messages == outcome.messages[0]
-    assert counted.sent == pytest.approx(outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(ranks))
+    assert sum(counted.sent.values()) == pytest.approx(outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(ranks))
+
+
+@every_schedule
+@pytest.mark.parametrize("ranks", [*RANKS, 6, 11, 16, 37])
+def test_an_encoding_of_a_hop_sums_so_many_contributions_and_one_does(schedule, ranks):
+    found, outcome = SCHEDULES[schedule], simulate(SCHEDULES[schedule], apart(ranks))
+    most = Counter()
+    for kind, *parts in outcome.symbols._term:
+        if kind == "coded":
+            value, _, hop = parts
+            most[hop] = max(most[hop], outcome.symbols.contributions(value).total())
+    assert most == {hop: found.contributions(hop, ranks) for hop in most}
+
+
+@every_schedule
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("text", ["terngrad(clip=0)", "thc(bits=4, rotate=False, clip=0)"])
+def test_sums_of_integers_are_predicted_as_long_as_they_become(schedule, ranks, text):
+    """Values of all ranks have one sign and size: sums are as large as they can be."""
+    local, size = LocalAllreduce(f"{schedule}/{text}", ranks), 1 << 17
+    local([np.ones(size, np.float32) for _ in range(ranks)])
+    predicted = bytes_sent(schedule, local.scheme.codec, ranks, size)
+    most = max(spent.bytes_sent for spent in local.spent)
+    if ranks == 3 and schedule in ("halving_doubling", "recursive_doubling"):  # what is folded is sent by another
+        assert most <= predicted * 1.01
+    else:
+        assert most == pytest.approx(predicted, rel=0.01)
+    if schedule == "ring" and ranks == 8:
+        assert predicted > 1.2 * bytes_sent(
+            schedule, Scheme.parse("qsgd(bits=4)" if "thc" in text else "qsgd(bits=2)").codec, ranks, size
+        )
 
 
 @every_text

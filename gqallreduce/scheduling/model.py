@@ -11,13 +11,14 @@ Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: a term per 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form, Grid, Region, lane_count
 from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.scheduling.schedule import Encode, Recv, Send
+from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
 from gqallreduce.scheduling.topology import apart
 
 SMALL_PER_RANK = 8 << 10
@@ -37,9 +38,9 @@ def fixed_schedule(size: int, codec, elements: int, dtype: str = "float32") -> s
     return "recursive_doubling" if size == 2 or few else "direct"
 
 
-def message_bytes(codec, elements: int, dtype: str = "float32") -> int:
-    """Bytes of the whole vector's encoding, taken as columns of 4096."""
-    bound = codec.bind(Form((elements,), "C", dtype))
+def message_bytes(codec, elements: int, dtype: str = "float32", contributions: int = 1) -> int:
+    """Bytes of the whole vector's encoding, taken as columns of 4096, with so many ranks' values summed in it."""
+    bound = codec.bind(Form((elements,), "C", dtype), contributions)
     encoded = bound.encoded(Form((elements,), "C", dtype)).size
     return bound.nbytes_bound([Region(0, encoded, bound.grid(Grid(4096)), encoded)])
 
@@ -86,11 +87,15 @@ class Profile:
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank does in a schedule: rounds, messages, and vector lengths sent, encoded and decoded."""
+    """What one rank does in a schedule: rounds, messages, and vector lengths sent, encoded and decoded.
+
+    sent
+        by how many ranks' values are summed in what is sent.
+    """
 
     rounds: int
     messages: int
-    sent: float
+    sent: dict[int, float]
     encoded: float
     decoded: float
 
@@ -102,16 +107,23 @@ def work(schedule: str, size: int) -> Work:
     chunks = found.chunks(size)
     rounds = found.rounds(0, apart(size))
     moves = [move for each in rounds for move in each]
-    sends = [move for move in moves if isinstance(move, Send)]
+    messages, sent = 0, Counter()
+    hops: dict[Wire, int] = {}  # of what this rank encodes; what it passes on is a finished sum
+    for move in moves:
+        if isinstance(move, Encode):
+            hops[Wire(move.chunk, move.holders[0])] = move.hop
+        elif isinstance(move, Send):
+            messages += 1
+            for wire in move.wires:
+                sent[found.contributions(hops[wire], size) if wire in hops else size] += 1
     decoded = sum(len(move.wires) for move in moves if isinstance(move, Recv))
     encoded = sum(isinstance(move, Encode) for move in moves)
-    return Work(
-        len(rounds), len(sends), sum(len(move.wires) for move in sends) / chunks, encoded / chunks, decoded / chunks
-    )
+    lengths = {contributions: wires / chunks for contributions, wires in sent.items()}
+    return Work(len(rounds), messages, lengths, encoded / chunks, decoded / chunks)
 
 
 def _lanes(schedule: str, codec, size: int, elements: int, dtype: str) -> int:
-    bound = codec.bind(Form((elements,), "C", dtype))
+    bound = codec.bind(Form((elements,), "C", dtype), size)
     elements = bound.encoded(Form((elements,), "C", dtype)).size
     return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_bound)
 
@@ -121,7 +133,19 @@ def bytes_sent(schedule: str, codec, size: int, elements: int, dtype: str = "flo
     chunks = SCHEDULES[schedule].chunks(size)
     lanes = _lanes(schedule, codec, size, elements, dtype)
     piece = -(-elements // (chunks * lanes))
-    return work(schedule, size).sent * chunks * lanes * (frame.SIZE + message_bytes(codec, piece, dtype))
+    wires = Counter()  # by contributions: all one where sums take no more bytes than own values
+    for contributions, lengths in work(schedule, size).sent.items():
+        wires[_rounded(contributions) if codec.integer_sums else 1] += lengths * chunks * lanes
+    return sum(
+        count * (frame.SIZE + message_bytes(codec, piece, dtype, contributions))
+        for contributions, count in wires.items()
+    )
+
+
+def _rounded(count: int) -> int:
+    """Up to four binary digits and zeros: few different ones."""
+    zeros = max(0, count.bit_length() - 4)
+    return -(-count >> zeros << zeros)
 
 
 def predict(schedule: str, codec, size: int, elements: int, profile: Profile, dtype: str = "float32") -> float:

@@ -68,12 +68,15 @@ class Schedule:
 
     error_holders
         (chunk, size) -> the ranks that add a slice of the last rounding's error to their residual.
+    contributions
+        (hop, size) -> of how many ranks an encoding of that hop sums the values, at most.
     """
 
     name: str
     rounds: Callable[[int, Topology], tuple[Round, ...]]
     chunks: Callable[[int], int]
     error_holders: Callable[[int, int], range]
+    contributions: Callable[[int, int], int]
     cost: str
     source: str
 
@@ -82,11 +85,11 @@ class Schedule:
         return self.rounds.__doc__
 
 
-def register(name: str, *, chunks, error_holders, cost: str, source: str):
-    """Decorate `rounds(rank, topology)`; `chunks(size)`, `error_holders(chunk, size)`."""
+def register(name: str, *, chunks, error_holders, contributions, cost: str, source: str):
+    """Decorate `rounds(rank, topology)`; `chunks(size)`, `error_holders(chunk, size)`, `contributions(hop, size)`."""
 
     def add(rounds):
-        SCHEDULES.add(name, Schedule(name, rounds, chunks, error_holders, cost, source))
+        SCHEDULES.add(name, Schedule(name, rounds, chunks, error_holders, contributions, cost, source))
         return rounds
 
     return add

@@ -155,7 +155,7 @@ def pair(first: range, second: range) -> Schedule:
         meet = Encode(0, 0, alone(rank)), Send(mate, (Wire(0, rank),)), Recv(mate, (Wire(0, mate),), reduce=True)
         return meet, (Encode(0, 1, (first, second)[rank]),)
 
-    return Schedule("pair", rounds, lambda size: 1, lambda chunk, size: range(2), "", "")
+    return Schedule("pair", rounds, lambda size: 1, lambda chunk, size: range(2), lambda hop, size: 1, "", "")
 
 
 def test_an_error_is_kept_once():
@@ -172,6 +172,7 @@ def test_a_residual_is_written_once():
         lambda rank, size: ((Encode(0, 0, alone(0)),), (Encode(0, 1, alone(0)),)),
         lambda size: 1,
         lambda chunk, size: alone(0),
+        lambda hop, size: 1,
         "",
         "",
     )
