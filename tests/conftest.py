@@ -1,10 +1,12 @@
 """Settings of every test session, with make or without.
 
-With `--few`, which `make test` passes without FULL=1, a test is run with every value of each of its parameters, but not
-with all combinations, and slow tests are left out. Hypothesis draws the same examples wherever chance would make runs
+With `--pairs`, which `make test FULL=1` passes, a test is run with every two values of each two of its parameters, but not
+with all combinations of three and more. With `--few`, which `make test` passes, with every value of each parameter, and
+slow tests are left out. Hypothesis draws the same examples wherever chance would make runs
 differ, and a test that starts an mpirun of its own may do so as root and with more ranks than cores.
 """
 
+import functools
 import itertools
 import os
 
@@ -32,23 +34,27 @@ settings.register_profile(
 
 
 def pytest_addoption(parser):
-    parser.addoption("--few", action="store_true", help="each value of each parameter at least once, not all products")
+    add = functools.partial(parser.addoption, action="store_const", dest="together")
+    add("--few", const=1, help="each value of each parameter at least once, not all products; no slow tests")
+    add("--pairs", const=2, help="each two values of two parameters at least once, not all products")
 
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m have left
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--few"):
+    together = config.getoption("together")
+    if together is None:
         return
-    kept, quick = set(), [item for item in items if item.get_closest_marker("slow") is None]
-    for _, group in itertools.groupby(quick, key=lambda item: item.nodeid.partition("[")[0]):
-        kept.update(few(list(group)))
+    kept, wanted = set(), [item for item in items if together > 1 or item.get_closest_marker("slow") is None]
+    for _, group in itertools.groupby(wanted, key=lambda item: item.nodeid.partition("[")[0]):
+        kept.update(some(list(group), together))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
 
-def few(items):
-    """Some items of one test, in which every value of every parameter occurs: those with the most new values first."""
-    values = [set(values_of(item)) for item in items]
+def some(items, together):
+    """Some items of one test, in which so many values of as many parameters occur together in all combinations: those
+    with the most new ones first."""
+    values = [set(itertools.combinations(values_of(item), together)) for item in items]
     missing, kept = set().union(*values), []
     for wanted in range(max(map(len, values)), 0, -1):
         for item, mine in zip(items, values, strict=True):
