@@ -54,6 +54,11 @@ class Spent:
     def residual_norm(self) -> float:
         return self.norm()
 
+    def also(self, reason: str) -> None:
+        """Adds to `reason` what it does not say yet."""
+        if reason not in self.reason:
+            self.reason += f"; {reason}" if self.reason else reason
+
     def add(self, other: Spent) -> None:
         mine, others = self.__dict__, other.__dict__
         for name in _SUMMED:

@@ -20,6 +20,7 @@ from gqallreduce.errors import WireError
 NOT_FINITE = -1
 # With feedback larger magnitudes are refused where several errors of one value may meet, whose sum must stay finite.
 LARGEST_WITH_ERROR = 2.0**126
+SPREAD_REASON = ""  # for stats: where levels_spread counts, if that is elsewhere than where arrays lie
 
 __all__ = ("select_largest",)
 

@@ -99,7 +99,9 @@ class LearnedCodec(NormCodec):
         known = parts.learned or {"calls": 0, "updates": 0, "levels": None, "gathered": None}
         calls, updates, levels, gathered = (known[name] for name in ("calls", "updates", "levels", "gathered"))
         due = self._updates_until(calls)
-        if due > updates or self._updates_until(calls + self.samples - 1) > due:
+        gathers = due > updates or self._updates_until(calls + self.samples - 1) > due
+        reason = self.arithmetic.SPREAD_REASON if gathers else ""
+        if gathers:
             gathered = np.zeros(_kernels.SPREAD_BINS) if gathered is None else gathered.copy()
             for region, x, e, _ in parts:
                 if self.rotate:
@@ -114,8 +116,8 @@ class LearnedCodec(NormCodec):
                 levels, updates, gathered = (yield Ask(FROM_RANK, mine, root)), due, None
         learned = {"calls": calls + 1, "updates": updates, "levels": levels, "gathered": gathered}
         if levels is None:
-            return Prepared(self, None, learned, mark_of(calls))
-        return Prepared(self.with_levels(levels), None, learned, mark_of(calls, levels))
+            return Prepared(self, None, learned, mark_of(calls), reason)
+        return Prepared(self.with_levels(levels), None, learned, mark_of(calls, levels), reason)
 
     def _updates_until(self, call: int) -> int:
         """How many updates are due in calls 0 to `call`; one that is due twice is made once."""

@@ -51,12 +51,15 @@ class Prepared(NamedTuple):
         what the State of the key holds after the call; None for what it held before. Ignored for partial sums.
     mark
         64 bits of what a decoder must have learned too: a message with another mark is refused. 0 for nothing.
+    reason
+        for `stats.last.reason`: what of this went through host memory, for arrays elsewhere.
     """
 
     codec: object
     selected: object = None
     learned: dict | None = None
     mark: int = 0
+    reason: str = ""
 
 
 class Parts:

@@ -45,7 +45,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     spent, staged = Spent(agreed.what, agreed.why), None
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
-        spent.reason += f"; through host memory: {_why_staged(agreed)}"
+        spent.also(f"through host memory: {_why_staged(agreed)}")
     else:
         worker = processor
     operands, states = _next_states(allreduce, staged or given, agreed, worker)

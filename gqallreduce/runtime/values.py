@@ -86,6 +86,7 @@ class Values:
 
     def prepared(self, found: Prepared) -> None:
         self.codec, self._selection = found.codec, found.selected
+        self._operation.spent.also(found.reason)
         if found.learned is not None:
             self.learned = found.learned
         if found.mark:

@@ -73,6 +73,17 @@ def test_what_has_no_kernel_on_a_device_goes_through_the_host_and_says_so(comm, 
     assert ("through host memory" in allreduce.stats.last.reason) == (comm.rank % 2 == 0)
 
 
+@pytest.mark.parametrize("group", [False, True])
+def test_what_levels_are_learned_from_is_counted_on_the_host_and_said(comm, group):
+    allreduce = gq.Allreduce("direct/alq(updates=1, every=0, samples=1)", comm=comm, timeout=TIMEOUT)
+    said = []
+    for step in range(4):
+        arrays = [OnDevice(inputs(comm.size, SHAPE, step=step)[comm.rank]) for _ in range(1 + group)]
+        allreduce(arrays if group else arrays[0], key=["a", "b"] if group else "a")
+        said.append(allreduce.stats.last.reason.count("counts values"))
+    assert said == [0, 1, 0, 0]
+
+
 @pytest.mark.parametrize("text", ["terngrad/ef", "thc/ef"])
 def test_mpi_adds_integers_in_host_memory(comm, text):
     on_device, on_host = (gq.Allreduce(f"mpi/{text}", comm=comm, timeout=TIMEOUT) for _ in range(2))

@@ -20,6 +20,8 @@ from gqallreduce.coding import arithmetic
 class Arithmetic:
     """Of one Device; to be made where it is active."""
 
+    SPREAD_REASON = "through host memory: this call counts values, for levels that are learned"
+
     def __init__(self, device):
         self._device, self._runtime, self.launch = device, device.runtime, device.launch
         self.status = device.runtime.zeros(1, np.uint32)

@@ -79,6 +79,7 @@ def _frame(axes, rows):
         panel.set_xlabel(across)
         if across != "step" and max(row["sent"] for row in rows) > 0:
             panel.set_xscale("log")
+            ticks(panel.xaxis)
     for panel in axes[:2]:
         panel.set(ylabel="test accuracy, %")
         panel.set_ylim(bottom=min(worst, 99), top=min(100.5, panel.get_ylim()[1]))
