@@ -2,7 +2,8 @@
 
 With `--pairs`, which `make test FULL=1` passes, a test is run with every two values of each two of its parameters, but
 not with all combinations of three and more. With `--few`, which `make test` passes, with every value of each parameter,
-and slow tests are left out. Hypothesis draws the same examples wherever chance would make runs differ, and a test that starts an mpirun of its own may do so as root and with more ranks than cores.
+and slow tests are left out. Hypothesis draws the same examples wherever chance would make runs differ, and a test
+that starts an mpirun of its own may do so as root and with more ranks than cores.
 """
 
 import functools
