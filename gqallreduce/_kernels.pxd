@@ -160,6 +160,16 @@ cdef extern from "gq/golomb_doors.hpp" namespace "gq" nogil:
     GolombSizes c_golomb_sizes "gq::golomb_sizes" (const uint8_t* wire, size_t nbytes, const CRegions& regions)
     bint c_golomb_decode "gq::golomb_decode" (const uint8_t* wire, uint8_t* out, const CRegions& regions)
 
+cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
+    enum: kPlacesEndEarly "gq::kPlacesEndEarly"
+    enum: kPlacesDoNotAscend "gq::kPlacesDoNotAscend"
+    size_t c_places_nbytes "gq::places_nbytes" (const uint32_t* index, size_t count, size_t elements)
+    size_t c_places_write "gq::places_write" (const uint32_t* index, size_t count, size_t elements, uint8_t* out)
+    int64_t c_places_read "gq::places_read" (
+        const uint8_t* wire, size_t nbytes, size_t elements, uint32_t* index, size_t count)
+    bint c_add_at "gq::add_at" (float* y, size_t n, const uint32_t* index, const uint8_t* values, size_t count)
+    bint c_put_at "gq::put_at" (float* y, size_t n, const uint32_t* index, const uint8_t* values, size_t count)
+
 cdef extern from "gq/multiples_doors.hpp" namespace "gq" nogil:
     void c_largest_deviation "gq::largest_deviation" (
         const float* x, const float* e, const CRegions& regions, double clip, double* found)

@@ -149,7 +149,7 @@ class THC(IntegerCodec):
             return NOT_FINITE
         return self.arithmetic.integers_encode(integers, wire, unit, self.terms, region)
 
-    def begin_sum(self, x, residual, new_residual, y, region, stream):
+    def begin_sum(self, x, residual, new_residual, y, region, stream, selected=None):
         return self._lift(x, residual, new_residual, y, by_region(self.unit, region), region, stream)
 
     def finish(self, y, region):

@@ -1,29 +1,31 @@
 """The largest values of a vector with their places, the values by any codec of fixed levels.
 
 Wire, per region: its elements, its entries and the bytes of what follows (uint32 each); the places of the entries, as
-in gqallreduce/coding/places.py; then the values at these places, in order, as one region of the codec `values`.
+in gqallreduce/coding/places.py; then the values at these places, in order, as one region of the codec `values`. Partial
+sums with sums=union: gqallreduce/coding/union.py.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import LARGEST_WITH_ERROR, exceeds
-from gqallreduce.coding.codec import NOT_FINITE, Codec, Region, RegionCodec, integer, register
+from gqallreduce.coding.codec import NOT_FINITE, Codec, Region, RegionCodec, choice, integer, register
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.levels import LevelCodec
-from gqallreduce.coding.places import places_bound, read_places, write_places
+from gqallreduce.coding.places import places_bound
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.coding.selection import Fresh, select_most
 from gqallreduce.coding.text import codec_of, resolved
+from gqallreduce.coding.union import DENSE, HEADER, SUM, UnionSums, read_sum, regions_of, union_bound
 from gqallreduce.errors import WireError
-
-_HEADER = 12
 
 
 @register
@@ -37,19 +39,28 @@ class TopK(RegionCodec):
     values
         how the values travel: raw, float16, bfloat16, or a level codec with its options, as in
         values=qsgd(bits=4, bucket=64); not those that learn.
-    Ties are broken by memory order. Of own values the largest of the whole vector are sent, of a partial sum those of
-    the range at hand.
+    sums
+        reselect: of a partial sum the largest values of the range at hand are sent, and the rest goes into a residual.
+        union: a partial sum is sent exactly, with the places that any of its contributions has, or as a float32 for
+        each value where that is shorter; a contribution is encoded once, whatever the schedule.
+    Ties are broken by memory order. Of own values the largest of the whole vector are sent.
     Error: |v|^2 is left of each value not sent, so that |v - C(v)|^2 <= (1 - k/n) |v|^2 with values=raw; of the others
-    what their codec loses.
+    what their codec loses. With sums=union that is all; with reselect partial sums lose as much again.
     Cost: at most 2 bytes per entry, or a bit per value where that is less, and those of `values`; 12 bytes per block of
-    2^18 values and 2 per 65536. Device arrays go through host memory.
-    Source: Stich, Cordonnier and Jaggi, Sparsified SGD with memory, NeurIPS 2018, definition 2.1 (top_k); differs: of
-    partial sums the largest are selected again, and what that leaves goes into a residual, so that nothing is lost.
+    2^18 values and 2 per 65536. With sums=union a sum of m contributions has up to m k entries of 4 bytes and a place.
+    Device arrays go through host memory.
+    Source: Stich, Cordonnier and Jaggi, Sparsified SGD with memory, NeurIPS 2018, definition 2.1 (top_k); differs: what
+    is left of a partial sum goes into a residual, so that nothing is lost. sums=union: Renggli et al., SparCML, SC
+    2019 (sparse streams that turn dense); allgather, recursive_doubling and direct are its sparse allgather,
+    recursive doubling and split-allgather; differs: any number of ranks, and the same bits on all.
     """
 
     k: int = 0
     ratio: float = 0.01
     values: str = "raw"
+    sums: str = "reselect"
+    contributions: int = field(default=1, init=False, repr=False, compare=False)  # that a sum may have
+    union: UnionSums | None = field(default=None, init=False, repr=False, compare=False)  # of one tensor in one call
 
     name = "topk"
     source = "Stich et al., Sparsified SGD with memory, NeurIPS 2018"
@@ -64,6 +75,7 @@ class TopK(RegionCodec):
         object.__setattr__(self, "ratio", 0.0 if self.k else self.ratio)
         if not isinstance(self.values, str):
             raise ValueError(f"topk: values={self.values!r}, expected a codec")
+        choice(self, "sums", "reselect", "union")
         object.__setattr__(self, "values", resolved(self.inner))
 
     @classmethod
@@ -95,7 +107,7 @@ class TopK(RegionCodec):
 
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         inner = self.inner.bind(Form((form.size,), "C", "float32"), size, arithmetic)
-        return self.knowing(arithmetic=arithmetic, inner=inner)
+        return self.knowing(arithmetic=arithmetic, inner=inner, contributions=size)
 
     def grid(self, columns: Grid) -> Grid:
         return Grid(1)
@@ -121,7 +133,8 @@ class TopK(RegionCodec):
     def _select(self, parts):
         elements = sum(region.size for region in parts.regions)
         total = parts.regions[0].total if parts.regions else 0
-        return Prepared(self, (yield from select_most(parts, self._most(elements, total))))
+        codec = self.knowing(union=UnionSums(self.read)) if self.sums == "union" else self
+        return Prepared(codec, (yield from select_most(parts, self._most(elements, total))))
 
     def _selected_here(self, x, residual, new_residual, region):
         parts = Parts([region], lambda _: (x, residual, new_residual), Fresh())
@@ -130,19 +143,26 @@ class TopK(RegionCodec):
     # --- to bytes and back ---
 
     def nbytes_bound(self, regions: list[Region]) -> int:
+        return self._nbytes(regions, max((self._most(region.total, region.total) for region in regions), default=0))
+
+    def nbytes_usual(self, regions: list[Region]) -> int:
         elements = sum(region.size for region in regions)
-        most = max((self._most(region.total, region.total) for region in regions), default=0)
+        return self._nbytes(regions, max((self._most(elements, region.total) for region in regions), default=0))
+
+    def _nbytes(self, regions: list[Region], most: int) -> int:
+        """The most bytes, of at most so many own values, and sums of as many from each rank."""
+        elements = sum(region.size for region in regions)
         # Each region cuts a bucket of the values at its start, and one at its end.
         cut = 2 * sum(region.size > 0 for region in regions)
         values = self._inner_bound(min(elements, most)) + cut * self._inner_bound(1)
         places = sum(places_bound(region.size, min(region.size, most)) for region in regions)
-        return _HEADER * len(regions) + places + values
+        own = HEADER * len(regions) + places + values
+        if self.sums == "reselect":
+            return own
+        return max(own, union_bound(regions, most * self.contributions))
 
     def _inner_bound(self, entries: int) -> int:
-        return self.inner.nbytes_bound([self._inner_region(0, entries)])
-
-    def _inner_region(self, start: int, entries: int) -> Region:
-        return Region(start, entries, self.inner.grid(Grid(4096)), start + entries)
+        return self.inner.nbytes_bound([inner_region(self.inner, 0, entries)])
 
     def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int:
         if selected is None:
@@ -153,10 +173,11 @@ class TopK(RegionCodec):
         return self._encode(selected, new_residual, wire, region, stream)
 
     def _encode(self, kept, new_residual, wire, region, stream) -> int:
-        if not kept.finite or (new_residual is not None and exceeds(kept.value, LARGEST_WITH_ERROR)):
+        large = self.sums == "reselect" and new_residual is not None and exceeds(kept.value, LARGEST_WITH_ERROR)
+        if large or not kept.finite:  # a sum's error may be added to an own one
             return NOT_FINITE
         at = first = place = 0
-        for each, entries in zip(_each(region), kept.counts.tolist(), strict=True):
+        for each, entries in zip(regions_of(region), kept.counts.tolist(), strict=True):
             mine = slice(first, first + entries)
             errors = None if new_residual is None else new_residual[place : place + each.size]
             nbytes = self._encode_region(kept.index[mine], kept.value[mine], errors, wire[at:], each, stream)
@@ -166,16 +187,16 @@ class TopK(RegionCodec):
         return at
 
     def _encode_region(self, index, value, new_residual, wire, region, stream) -> int:
-        at = _HEADER + write_places(index, region.size, wire[_HEADER:])
+        at = HEADER + _kernels.places_write(index, region.size, wire[HEADER:])
         errors = None if new_residual is None else np.empty(index.size, np.float32)
-        inner = self._inner_region(region.start, index.size)
+        inner = inner_region(self.inner, region.start, index.size)
         nbytes = self.inner.encode(np.ascontiguousarray(value), None, errors, wire[at:], inner, stream)
         if nbytes == NOT_FINITE:
             return NOT_FINITE
         if errors is not None:
-            new_residual[index] = errors
+            _kernels.put_at(new_residual, index, errors.view(np.uint8))
         at += nbytes
-        wire[:_HEADER].view(np.uint32)[:] = region.size, index.size, at - _HEADER
+        wire[:HEADER].view(np.uint32)[:] = region.size, index.size, at - HEADER
         return at
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
@@ -187,44 +208,74 @@ class TopK(RegionCodec):
 
     def _decode(self, wire, y, region, scale) -> int:
         at = place = 0
-        for each in _each(region):
-            nbytes, places, values = self._read(wire[at:], each, scale)
-            y[place + places] += values
+        for each in regions_of(region):
+            nbytes, places, values = self.read(wire[at:], each, scale)
+            here = y[place : place + each.size]
+            if places is None:
+                here += values.copy().view(np.float32)
+            else:
+                _kernels.add_at(here, places, values)
             at, place = at + nbytes, place + each.size
         return at
 
-    def _read(self, wire, region, scale):
-        """(bytes, places, values) of a region's message."""
+    def read(self, wire, region, scale=1.0):
+        """(bytes, places or None for all, bytes of float32 values) of a region's message."""
         elements, entries, nbytes = _header(wire)
         if elements != region.size:
             raise WireError(f"topk: a message of {elements} values, expected {region.size}")
-        if nbytes > len(wire) - _HEADER:
-            raise WireError(f"topk: {len(wire) - _HEADER} bytes, expected {nbytes} as the message says")
-        body = wire[_HEADER : _HEADER + nbytes]
-        places, at = read_places(body, region.size)
-        if places.size != entries:
-            raise WireError(f"topk: {places.size} places, expected {entries} as the message says")
+        if nbytes > len(wire) - HEADER:
+            raise WireError(f"topk: {len(wire) - HEADER} bytes, expected {nbytes} as the message says")
+        body = wire[HEADER : HEADER + nbytes]
+        if self.sums == "union" and entries & SUM:
+            places, values = read_sum(body, region.size, entries)
+            if scale != 1.0:
+                values = (values.copy().view(np.float32) * np.float32(scale)).view(np.uint8)
+            return HEADER + nbytes, places, values
+        places, at = _kernels.places_read(body, region.size, entries)
         values = np.empty(entries, np.float32)
-        at += self.inner.decode(body[at:], values, self._inner_region(region.start, entries), scale)
+        at += self.inner.decode(body[at:], values, inner_region(self.inner, region.start, entries), scale)
         if at != nbytes:
             raise WireError(f"topk: {nbytes} bytes, of which {at} are read")
-        return _HEADER + nbytes, places, values
+        return HEADER + nbytes, places, values.view(np.uint8)
+
+    # --- sums ---
+
+    @property
+    def sums_grow(self) -> bool:
+        return self.sums == "union"
+
+    @property
+    def of_sums(self):
+        if self.sums == "reselect":
+            return self
+        return self.union or UnionSums(self.read)
+
+    def begin_sum(self, x, residual, new_residual, y, region: Region, stream, selected=None) -> bool:
+        if self.sums == "reselect":
+            return super().begin_sum(x, residual, new_residual, y, region, stream)
+        wire = np.empty(self.nbytes_bound([region]), np.uint8)
+        nbytes = self.encode(x, residual, new_residual, wire, region, stream, selected)
+        if nbytes == NOT_FINITE:
+            self.arithmetic.add_finite(x, residual, y)
+            return True
+        self.of_sums.decode(wire[:nbytes], y, region)
+        return False
 
     def entries(self, payload, extents) -> int:
         entries = at = 0
-        for _ in [each for extent in extents for each in _each(extent)]:
+        for _ in [each for extent in extents for each in regions_of(extent)]:
             _, found, nbytes = _header(payload[at:])
-            entries, at = entries + found, at + _HEADER + nbytes
+            entries, at = entries + (found & ~SUM & ~DENSE), at + HEADER + nbytes
         return entries
 
 
-def _each(region) -> list[Region]:
-    """The regions of a Span, or the one."""
-    return getattr(region, "regions", [region])
+def inner_region(codec: RegionCodec, start: int, entries: int) -> Region:
+    """Of the values of a region, for their codec."""
+    return Region(start, entries, codec.grid(Grid(4096)), start + entries)
 
 
 def _header(wire) -> tuple[int, int, int]:
     """(elements, entries, bytes behind it)."""
-    if len(wire) < _HEADER:
-        raise WireError(f"topk: {len(wire)} bytes, expected {_HEADER} and more")
-    return tuple(wire[:_HEADER].copy().view(np.uint32).tolist())
+    if len(wire) < HEADER:
+        raise WireError(f"topk: {len(wire)} bytes, expected {HEADER} and more")
+    return tuple(wire[:HEADER].copy().view(np.uint32).tolist())

@@ -29,9 +29,10 @@ A codec may also sum a shorter vector than the buffer: then `bind` gives the cod
 What must be known of all values before the first is encoded, `prepare` finds out (preparing.py).
 
 *How partial sums are kept* is apart from how a rank's own values are encoded. `begin_sum` makes a running sum of own
-values, `sums` encodes, decodes and adds such sums (as above, without a residual before), `finish` turns a finished one
-into values. By default a sum is kept as float32 values, and encoded as own values are. With `sums.exact` it is kept in
-other numbers, which are added and sent without loss: own values are rounded once, and that is the only error.
+values, `of_sums` encodes, decodes and adds such sums (as above, without a residual before), `finish` turns a finished
+one into values. By default a sum is kept as float32 values, and encoded as own values are. With `of_sums.exact` own
+values are encoded once, which is the only error, and sums of what that kept are added and sent without loss: as
+integers, or as float32 values of which many are zero.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Codec(ABC):
     contracted = False
     # are its sums whole numbers, of a unit that all ranks share?
     integer_sums: ClassVar[bool] = False
+    # do messages of sums take more bytes than those of own values?
+    sums_grow: ClassVar[bool] = False
     # has it no operations on a device? Then device arrays go through host memory
     host_only: ClassVar[bool] = False
 
@@ -160,6 +163,10 @@ class RegionCodec(Codec):
     def nbytes_bound(self, regions: list[Region]) -> int:
         """The most bytes that encoding these regions into one message takes; with `fixed_size`, exactly those."""
 
+    def nbytes_usual(self, regions: list[Region]) -> int:
+        """What they take if their values are as those of the whole vector, for predictions: the bound, by default."""
+        return self.nbytes_bound(regions)
+
     @abstractmethod
     def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int: ...
 
@@ -187,15 +194,17 @@ class RegionCodec(Codec):
     # --- how sums are kept ---
 
     @property
-    def sums(self) -> RegionCodec:
+    def of_sums(self) -> RegionCodec:
         """The codec of partial sums: it has `encode`, `decode`, `decode_add`, `prepare`, `prepares` and `exact`."""
         return self
 
-    def begin_sum(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+    def begin_sum(self, x, residual, new_residual, y, region: Region, stream, selected=None) -> bool:
         """y := x + residual as sums are kept; y may be x. Is a value not finite? That value stays in y.
 
         new_residual
-            := what that lost, if `sums.exact`; else nothing is lost yet.
+            := what that lost, if `of_sums.exact`; else nothing is lost yet.
+        selected
+            as `encode` gets it, if `of_sums.exact`.
         """
         return self.arithmetic.add_finite(x, residual, y)
 

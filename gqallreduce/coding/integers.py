@@ -49,6 +49,10 @@ class IntegerCodec(RegionCodec):
     def integer_sums(self) -> bool:
         return self.one_unit
 
+    @property
+    def sums_grow(self) -> bool:
+        return self.one_unit
+
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         return self.knowing(arithmetic=arithmetic, terms=size if self.one_unit else 1)
 
@@ -75,10 +79,10 @@ class IntegerCodec(RegionCodec):
         return self.arithmetic.integers_decode(wire, y, unit, self.terms, False, region, add=True)
 
     @property
-    def sums(self):
+    def of_sums(self):
         return Sums(self.unit, self.terms, self.arithmetic) if self.one_unit else self
 
-    def begin_sum(self, x, residual, new_residual, y, region: Region, stream) -> bool:
+    def begin_sum(self, x, residual, new_residual, y, region: Region, stream, selected=None) -> bool:
         if not self.one_unit:
             return super().begin_sum(x, residual, new_residual, y, region, stream)
         unit = by_region(self.unit, region)

@@ -36,7 +36,7 @@ class Encoding:
             self._selected = operation.own_selection(chunk)
             self._prepared = True
         else:
-            self._prepared = not operation.codec.sums.prepares
+            self._prepared = not operation.codec.of_sums.prepares
         self._extent = self._offset = 0
 
     def advance(self) -> Receipt | None:
@@ -105,7 +105,7 @@ class Encoding:
         if own:
             x, residual = values.own(extent)
         else:
-            x, residual, codec = Chunk.part(operation.running[self._place], extent), None, codec.sums
+            x, residual, codec = Chunk.part(operation.running[self._place], extent), None, codec.of_sums
         lossy = self._instruction.alone and (own or not codec.exact)  # exact sums lose nothing
         kept = None if self._selected is None else self._selected[self._extent]
         errors = values.errors(extent, known=kept is not None) if lossy else None

@@ -80,7 +80,7 @@ class Flaws(dict):
     def _can_send(self, part: Span, v, own: bool) -> bool:
         """Is a part of a batch not what made its encoding fail?"""
         operation, prepared = self._operation, None
-        codec = operation.codec_of(part) if own else operation.codec_of(part).sums
+        codec = operation.codec_of(part) if own else operation.codec_of(part).of_sums
         wire, stream = np.empty(operation.codec.nbytes_bound(part.regions), np.uint8), operation.stream(0, 0)
         if own and codec.prepare is not None:
             prepared = alone(codec.prepare(Parts([part], lambda _: (v, None, None), operation.workspace)))

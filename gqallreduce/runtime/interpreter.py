@@ -45,6 +45,7 @@ class Lane:
         self.at = self.extent = self._offset = 0
         self._chosen: set[int] = set()
         self._encoding: Encoding | None = None
+        self._selected: list | None = None  # of the own values that begin a sum
         self._payload = self._opening = None
         self._sharing: Sharing | None = None
         self._headers = Headers(operation, number)
@@ -212,7 +213,10 @@ class Lane:
         if chunk.extents:
             extent, began = chunk.extents[self.extent], perf_counter()
             y = chunk.part(running, extent)
-            flawed, residual = operation.begin_sum(extent, y)
+            if self.extent == 0:
+                self._selected = operation.own_selection(chunk) if operation.codec.of_sums.exact else None
+            selected = None if self._selected is None else self._selected[self.extent]
+            flawed, residual = operation.begin_sum(extent, y, selected)
             self.spent.encode += perf_counter() - began
             self._found(flawed, lambda: operation.flaws.find(place, extent, y, residual, own=True, formed=True))
             if not self._end_of_extent(chunk):
@@ -263,7 +267,7 @@ class Lane:
         if not chunk.extents:
             return True
         extent, began = chunk.extents[self.extent], perf_counter()
-        sums = self.operation.codec_of(extent).sums
+        sums = self.operation.codec_of(extent).of_sums
         decode = sums.decode_add if adds else sums.decode
         self._offset += decode(self._payload[self._offset :], chunk.part(running, extent), extent)
         self.spent.decode += perf_counter() - began
@@ -289,7 +293,7 @@ class Lane:
     def _share(self, instruction, messages) -> None:
         """Decode what several ranks encoded alike into the running value, and keep a slice of the error."""
         operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
-        if place in operation.flaws:
+        if place in operation.flaws or operation.codec.of_sums.exact:  # what is exact decodes to what is there
             self._next()
             return
         running = operation.room(place, chunk)
@@ -316,7 +320,7 @@ class Lane:
             y = chunk.part(operation.running[place], extent)
             flawed = operation.finish(place, extent, y)
             self.spent.decode += perf_counter() - began
-            seen = y if operation.values_of(extent).direct or operation.codec.sums.exact else None
+            seen = y if operation.values_of(extent).direct or operation.codec.of_sums.exact else None
             self._found(flawed, lambda: operation.flaws.find_overflow(place, extent, seen))
             if not self._end_of_extent(chunk):
                 return

@@ -92,7 +92,7 @@ class Operation:
             self._steps = np.array([each.step & frame.LARGEST_STEP for each in given], np.uint32)
             self.tensors = [made(self, *each) for each in zip(plan.tensors, given, strict=True)]
         self.values: list = self.tensors[:]
-        self.own_stream = self.stream(0, plan.rank) if self.codec.sums.exact else None
+        self.own_stream = self.stream(0, plan.rank) if self.codec.of_sums.exact else None
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
         self.flaws = Flaws(self)
@@ -248,7 +248,7 @@ class Operation:
                 return Chunk.part(running, extent), None, values.errors(extent) if alone else None
 
             parts = Parts(piece.extents, load, self.workspace, whole)
-            prepared = yield from values.codec_of(piece.extents[0]).sums.prepare(parts)
+            prepared = yield from values.codec_of(piece.extents[0]).of_sums.prepare(parts)
             if whole is not None and alone:
                 values.keep(whole, values.errors(whole))
             selections.append(prepared.selected)
@@ -266,12 +266,16 @@ class Operation:
             self.spent.encode += perf_counter() - began
         return None
 
-    def begin_sum(self, extent: Span, y) -> tuple[bool | None, object]:
-        """y := own values + residual, as sums are kept. (Is a value not finite? The residual before.)"""
+    def begin_sum(self, extent: Span, y, selected=None) -> tuple[bool | None, object]:
+        """y := own values + residual, as sums are kept. (Is a value not finite? The residual before.)
+
+        selected
+            what of the extent, if sums are exact; None for all.
+        """
         values, exact = self.values_of(extent), self.own_stream is not None
         x, residual = values.own(extent)
         errors = values.errors(extent) if exact else None
-        flawed = self.codec_of(extent).begin_sum(x, residual, errors, y, extent, self.own_stream)
+        flawed = self.codec_of(extent).begin_sum(x, residual, errors, y, extent, self.own_stream, selected)
         values.keep(extent, errors)
         return flawed, residual
 

@@ -38,11 +38,15 @@ def fixed_schedule(size: int, codec, elements: int, dtype: str = "float32") -> s
     return "recursive_doubling" if size == 2 or few else "direct"
 
 
-def message_bytes(codec, elements: int, dtype: str = "float32", contributions: int = 1) -> int:
-    """Bytes of the whole vector's encoding, taken as columns of 4096, with so many ranks' values summed in it."""
+def message_bytes(codec, elements: int, dtype: str = "float32", contributions: int = 1, total: int = 0) -> int:
+    """Bytes of the encoding of so many elements, of so many ranks' values summed, taken as columns of 4096.
+
+    total
+        of the vector, if they are not all.
+    """
     bound = codec.bind(Form((elements,), "C", dtype), contributions)
     encoded = bound.encoded(Form((elements,), "C", dtype)).size
-    return bound.nbytes_bound([Region(0, encoded, bound.grid(Grid(4096)), encoded)])
+    return bound.nbytes_usual([Region(0, encoded, bound.grid(Grid(4096)), max(encoded, total))])
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,9 @@ def bytes_sent(schedule: str, codec, size: int, elements: int, dtype: str = "flo
     piece = -(-elements // (chunks * lanes))
     wires = Counter()  # by contributions: all one where sums take no more bytes than own values
     for contributions, lengths in work(schedule, size).sent.items():
-        wires[_rounded(contributions) if codec.integer_sums else 1] += lengths * chunks * lanes
+        wires[_rounded(contributions) if codec.sums_grow else 1] += lengths * chunks * lanes
     return sum(
-        count * (frame.SIZE + message_bytes(codec, piece, dtype, contributions))
+        count * (frame.SIZE + message_bytes(codec, piece, dtype, contributions, elements))
         for contributions, count in wires.items()
     )
 

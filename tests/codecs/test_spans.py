@@ -88,12 +88,12 @@ def test_a_unit_by_segment_is_that_of_each_region(codec):
         m = np.empty(region.size, np.float32)
         assert not single.begin_sum(x[here], None, None, m, region, STREAM)
         assert same_bits(m, lifted[here])
-        sums.append(encode(single.sums, [region], 5 * lifted, None, None))
+        sums.append(encode(single.of_sums, [region], 5 * lifted, None, None))
     assert same_bits(wire, np.concatenate(own))
-    message = encode(together.sums, [span], 5 * lifted, None, None)
+    message = encode(together.of_sums, [span], 5 * lifted, None, None)
     assert same_bits(message, np.concatenate(sums))
     y = np.zeros_like(x)
-    assert together.sums.decode(message, y, span) == message.size
+    assert together.of_sums.decode(message, y, span) == message.size
     assert same_bits(y, 5 * lifted)
     assert together.decode(wire, y, span) == wire.size
     assert same_bits(y, lifted * units[np.repeat(np.arange(7), SIZES)])

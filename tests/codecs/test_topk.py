@@ -9,9 +9,9 @@ from contract import KINDS, decode, encode, formed, region, vector
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gqallreduce import Scheme, WireError
+from gqallreduce import Scheme, WireError, _kernels
 from gqallreduce.coding.layout import Form, Grid, Region
-from gqallreduce.coding.places import BLOCK, places_bound, read_places, write_places
+from gqallreduce.coding.places import BLOCK, places_bound
 from gqallreduce.runtime.local import LocalAllreduce
 
 VARIANTS = [
@@ -20,8 +20,10 @@ VARIANTS = [
     "topk(ratio=0.3, values=float16)",
     "topk(ratio=0.5, values=qsgd(bits=4, bucket=8))",
     "topk(ratio=0.2, values=qsgd(bits=2, bucket=16, coding=rans))",
+    "topk(ratio=0.3, sums=union)",
+    "topk(ratio=0.5, values=qsgd(bits=4, bucket=8), sums=union)",
 ]
-WHOLE = [VARIANTS[1], VARIANTS[3]]
+WHOLE = [VARIANTS[1], VARIANTS[3], *VARIANTS[5:]]
 
 
 def bound(text, size=1000):
@@ -130,16 +132,19 @@ def test_values_with_quotes_and_without_are_one_scheme():
 def test_places_come_back_in_the_shorter_form(seed, elements, share):
     chosen = np.flatnonzero(np.random.default_rng(seed).random(elements) < share).astype(np.uint32)
     out = np.zeros(places_bound(elements, len(chosen)) + 8, np.uint8)
-    nbytes = write_places(chosen, elements, out)
-    assert nbytes <= places_bound(elements, len(chosen))
+    nbytes = _kernels.places_write(chosen, elements, out)
+    assert nbytes == _kernels.places_nbytes(chosen, elements) <= places_bound(elements, len(chosen))
     expected = 0
     for first in range(0, elements, BLOCK):
         here = np.count_nonzero((chosen >= first) & (chosen < first + BLOCK))
         expected += 2 + min(2 * here, -(-min(BLOCK, elements - first) // 8))
     assert nbytes == expected
-    found, used = read_places(out[:nbytes], elements)
+    found, used = _kernels.places_read(out[:nbytes], elements, len(chosen))
     assert used == nbytes
     np.testing.assert_array_equal(found, chosen)
+    for count in {len(chosen) - 1, len(chosen) + 1} & set(range(elements + 2)):
+        with pytest.raises(WireError):
+            _kernels.places_read(out[:nbytes], elements, count)
 
 
 BAD = [[], [1], [1, 0], [1, 0, 9], [2, 0, 3, 0, 3, 0], [2, 0, 4, 0, 3, 0], [1, 0, 10, 0]]
@@ -147,9 +152,40 @@ BAD += [[255, 255, 1], [255, 255, 0, 4]]
 
 
 @pytest.mark.parametrize("data", BAD)
-def test_places_that_are_none_are_refused(data):
+@pytest.mark.parametrize("count", [0, 1, 2, 11])
+def test_places_that_are_none_are_refused(data, count):
     with pytest.raises(WireError):
-        read_places(np.array(data, np.uint8), 10)
+        _kernels.places_read(np.array(data, np.uint8), 10, count)
+
+
+def test_kernels_refuse_places_beyond_the_end():
+    index, values, y = np.array([1, 10], np.uint32), np.ones(8, np.uint8), np.zeros(10, np.float32)
+    out = np.zeros(99, np.uint8)
+    for call in (
+        lambda: _kernels.places_nbytes(index, 10),
+        lambda: _kernels.places_write(index, 10, out),
+        lambda: _kernels.places_write(index[:1], 10, out[:3]),
+        lambda: _kernels.add_at(y, index, values),
+        lambda: _kernels.put_at(y, index, values),
+        lambda: _kernels.add_at(y, index[:1], values),
+    ):
+        with pytest.raises(ValueError, match="got"):
+            call()
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 25, 1000])
+def test_values_are_added_or_put_at_places(count):
+    random = np.random.default_rng(count)
+    index = np.sort(random.permutation(5000)[:count]).astype(np.uint32)
+    value, y = random.standard_normal(count).astype(np.float32), random.standard_normal(5000).astype(np.float32)
+    added, put = y.copy(), y.copy()
+    added[index] += value
+    put[index] = value
+    mine, other = y.copy(), y.copy()
+    _kernels.add_at(mine, index, value.view(np.uint8))
+    _kernels.put_at(other, index, value.view(np.uint8))
+    np.testing.assert_array_equal(mine, added)
+    np.testing.assert_array_equal(other, put)
 
 
 @pytest.mark.parametrize(("at", "value"), [*itertools.product(range(16), (0, 1, 255))])
