@@ -18,7 +18,7 @@ from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
 from gqallreduce.coding.layout import Form, Region, blocks, columns, of
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.coding.text import options_of, resolved
-from gqallreduce.coding.transform import ALL_ALIKE
+from gqallreduce.coding.transform import ALL_ALIKE, ALONE
 from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
@@ -77,7 +77,8 @@ class Scheme:
                 raise NonFiniteError(0, None, _first_flaw(bound, x))
             drawn = _drawn(bound, seed, step)
             x, origin = bound.transform.coefficients(drawn, x), bound.transform.origin(drawn, np.arange(size))
-        prepared = _prepared(bound, regions, x)
+        mine = _kernels.Stream(hash64(seed, None), ALL_ALIKE[0], ALONE, step & 0xFFFFFFFF)
+        prepared = _prepared(bound, regions, x, mine)
         codec, selected = prepared.codec, prepared.selected
         at = 0
         for number, region in enumerate(regions):
@@ -133,8 +134,8 @@ def _regions(bound: RegionCodec, size: int) -> list[Region]:
     return [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
 
 
-def _prepared(bound: RegionCodec, regions, x) -> Prepared:
-    parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace())
+def _prepared(bound: RegionCodec, regions, x, stream) -> Prepared:
+    parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace(), stream=stream)
     return (bound.prepare and alone(bound.prepare(parts))) or Prepared(bound)
 
 

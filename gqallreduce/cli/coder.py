@@ -96,10 +96,11 @@ class Coder:
 
     def _encode(self, number):
         """Bytes of the message, or the Length that a device knows."""
-        parts = Parts(self.extents, lambda extent: self._arrays(number, extent), self.processor.workspace)
+        wire, stream, at = self.wires[number], _kernels.Stream(number, 0, 0, self._step), 0
+        workspace = self.processor.workspace
+        parts = Parts(self.extents, lambda extent: self._arrays(number, extent), workspace, stream=stream)
         prepared = (self.codec.prepares and alone(self.codec.prepare(parts))) or Prepared(self.codec)
         codec, selected = prepared.codec, prepared.selected
-        wire, stream, at = self.wires[number], _kernels.Stream(number, 0, 0, self._step), 0
         for place, extent in enumerate(self.extents):
             kept = None if selected is None else selected[place]
             nbytes = codec.encode(*self._arrays(number, extent), wire[at:], extent, stream, kept)

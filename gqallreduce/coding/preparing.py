@@ -79,11 +79,13 @@ class Parts:
         this rank, and of how many.
     number
         of the key, alike on all ranks: a hash.
+    stream
+        what this rank alone draws own choices from in this call; None for partial sums.
     """
 
-    def __init__(self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1, number=0):
+    def __init__(self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1, number=0, stream=None):
         self.regions, self._load, self.workspace, self.whole = regions, load, workspace, whole
-        self.learned, self.rank, self.size, self.number = learned, rank, size, number
+        self.learned, self.rank, self.size, self.number, self.stream = learned, rank, size, number, stream
 
     def __len__(self):
         return len(self.regions)

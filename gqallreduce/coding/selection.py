@@ -113,7 +113,7 @@ class Survivors:
         """By part; after that, indices are those in regions."""
         found = []
         for region, (at, count) in zip(self.parts.regions, self.spans, strict=True):
-            found.append(_kept(region, self.index[at : at + count], self.value[at : at + count]))
+            found.append(kept_of(region, self.index[at : at + count], self.value[at : at + count]))
         return found
 
     def release(self) -> None:
@@ -121,12 +121,12 @@ class Survivors:
             self.workspace.give(buffer)
 
 
-def _kept(region, index, value) -> Kept:
+def kept_of(region, index, value, finite: bool = True) -> Kept:
     """The kept values of a part, whose indices in the part become those in its regions."""
     table = region.table
     counts = np.empty(len(table), np.int64)
     _kernels.split(index, counts, table)
-    return Kept(index, value, counts)
+    return Kept(index, value, counts, finite)
 
 
 class Selection(list):

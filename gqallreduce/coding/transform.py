@@ -13,6 +13,7 @@ import numpy as np
 from gqallreduce.coding.layout import Form
 
 ALL_ALIKE = 0xFFFF, 0xFFFFFFFF  # hop and author of the stream that all ranks draw from, which no encoding has
+ALONE = 0x80000000  # plus a rank: with hop 0xFFFF the author of that from which the rank draws choices of its own
 
 
 class Transform(ABC):

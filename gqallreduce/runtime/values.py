@@ -12,6 +12,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding.layout import BatchPiece, Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
+from gqallreduce.coding.transform import ALL_ALIKE, ALONE
 from gqallreduce.hashing import hash64
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class Values:
         elif flat is None or flat.dtype != self.working:
             extents = [each for lane in tensor.pieces for piece in lane for each in piece.extents] or extents
         known = self._operation.workspace, whole, self.learned or {}, plan.rank, plan.size, self._number
-        return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known))
+        stream = self._operation.stream_of(tensor.number, ALL_ALIKE[0], ALONE + plan.rank)
+        return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known, stream))
 
     def prepared(self, found: Prepared) -> None:
         self.codec, self._selection = found.codec, found.selected

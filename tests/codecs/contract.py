@@ -102,7 +102,9 @@ def select(codec, loaded) -> list:
     if not codec.prepares:
         return [None] * len(loaded)
     regions = [each[0] for each in loaded]
-    parts = Parts(regions, lambda found: next(each[1:] for each in loaded if each[0] == found), Workspace())
+    parts = Parts(
+        regions, lambda found: next(each[1:] for each in loaded if each[0] == found), Workspace(), stream=STREAM
+    )
     return alone(codec.prepare(parts)).selected
 
 

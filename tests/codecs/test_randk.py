@@ -11,11 +11,17 @@ import gqallreduce as gq
 from gqallreduce import _kernels
 from gqallreduce.codecs.randk import RandK, _multiply_high, places
 from gqallreduce.coding.layout import Form
-from gqallreduce.coding.transform import ALL_ALIKE
+from gqallreduce.coding.transform import ALL_ALIKE, ALONE
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.local import LocalAllreduce
 
-VARIANTS = ["randk(ratio=0.3, values=float16)", "randk(ratio=0.7)"]
+VARIANTS = [
+    "randk(ratio=0.3, values=float16)",
+    "randk(ratio=0.7)",
+    "randk(ratio=0.2, shared=False)",
+    "randk(k=0.5, values=float16, shared=False)",
+]
+WHOLE = VARIANTS[2:3]
 
 
 def stream(seed=1, step=2):
@@ -103,9 +109,78 @@ def test_a_ratio_is_a_number_however_it_is_written():
     np.testing.assert_array_equal(other.decode(one.encode([1.0, 2.0]), 2), [1, 2])
 
 
+@pytest.mark.parametrize("k", [-1, 1.5, math.nan, math.inf, True, "a", None, 2**70])
+def test_other_ks_are_refused(k):
+    with pytest.raises(ValueError, match="expected a whole number, or one between 0 and 1"):
+        RandK(k=k)
+    with pytest.raises(ValueError, match="got k and ratio"):
+        gq.Scheme.parse("randk(k=3, ratio=0.1)")
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 6, 1000])
+def test_k_says_how_many(n):
+    scheme = gq.Scheme.parse("randk(k=5)")
+    assert scheme == gq.Scheme.parse("randk(k=5.0)")
+    assert scheme.codec.ratio == 0
+    assert len(scheme.encode(np.ones(n, np.float32))) == 32 + 4 * min(n, 5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_with_k_below_1_so_many_calls_send_one_value(shared):
+    """Each place as often, on each rank; in the residual is what was not sent. Within seven standard deviations."""
+    text, ranks, n, steps, k = f"direct/randk(k=0.25, shared={shared})/ef", 2, 5, 4000, 0.25
+    local, total = LocalAllreduce(text, ranks, seed=1), np.zeros(n)
+    sent, given = np.zeros((ranks, n)), [np.arange(1, n + 1, dtype=np.float32)] * ranks
+    before = [np.zeros(n, np.float32)] * ranks
+    for _ in range(steps):
+        result, *_ = local([each.copy() for each in given], key="w")
+        after = [memory.residual("w").copy() for memory in local.memory]
+        for rank in range(ranks):
+            taken = after[rank] == 0
+            assert taken.sum() <= 1
+            np.testing.assert_array_equal(after[rank], np.where(taken, 0, before[rank] + given[rank]))
+            sent[rank] += taken
+        total, before = total + result, after
+        assert shared is False or np.array_equal(after[0] == 0, after[1] == 0)
+    np.testing.assert_array_equal(total + sum(before), steps * sum(given))
+    assert (abs(sent - steps * k / n) < 7 * np.sqrt(steps * k / n)).all()
+    assert shared or not np.array_equal(sent[0], sent[1])
+
+
+@pytest.mark.parametrize("schedule", ["direct", "ring", "recursive_doubling", "halving_doubling", "allgather"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_places_of_its_own_are_drawn_by_each_rank_and_sums_are_exact(schedule, ranks):
+    local, rng = (
+        LocalAllreduce(f"{schedule}/randk(ratio=0.1, shared=False)/ef", ranks, seed=6),
+        np.random.default_rng(4),
+    )
+    due = [np.zeros(300, np.float32) for _ in range(ranks)]
+    for step in range(5):
+        given = [rng.integers(-200, 201, 300).astype(np.float32) for _ in range(ranks)]
+        results, expected = local([each.copy() for each in given], key="w"), np.zeros(300, np.float32)
+        due = [each + rest for each, rest in zip(given, due, strict=True)]
+        for rank in range(ranks):
+            chosen = places(_kernels.Stream(hash64(6, "w", local.group), ALL_ALIKE[0], ALONE + rank, step), 300, 30)
+            expected[chosen] += due[rank][chosen]
+            due[rank][chosen] = 0
+            np.testing.assert_array_equal(local.memory[rank].residual("w"), due[rank])
+        for result in results:
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_a_value_that_is_not_finite_is_found_though_it_is_not_chosen():
+    local = LocalAllreduce("direct/randk(k=1, shared=False)/ef", 2)
+    values = [np.ones(5000, np.float32) for _ in range(2)]
+    values[1][4321] = np.nan
+    with pytest.raises(gq.NonFiniteError) as raised:
+        local(values, key="w")
+    assert (raised.value.rank, raised.value.index) == (1, 4321)
+
+
 def test_its_promises():
     assert RandK().linear
     assert not RandK(values="float16").linear
+    assert not RandK(shared=False).linear
     assert not RandK().unbiased
 
 

@@ -38,7 +38,7 @@ def encode(codec, places, x, residual, new_residual):
 
     selected = None
     if codec.prepares:
-        selected = alone(codec.prepare(Parts(places, load, Workspace()))).selected
+        selected = alone(codec.prepare(Parts(places, load, Workspace(), stream=STREAM.alone(0)))).selected
     wires = []
     for number, place in enumerate(places):
         wire = np.empty(64 + 20 * place.size, np.uint8)

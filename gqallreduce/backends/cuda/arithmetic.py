@@ -20,7 +20,7 @@ from gqallreduce.coding import arithmetic
 class Arithmetic:
     """Of one Device; to be made where it is active."""
 
-    SPREAD_REASON = "through host memory: this call counts values, for levels that are learned"
+    SPREAD_REASON = "the values that levels are learned from were counted in host memory"
 
     def __init__(self, device):
         self._device, self._runtime, self.launch = device, device.runtime, device.launch
