@@ -61,6 +61,85 @@ bool at_places(float* y, std::size_t n, const std::uint32_t* index, std::size_t 
   return true;
 }
 
+// Do n offsets of 16 bits ascend, below `size`? Without an early end, so that many are compared at once.
+bool ascend(const std::uint8_t* offsets, std::size_t n, std::size_t size) {
+  std::uint16_t bad = 0;
+  for (std::size_t i = 1; i < n; ++i)
+    bad |= load<std::uint16_t>(offsets + 2 * i) <= load<std::uint16_t>(offsets + 2 * i - 2) ? 1 : 0;
+  return !bad && (n == 0 || load<std::uint16_t>(offsets + 2 * n - 2) < size);
+}
+
+std::size_t count_bits(const std::uint8_t* bits, std::size_t nbytes) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < nbytes; ++i) count += static_cast<std::size_t>(__builtin_popcount(bits[i]));
+  return count;
+}
+
+// Bytes of the places of `count` of so many elements, or a fault: all is checked before anything is used.
+std::int64_t check_places(const std::uint8_t* wire, std::size_t nbytes, std::size_t elements, std::size_t count) {
+  const std::uint8_t *at = wire, *const end = wire + nbytes;
+  std::size_t found = 0;
+  for (std::size_t first = 0; first < elements; first += kBlock) {
+    const std::size_t size = std::min(kBlock, elements - first);
+    if (end - at < 2) return kPlacesEndEarly;
+    const auto header = load<std::uint16_t>(at);
+    at += 2;
+    const bool bits = header == kBits;
+    const std::size_t body = bits ? (size + 7) / 8 : 2 * std::size_t(header);
+    if (static_cast<std::size_t>(end - at) < body) return kPlacesEndEarly;
+    if (bits ? size % 8 && at[body - 1] >> size % 8 : !ascend(at, header, size)) return kPlacesDoNotAscend;
+    found += bits ? count_bits(at, body) : header;
+    at += body;
+  }
+  return found == count ? at - wire : std::int64_t{kPlacesAreOthers};
+}
+
+// Calls block(first, size) before the places of each block, then use(place) for each of them, ascending.
+template <class Block, class Use>
+void by_places(const std::uint8_t* wire, std::size_t elements, Block block, Use use) {
+  for (std::size_t first = 0; first < elements; first += kBlock) {
+    const std::size_t size = std::min(kBlock, elements - first);
+    const auto header = load<std::uint16_t>(wire);
+    wire += 2;
+    block(first, size);
+    if (header != kBits) {
+      for (std::size_t i = 0; i < header; ++i) use(first + load<std::uint16_t>(wire + 2 * i));
+      wire += 2 * std::size_t(header);
+      continue;
+    }
+    const std::size_t nbytes = (size + 7) / 8;
+    for (std::size_t byte = 0; byte < nbytes; byte += 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, wire + byte, std::min<std::size_t>(8, nbytes - byte));
+      for (; word; word &= word - 1) use(first + 8 * byte + static_cast<std::size_t>(__builtin_ctzll(word)));
+    }
+    wire += nbytes;
+  }
+}
+
+// The message of a region whose values are float32: where its places (null for all elements) and values are.
+struct SparseMessage {
+  const std::uint8_t *places, *values;
+  std::size_t entries, nbytes;
+};
+
+// Bytes of the message, or a fault.
+std::int64_t open(const std::uint8_t* wire, std::size_t nbytes, std::size_t elements, bool sums, SparseMessage& found) {
+  if (nbytes < kSparseHeader) return kPlacesEndEarly;
+  const auto size = load<std::uint32_t>(wire), entries = load<std::uint32_t>(wire + 4),
+             body = load<std::uint32_t>(wire + 8);
+  const bool sum = sums && entries >= kSparseSum, dense = sum && entries & kSparseDense;
+  const std::size_t count = sum ? entries & ~(kSparseSum | kSparseDense) : entries;
+  if (size != elements) return kSparseOtherSize;
+  if (nbytes - kSparseHeader < body) return kPlacesEndEarly;
+  const std::int64_t places = dense ? 0 : check_places(wire + kSparseHeader, body, elements, count);
+  if (places < 0) return places;
+  if ((dense && count != elements) || body != static_cast<std::size_t>(places) + 4 * count) return kPlacesAreOthers;
+  const std::uint8_t* const begin = wire + kSparseHeader;
+  found = {dense ? nullptr : begin, begin + places, count, kSparseHeader + body};
+  return static_cast<std::int64_t>(found.nbytes);
+}
+
 }  // namespace
 
 std::size_t places_nbytes(const std::uint32_t* index, std::size_t count, std::size_t elements) {
@@ -77,39 +156,12 @@ std::size_t places_write(const std::uint32_t* index, std::size_t count, std::siz
 
 std::int64_t places_read(const std::uint8_t* wire, std::size_t nbytes, std::size_t elements, std::uint32_t* index,
                          std::size_t count) {
-  const std::uint8_t *at = wire, *const end = wire + nbytes;
-  std::uint32_t *out = index, *const last = index + count;
-  for (std::size_t first = 0; first < elements; first += kBlock) {
-    const std::size_t size = std::min(kBlock, elements - first);
-    if (end - at < 2) return kPlacesEndEarly;
-    const auto header = load<std::uint16_t>(at);
-    at += 2;
-    const std::size_t body = header == kBits ? (size + 7) / 8 : 2 * std::size_t(header);
-    if (static_cast<std::size_t>(end - at) < body) return kPlacesEndEarly;
-    if (header != kBits) {
-      if (static_cast<std::size_t>(last - out) < header) return kPlacesAreMore;
-      std::int64_t before = -1;
-      bool ascending = true;
-      for (std::size_t i = 0; i < header; ++i) {
-        const std::int64_t offset = load<std::uint16_t>(at + 2 * i);
-        ascending &= offset > before;
-        before = offset;
-        *out++ = static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(offset);
-      }
-      if (!ascending || before >= static_cast<std::int64_t>(size)) return kPlacesDoNotAscend;
-    } else {
-      for (std::size_t byte = 0; byte < body; ++byte) {
-        for (unsigned bits = at[byte]; bits; bits &= bits - 1) {
-          const std::size_t offset = 8 * byte + static_cast<std::size_t>(__builtin_ctz(bits));
-          if (offset >= size) return kPlacesDoNotAscend;
-          if (out == last) return kPlacesAreMore;
-          *out++ = static_cast<std::uint32_t>(first + offset);
-        }
-      }
-    }
-    at += body;
-  }
-  return out == last ? at - wire : std::int64_t{kPlacesAreFewer};
+  const std::int64_t used = check_places(wire, nbytes, elements, count);
+  if (used < 0) return used;
+  by_places(
+      wire, elements, [](std::size_t, std::size_t) {},
+      [&](std::size_t place) { *index++ = static_cast<std::uint32_t>(place); });
+  return used;
 }
 
 bool add_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint8_t* values, std::size_t count) {
@@ -119,6 +171,58 @@ bool add_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint
 
 bool put_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint8_t* values, std::size_t count) {
   return at_places(y, n, index, count, [&](float& at, std::size_t i) { at = load<float>(values + 4 * i); });
+}
+
+std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const std::int64_t* counts, float* r,
+                           std::uint8_t* wire, const Regions& regions) {
+  std::uint8_t* at = wire;
+  by_regions(regions, [&](const Region& region, std::size_t place) {
+    const auto count = static_cast<std::size_t>(*counts++);
+    std::uint8_t* const values = at + kSparseHeader + places_write(index, count, region.size, at + kSparseHeader);
+    std::memcpy(values, value, 4 * count);
+    if (r)
+      for (std::size_t i = 0; i < count; ++i) r[place + index[i]] = 0;
+    store(at, static_cast<std::uint32_t>(region.size));
+    store(at + 4, static_cast<std::uint32_t>(count));
+    store(at + 8, static_cast<std::uint32_t>(values + 4 * count - at - kSparseHeader));
+    at = values + 4 * count;
+    index += count;
+    value += count;
+    return 0;
+  });
+  return at - wire;
+}
+
+std::int64_t sparse_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, float scale, bool add, bool sums,
+                           const Regions& regions) {
+  const FloatGuard guard;
+  std::size_t at = 0;
+  std::int64_t fault = 0;
+  by_regions(regions, [&](const Region& region, std::size_t place) {
+    SparseMessage message;
+    if (fault == 0) fault = std::min<std::int64_t>(0, open(wire + at, nbytes - at, region.size, sums, message));
+    if (fault) return 0;
+    at += message.nbytes;
+    float* const here = y + place;
+    const std::uint8_t* value = message.values;
+    const auto next = [&] {
+      value += 4;
+      return scale * load<float>(value - 4);
+    };
+    if (!message.places) {
+      for (std::size_t i = 0; i < region.size; ++i) here[i] = (add ? here[i] : 0.0f) + next();
+    } else if (add) {
+      by_places(
+          message.places, region.size, [](std::size_t, std::size_t) {}, [&](std::size_t i) { here[i] += next(); });
+    } else {
+      by_places(
+          message.places, region.size,
+          [&](std::size_t first, std::size_t size) { std::fill_n(here + first, size, 0.0f); },
+          [&](std::size_t i) { here[i] = 0.0f + next(); });  // no -0
+    }
+    return 0;
+  });
+  return fault ? fault : static_cast<std::int64_t>(at);
 }
 
 }  // namespace gq

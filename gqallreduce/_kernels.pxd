@@ -163,6 +163,12 @@ cdef extern from "gq/golomb_doors.hpp" namespace "gq" nogil:
 cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
     enum: kPlacesEndEarly "gq::kPlacesEndEarly"
     enum: kPlacesDoNotAscend "gq::kPlacesDoNotAscend"
+    enum: kSparseOtherSize "gq::kSparseOtherSize"
+    int64_t c_sparse_encode "gq::sparse_encode" (
+        const uint32_t* index, const float* value, const int64_t* counts, float* r, uint8_t* wire,
+        const CRegions& regions)
+    int64_t c_sparse_decode "gq::sparse_decode" (
+        const uint8_t* wire, size_t nbytes, float* y, float scale, bint add, bint sums, const CRegions& regions)
     size_t c_places_nbytes "gq::places_nbytes" (const uint32_t* index, size_t count, size_t elements)
     size_t c_places_write "gq::places_write" (const uint32_t* index, size_t count, size_t elements, uint8_t* out)
     int64_t c_places_read "gq::places_read" (

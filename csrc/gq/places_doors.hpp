@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gq/regions.hpp"
+
 namespace gq {
 
 // The bytes of `count` places, ascending and below `elements`.
@@ -12,7 +14,7 @@ std::size_t places_nbytes(const std::uint32_t* index, std::size_t count, std::si
 // Writes them; returns the bytes.
 std::size_t places_write(const std::uint32_t* index, std::size_t count, std::size_t elements, std::uint8_t* out);
 
-enum PlacesFault { kPlacesEndEarly = -1, kPlacesDoNotAscend = -2, kPlacesAreMore = -3, kPlacesAreFewer = -4 };
+enum PlacesFault { kPlacesEndEarly = -1, kPlacesDoNotAscend = -2, kPlacesAreOthers = -3, kSparseOtherSize = -4 };
 
 // index := the places at the beginning of `wire`, `count` of them; returns their bytes, or a fault.
 std::int64_t places_read(const std::uint8_t* wire, std::size_t nbytes, std::size_t elements, std::uint32_t* index,
@@ -22,5 +24,20 @@ std::int64_t places_read(const std::uint8_t* wire, std::size_t nbytes, std::size
 // it is left out.
 bool add_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint8_t* values, std::size_t count);
 bool put_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint8_t* values, std::size_t count);
+
+// --- messages of sparse codecs whose values are float32, see gqallreduce/coding/sparse.py and union.py ---
+
+constexpr std::size_t kSparseHeader = 12;
+constexpr std::uint32_t kSparseSum = 0x80000000, kSparseDense = 0x40000000;
+
+// Writes the messages of chosen values: `counts` says how many are of each region, `index` where in it. r, if not null,
+// := 0 there. Returns the bytes.
+std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const std::int64_t* counts, float* r,
+                           std::uint8_t* wire, const Regions& regions);
+
+// y := scale * what messages stand for, or += it; `sums`: they may be sums. Returns their bytes, or a fault; y is
+// changed then in regions before the one whose message is none.
+std::int64_t sparse_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, float scale, bool add, bool sums,
+                           const Regions& regions);
 
 }  // namespace gq

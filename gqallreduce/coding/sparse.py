@@ -137,6 +137,8 @@ class SparseCodec(RegionCodec):
         large = self.sums == "reselect" and new_residual is not None and exceeds(kept.value, LARGEST_WITH_ERROR)
         if large or not kept.finite:  # a sum's error may be added to an own one
             return NOT_FINITE
+        if self.values == "raw":
+            return _kernels.sparse_encode(kept.index, kept.value, kept.counts, new_residual, wire, region.table)
         at = first = place = 0
         for each, entries in zip(regions_of(region), kept.counts.tolist(), strict=True):
             mine = slice(first, first + entries)
@@ -161,10 +163,14 @@ class SparseCodec(RegionCodec):
         return at
 
     def decode(self, wire, y, region: Region, scale: float = 1.0, streaming: bool = False) -> int:
+        if self.values == "raw":
+            return _kernels.sparse_decode(wire, y, region.table, scale, False, self.sums_grow)
         y[:] = 0
         return self._decode(wire, y, region, scale)
 
     def decode_add(self, wire, y, region: Region) -> int:
+        if self.values == "raw":
+            return _kernels.sparse_decode(wire, y, region.table, 1.0, True, self.sums_grow)
         return self._decode(wire, y, region, 1.0)
 
     def _decode(self, wire, y, region, scale) -> int:
@@ -193,6 +199,8 @@ class SparseCodec(RegionCodec):
                 values = (values.copy().view(np.float32) * np.float32(scale)).view(np.uint8)
             return HEADER + nbytes, places, values
         places, at = _kernels.places_read(body, region.size, entries)
+        if self.values == "raw" and scale == 1.0 and nbytes == at + 4 * entries:
+            return HEADER + nbytes, places, body[at:]
         values = np.empty(entries, np.float32)
         at += self.inner.decode(body[at:], values, inner_region(self.inner, region.start, entries), scale)
         if at != nbytes:

@@ -24,6 +24,17 @@ cdef int require_below(const uint32_t[::1] index, size_t elements) except -1:
     return 0
 
 
+cdef unfit(int64_t fault, str what, size_t length):
+    """The WireError of a fault."""
+    if fault == kPlacesEndEarly:
+        return WireError(f"got {length} bytes, in which {what} do not end")
+    if fault == kPlacesDoNotAscend:
+        return WireError(f"{what}: places do not ascend, or some are not below the end of the region")
+    if fault == kSparseOtherSize:
+        return WireError(f"{what}: a message is of another number of elements")
+    return WireError(f"{what}: a message has another number of places or values than it says")
+
+
 def places_nbytes(const uint32_t[::1] index not None, size_t elements):
     """The bytes of these places of so many elements."""
     require_below(index, elements)
@@ -51,12 +62,8 @@ def places_read(const uint8_t[::1] wire not None, size_t elements, size_t count)
     cdef uint32_t* index_at = indices(index_view)
     with nogil:
         nbytes = c_places_read(wire_at, length, elements, index_at, count)
-    if nbytes == kPlacesEndEarly:
-        raise WireError(f"got {length} bytes, in which the places of {count} entries do not end")
-    if nbytes == kPlacesDoNotAscend:
-        raise WireError(f"the places of {count} entries do not ascend, or are not below {elements}")
     if nbytes < 0:
-        raise WireError(f"expected the places of {count} entries as the message says, got another number of them")
+        raise unfit(nbytes, f"the places of {count} of {elements} elements", length)
     return index, nbytes
 
 
@@ -80,3 +87,53 @@ def put_at(float[::1] y not None, const uint32_t[::1] index not None, const uint
     require("bytes of values", values.shape[0], 4 * index.shape[0])
     if not c_put_at(out_of(y), y.shape[0], places_in(index), bytes_in(values), index.shape[0]):
         raise ValueError(f"places: got some that are not below {y.shape[0]}")
+
+
+def sparse_encode(const uint32_t[::1] index not None, const float[::1] value not None, int64_t[::1] counts not None,
+                  float[::1] r, uint8_t[::1] wire not None, Regions regions not None):
+    """The messages of chosen values, of float32, `counts` of each region at the places `index` in it; r := 0 there.
+
+    Returns the bytes; `wire` must have room for 12 + 4 per value and the places of each region.
+    """
+    cdef const int64_t* counts_at = counts_of(counts, regions)
+    require("elements of value", value.shape[0], index.shape[0])
+    require_errors(None, r, regions.size)
+    cdef size_t at = 0, number = 0, needed = 0
+    for row in regions.rows_:
+        if counts[number] < 0 or at + <size_t> counts[number] > <size_t> index.shape[0]:
+            raise ValueError(f"counts: got {counts[number]} in region {number}, with {index.shape[0]} places in all")
+        mine = index[at:at + counts[number]]
+        needed += 12 + 4 * counts[number] + places_nbytes(mine, row.size)
+        at += counts[number]
+        number += 1
+    require("places", index.shape[0], at)
+    if <size_t> wire.shape[0] < needed:
+        raise ValueError(f"bytes of wire: got {wire.shape[0]}, expected at least {needed}")
+    cdef const uint32_t* index_at = places_in(index)
+    cdef const float* value_at = in_of(value)
+    cdef float* r_at = out_of(r)
+    cdef uint8_t* wire_at = bytes_out(wire)
+    cdef int64_t nbytes
+    with nogil:
+        nbytes = c_sparse_encode(index_at, value_at, counts_at, r_at, wire_at, regions.table)
+    return nbytes
+
+
+def sparse_decode(const uint8_t[::1] wire not None, float[::1] y not None, Regions regions not None,
+                  float scale=1.0, bint add=False, bint sums=False):
+    """y := scale * what messages with float32 values stand for, or y += it; returns their bytes.
+
+    sums
+        they may be sums, sparse or dense.
+    """
+    require("elements of y", y.shape[0], regions.size)
+    require_countable(regions.largest)
+    cdef const uint8_t* wire_at = bytes_in(wire)
+    cdef size_t length = wire.shape[0]
+    cdef float* y_at = out_of(y)
+    cdef int64_t nbytes
+    with nogil:
+        nbytes = c_sparse_decode(wire_at, length, y_at, scale, add, sums, regions.table)
+    if nbytes < 0:
+        raise unfit(nbytes, f"the messages of {regions.size} elements", length)
+    return nbytes

@@ -89,9 +89,11 @@ def test_sums_turn_dense_where_that_is_shorter(schedule):
     ranks, size = 4, 40_000
     random = np.random.default_rng(0)
     gradients = [random.standard_normal(size).astype(np.float32) for _ in range(ranks)]
+    for gradient in gradients:
+        gradient[::100] = 0  # with a bit for each value 99 of 100 take more than all
     local, raw = (LocalAllreduce(f"{schedule}/{text}", ranks) for text in ("topk(ratio=1.0, sums=union)", "raw"))
     np.testing.assert_array_equal(local(copies(gradients))[0], raw(copies(gradients))[0])
-    assert local.spent[0].bytes_sent <= raw.spent[0].bytes_sent * 1.04
+    assert local.spent[0].bytes_sent <= raw.spent[0].bytes_sent * (1.03 if schedule == "allgather" else 1.015)
 
 
 @every_schedule
