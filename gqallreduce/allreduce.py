@@ -24,6 +24,7 @@ from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, State, norm_of
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.runtime.reduction import reduce
+from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import step
 from gqallreduce.scheme import MPI_SUM, Scheme
 from gqallreduce.stats import Spent, Statistics
@@ -306,6 +307,16 @@ class Allreduce:
         self.finish()
         sums = self.perform(name, flush, self, key)
         return sums if key is None else sums[key]
+
+    def scale_memory(self, factor: float, key: str | None = None) -> None:
+        """Multiply the residuals of a key, or of all, by a number: old over new learning rate, when it changes.
+
+        Collective: all ranks give the same factor and key. Raises KeyError for an unknown key or without /ef;
+        ValueError for a factor that is not finite, or by which a residual leaves float32. After an error nothing has
+        changed on any rank.
+        """
+        self.finish()
+        self.perform("scale_memory()" if key is None else f"scale_memory({key!r})", scale_memory, self, factor, key)
 
     def _residual_norm(self) -> float:
         return math.hypot(*map(self.memory.norm, self.memory))

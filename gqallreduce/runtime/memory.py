@@ -10,6 +10,8 @@ import math
 import weakref
 from typing import NamedTuple
 
+import numpy as np
+
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
 
@@ -133,6 +135,17 @@ class Memory:
         after = self._after(key, before)
         after.residual[:] = 0
         return after._replace(step=before.step)
+
+    def scaled(self, key: str, factor: float) -> State:
+        """The State with the residual times a factor. ValueError if a value would leave float32."""
+        before = self._state_of(key)
+        after, arithmetic = self._after(key, before)._replace(step=before.step), before.processor.arithmetic
+        with before.processor.active(None, key):
+            with np.errstate(over="ignore"):
+                arithmetic.multiply(before.residual, factor, after.residual)
+            if not math.isfinite(after.norm()):
+                raise ValueError(f"factor: got {factor!r}, by which the residual of {key!r} leaves float32")
+        return after
 
     def _after(self, key, before: State) -> State:
         spare, processor = before.spare, before.processor

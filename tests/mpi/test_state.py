@@ -394,3 +394,72 @@ def test_a_loaded_residual_shares_no_memory_with_the_state(comm):
     before = bytes_of(allreduce.residual("a"))
     state["keys"]["a"]["residual"][:] = 5
     assert bytes_of(allreduce.residual("a")) == before
+
+
+# --- scale_memory ---
+
+
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/topk(ratio=0.1, sums=union)/ef"])
+def test_residuals_are_multiplied_of_one_key_or_of_all(comm, scheme):
+    allreduce = make(comm, scheme)
+    steps(allreduce, 2)
+    before = {key: allreduce.residual(key) for key in "ab"}
+    assert allreduce.scale_memory(0.5, "a") is None
+    np.testing.assert_array_equal(allreduce.residual("a"), before["a"] / 2)
+    assert bytes_of(allreduce.residual("b")) == bytes_of(before["b"])
+    allreduce.scale_memory(np.float32(-2))
+    np.testing.assert_array_equal(allreduce.residual("a"), -before["a"])
+    np.testing.assert_array_equal(allreduce.residual("b"), -2 * before["b"])
+    steps(allreduce, 1, first=2)
+
+
+def test_after_a_change_of_the_rate_it_is_as_if_steps_had_been_summed(comm):
+    """Gradients with the factor old over new: what the memory of steps, rate times gradient, has sent. All exact."""
+    gradients, of_steps = (make(comm, "direct/topk(k=3)/ef") for _ in range(2))
+    for step in range(6):
+        if step == 3:
+            gradients.scale_memory(4.0)
+        rate = 0.5 if step < 3 else 0.125
+        mine = inputs(comm.size, (40,), step=step)[comm.rank]
+        assert bytes_of(rate * gradients(mine.copy(), key="w")) == bytes_of(of_steps(np.float32(rate) * mine, key="w"))
+
+
+def test_what_cannot_be_scaled_is_refused_on_all_ranks_and_changes_nothing(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    before = [bytes_of(allreduce.residual(key)) for key in "ab"]
+    for factor in (float("nan"), float("inf"), True, "2", None, 1e300):
+        assert everywhere(comm, allreduce.scale_memory, factor)[0] is ValueError
+    assert everywhere(comm, allreduce.scale_memory, 2.0, "c")[0] is KeyError
+    assert everywhere(comm, make(comm, "onebit").scale_memory, 2.0, "a")[0] is KeyError
+    assert [bytes_of(allreduce.residual(key)) for key in "ab"] == before
+    steps(allreduce, 1, first=1)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_another_factor_on_one_rank_or_one_that_only_it_refuses_changes_nothing(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    before = bytes_of(allreduce.residual("a"))
+    found = errors(comm, allreduce.scale_memory, 2.0 if comm.rank else 3.0)
+    assert {each and each[0] for each in found} == {gq.MismatchError}
+    found = errors(comm, allreduce.scale_memory, 2.0 if comm.rank else None)
+    assert found[0][0] is ValueError
+    assert None not in found
+    assert bytes_of(allreduce.residual("a")) == before
+    allreduce.scale_memory(2.0)
+
+
+def test_a_step_that_fails_takes_scaling_back(comm):
+    allreduce = make(comm, "onebit/ef")
+    steps(allreduce, 1)
+    before = bytes_of(allreduce.residual("a"))
+
+    def scaled_in_vain():
+        with allreduce.step():
+            allreduce.scale_memory(3.0)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        scaled_in_vain()
+    assert bytes_of(allreduce.residual("a")) == before
