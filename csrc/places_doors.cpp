@@ -117,6 +117,12 @@ void by_places(const std::uint8_t* wire, std::size_t elements, Block block, Use 
   }
 }
 
+bool values_are_finite(const std::uint8_t* values, std::size_t count) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, load<std::uint32_t>(values + 4 * i) & kMagnitude);
+  return largest < kInfinity;
+}
+
 // The message of a region whose values are float32: where its places (null for all elements) and values are.
 struct SparseMessage {
   const std::uint8_t *places, *values;
@@ -136,6 +142,7 @@ std::int64_t open(const std::uint8_t* wire, std::size_t nbytes, std::size_t elem
   if (places < 0) return places;
   if ((dense && count != elements) || body != static_cast<std::size_t>(places) + 4 * count) return kPlacesAreOthers;
   const std::uint8_t* const begin = wire + kSparseHeader;
+  if (!values_are_finite(begin + places, count)) return kSparseNotFinite;
   found = {dense ? nullptr : begin, begin + places, count, kSparseHeader + body};
   return static_cast<std::int64_t>(found.nbytes);
 }

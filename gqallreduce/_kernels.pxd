@@ -164,6 +164,7 @@ cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
     enum: kPlacesEndEarly "gq::kPlacesEndEarly"
     enum: kPlacesDoNotAscend "gq::kPlacesDoNotAscend"
     enum: kSparseOtherSize "gq::kSparseOtherSize"
+    enum: kSparseNotFinite "gq::kSparseNotFinite"
     int64_t c_sparse_encode "gq::sparse_encode" (
         const uint32_t* index, const float* value, const int64_t* counts, float* r, uint8_t* wire,
         const CRegions& regions)

@@ -14,7 +14,13 @@ std::size_t places_nbytes(const std::uint32_t* index, std::size_t count, std::si
 // Writes them; returns the bytes.
 std::size_t places_write(const std::uint32_t* index, std::size_t count, std::size_t elements, std::uint8_t* out);
 
-enum PlacesFault { kPlacesEndEarly = -1, kPlacesDoNotAscend = -2, kPlacesAreOthers = -3, kSparseOtherSize = -4 };
+enum PlacesFault {
+  kPlacesEndEarly = -1,
+  kPlacesDoNotAscend = -2,
+  kPlacesAreOthers = -3,
+  kSparseOtherSize = -4,
+  kSparseNotFinite = -5
+};
 
 // index := the places at the beginning of `wire`, `count` of them; returns their bytes, or a fault.
 std::int64_t places_read(const std::uint8_t* wire, std::size_t nbytes, std::size_t elements, std::uint32_t* index,

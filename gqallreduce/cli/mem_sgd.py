@@ -24,10 +24,19 @@ LARGEST = 1e3  # a loss above it has diverged
 
 
 class Run(NamedTuple):
-    """scheme, and the learning rate: 2 / (lambda (t + delay)) in step t."""
+    """scheme, and the learning rate: 2 / (lambda (t + delay)) in step t.
+
+    ef21
+        differences of gradients are summed, as docs/optimizers.md says, and the rate multiplies their sums.
+    """
 
     scheme: str
     delay: float
+    ef21: bool = False
+
+    @property
+    def name(self):
+        return f"{self.scheme} as EF21" if self.ef21 else self.scheme
 
 
 def runs_of(data):
@@ -39,6 +48,7 @@ def runs_of(data):
         Run(f"topk(k={k}, sums=union)/ef", usual),
         Run(f"topk(k={k}, sums=union)/ef", 1),
         Run(f"topk(k={k}, sums=union)", usual),
+        Run(f"topk(k={k}, sums=union)/ef", usual, ef21=True),
         Run(f"randk(k={k})/ef", usual),
         Run(f"randk(k={k}, shared=False)/ef", usual),
         Run(f"randk(k={k})", usual),
@@ -69,7 +79,7 @@ def run(arguments, comm):
         runs = runs_of(data)
         with report.progress(len(runs)) as progress:
             for each in runs:
-                progress.show(f"{name}, {each.scheme}")
+                progress.show(f"{name}, {each.name}")
                 row = train(data, each, comm, max(EVALUATIONS, round(epochs * len(data) / comm.size)), arguments.seed)
                 rows.append({"data": name, "least": least, **row})
                 report.write("run", rows[-1])
@@ -85,16 +95,24 @@ def train(data, chosen, comm, steps, seed):
     draws = np.random.default_rng([seed, comm.rank])
     x = np.random.default_rng(seed).normal(0, 0.01, data.features.shape[1]).astype(np.float32)
     mean, step, sent = np.zeros(x.size), np.empty_like(x), 0
+    before, estimate = np.zeros_like(x), np.zeros_like(x)  # for EF21
     marks, losses, bits, began = _marks(steps), [], [], perf_counter()
     with gq.Allreduce(f"direct/{chosen.scheme}", comm=comm, average=True, seed=seed, verify=0) as allreduce:
         for t in range(steps):
             data.gradient(x, int(draws.integers(len(data))), step)
-            step *= 2 * len(data) / (t + chosen.delay)
+            rate = 2 * len(data) / (t + chosen.delay)
+            if chosen.ef21:
+                before, step = step, step - before
+            else:
+                step *= rate
             try:
                 allreduce(step, key="x")
             except gq.NonFiniteError:
                 break
             sent += allreduce.stats.last.bytes_sent
+            if chosen.ef21:
+                estimate += step
+                np.multiply(estimate, rate, out=step)
             x -= step
             mean += _share(t, chosen.delay) * (x - mean)
             if t + 1 in marks:
@@ -104,7 +122,7 @@ def train(data, chosen, comm, steps, seed):
                 if not loss < LARGEST:
                     break
     return {
-        "scheme": chosen.scheme, "delay": chosen.delay, "steps": sorted(marks)[: len(losses)], "loss": losses,
+        "scheme": chosen.name, "delay": chosen.delay, "steps": sorted(marks)[: len(losses)], "loss": losses,
         "bits": bits, "diverged": len(losses) < len(marks), "seconds": perf_counter() - began,
     }  # fmt: skip
 

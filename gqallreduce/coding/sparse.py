@@ -24,7 +24,7 @@ from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.coding.selection import Fresh
 from gqallreduce.coding.text import codec_of
-from gqallreduce.coding.union import DENSE, HEADER, SUM, UnionSums, read_sum, regions_of, union_bound
+from gqallreduce.coding.union import DENSE, HEADER, SUM, UnionSums, finite_values, read_sum, regions_of, union_bound
 from gqallreduce.errors import WireError
 
 
@@ -200,7 +200,7 @@ class SparseCodec(RegionCodec):
             return HEADER + nbytes, places, values
         places, at = _kernels.places_read(body, region.size, entries)
         if self.values == "raw" and scale == 1.0 and nbytes == at + 4 * entries:
-            return HEADER + nbytes, places, body[at:]
+            return HEADER + nbytes, places, finite_values(body[at:])
         values = np.empty(entries, np.float32)
         at += self.inner.decode(body[at:], values, inner_region(self.inner, region.start, entries), scale)
         if at != nbytes:

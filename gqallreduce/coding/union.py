@@ -107,7 +107,14 @@ def read_sum(body, elements: int, entries: int) -> tuple[np.ndarray | None, np.n
         raise WireError(
             f"topk: {len(body)} bytes of a sum of {elements} values with {count} entries, expected {at + 4 * count}"
         )
-    return places, body[at:]
+    return places, finite_values(body[at:])
+
+
+def finite_values(values: np.ndarray) -> np.ndarray:
+    """These bytes of float32 values, if all are finite, else WireError."""
+    if not _kernels.all_finite(values.copy().view(np.float32)):
+        raise WireError("got a value that is not finite")
+    return values
 
 
 def _write(index, value, x, wire) -> int:

@@ -32,6 +32,8 @@ cdef unfit(int64_t fault, str what, size_t length):
         return WireError(f"{what}: places do not ascend, or some are not below the end of the region")
     if fault == kSparseOtherSize:
         return WireError(f"{what}: a message is of another number of elements")
+    if fault == kSparseNotFinite:
+        return WireError(f"{what}: a value is not finite")
     return WireError(f"{what}: a message has another number of places or values than it says")
 
 

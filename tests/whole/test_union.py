@@ -149,6 +149,11 @@ def test_only_messages_of_this_scheme_may_be_sums():
         assert codec.entries(wire[:nbytes], [region]) == np.count_nonzero(values)
         with pytest.raises(WireError):
             other.decode(wire[:nbytes], y, region)
+        unfit = wire[:nbytes].copy()
+        unfit[nbytes - 4 : nbytes].view(np.uint32)[:] = 0x7F800000
+        for each in (codec.decode, codec.decode_add, UnionSums(codec.read).decode):
+            with pytest.raises(WireError, match="not finite"):
+                each(unfit, y, region)
         for changed in (1, SUM | 2, DENSE | 2, SUM | DENSE | 9, SUM | DENSE | 11, SUM | 11, 0xFFFFFFFF):
             if changed == wire[:12].view(np.uint32)[1]:
                 continue
