@@ -186,7 +186,7 @@ std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const
   by_regions(regions, [&](const Region& region, std::size_t place) {
     const auto count = static_cast<std::size_t>(*counts++);
     std::uint8_t* const values = at + kSparseHeader + places_write(index, count, region.size, at + kSparseHeader);
-    std::memcpy(values, value, 4 * count);
+    if (count) std::memcpy(values, value, 4 * count);
     if (r)
       for (std::size_t i = 0; i < count; ++i) r[place + index[i]] = 0;
     store(at, static_cast<std::uint32_t>(region.size));
