@@ -11,15 +11,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from gqallreduce import _kernels
-from gqallreduce.backends.workspace import Workspace
+from gqallreduce import messages
 from gqallreduce.coding import frame
-from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
-from gqallreduce.coding.layout import Form, Region, blocks, columns, of
-from gqallreduce.coding.preparing import Parts, Prepared, alone
+from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.text import options_of, resolved
-from gqallreduce.coding.transform import ALL_ALIKE, ALONE
-from gqallreduce.errors import NonFiniteError, WireError
+from gqallreduce.errors import WireError
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.rounding import usual_arithmetic
@@ -65,40 +61,21 @@ class Scheme:
     def encode(self, values, *, seed: int = 0, step: int = 0) -> bytes:
         """One message: header and wire of `values`, taken as one vector in memory order, without MPI.
 
+        Codecs that sum factors of matrices look at the shape of `values` too.
         Raises NonFiniteError if a value is NaN or Inf, or (rank None) beyond what the codec can send.
         """
-        x = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        bound, size = self._bound(x.size)
-        regions, origin = _regions(bound, size), None
-        wire = np.empty(bound.nbytes_bound(regions), np.uint8)
-        stream = _kernels.Stream(hash64(seed, None), 0, 0, step & 0xFFFFFFFF)
-        if bound.transform is not None:
-            if not np.isfinite(x).all():
-                raise NonFiniteError(0, None, _first_flaw(bound, x))
-            drawn = _drawn(bound, seed, step)
-            x, origin = bound.transform.coefficients(drawn, x), bound.transform.origin(drawn, np.arange(size))
-        mine = _kernels.Stream(hash64(seed, None), ALL_ALIKE[0], ALONE, step & 0xFFFFFFFF)
-        prepared = _prepared(bound, regions, x, mine)
-        codec, selected = prepared.codec, prepared.selected
-        at = 0
-        for number, region in enumerate(regions):
-            kept = None if selected is None else selected[number]
-            nbytes = codec.encode(of(x, region), None, None, wire[at:], region, stream, kept)
-            if nbytes == NOT_FINITE:
-                index = region.start + _first_flaw(codec, of(x, region))
-                named = index if origin is None else int(origin[index])
-                raise NonFiniteError(None if np.isfinite(x[index]) else 0, None, named)
-            at += nbytes
-        header = bytearray(frame.SIZE)
-        frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), at, 0).write(header)
-        return bytes(header) + wire[:at].tobytes()
+        wire, header = messages.encode(self.codec, values, seed, step), bytearray(frame.SIZE)
+        frame.Header(frame.DATA, step & 0xFFFFFFFF, self._signature(), len(wire), 0).write(header)
+        return bytes(header) + wire
 
     @usual_arithmetic()
-    def decode(self, data, size: int, *, seed: int = 0) -> np.ndarray:
-        """float32[size] from one message; WireError unless it is one of this scheme and size.
+    def decode(self, data, size: int | tuple[int, ...], *, seed: int = 0) -> np.ndarray:
+        """A float32 vector of so many values from one message; WireError unless it is one of this scheme and size.
 
+        size
+            the shape, where `encode` looked at it.
         seed
-            that of `encode`, for `randk`, whose messages do not say which values they hold.
+            that of `encode`, for codecs whose messages do not say which values they hold, such as `randk`.
         """
         data = np.frombuffer(data, np.uint8)
         header = frame.read(data)
@@ -107,47 +84,14 @@ class Scheme:
             raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
             raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
-        bound, length = self._bound(size)
-        y, at = np.zeros(length, np.float32), frame.SIZE
-        for region in _regions(bound, length):
-            at += bound.decode(data[at:], of(y, region), region)
-        if at != len(data):
-            raise WireError(f"got {len(data)} bytes, expected {at} for {size} values")
-        if bound.transform is None:
-            return y
-        values = np.empty(size, np.float32)
-        bound.transform.lengthen(_drawn(bound, seed, header.step), 0, y, values, add=False)
-        return values
+        shape = size if isinstance(size, tuple) else (size,)
+        y, read = messages.decode(self.codec, data[frame.SIZE :], shape, seed, header.step)
+        if read != len(data) - frame.SIZE:
+            raise WireError(f"got {len(data) - frame.SIZE} bytes, expected {read} for {y.size} values")
+        return y
 
     def _signature(self) -> int:
         return hash64(self.codec)
-
-    def _bound(self, size: int) -> tuple[RegionCodec, int]:
-        """The codec for a vector of so many values, and how many it encodes."""
-        form = Form((size,), "C", "float32")
-        bound = self.codec.bind(form)
-        return bound, bound.encoded(form).size
-
-
-def _regions(bound: RegionCodec, size: int) -> list[Region]:
-    grid = bound.grid(columns((size,), "C"))
-    return [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)]
-
-
-def _prepared(bound: RegionCodec, regions, x, stream) -> Prepared:
-    parts = Parts(regions, lambda region: (of(x, region), None, None), Workspace(), stream=stream)
-    return (bound.prepare and alone(bound.prepare(parts))) or Prepared(bound)
-
-
-def _drawn(bound: RegionCodec, seed: int, step: int):
-    """What the transform of a message is made of."""
-    return bound.transform.draw(_kernels.Stream(hash64(seed, None), *ALL_ALIKE, step & 0xFFFFFFFF))
-
-
-def _first_flaw(codec: RegionCodec, x) -> int:
-    """The first value that the codec cannot send; if there is none by itself, the largest."""
-    bad = ~codec.carries(x)
-    return int(np.argmax(bad if bad.any() else np.abs(x)))
 
 
 @lru_cache(maxsize=1024)

@@ -64,7 +64,10 @@ def test_a_scheme_stays_equal(codec, suffix, again):
     assert back.encode([1.5, -2.0, 0.25]) == message
 
 
-@pytest.mark.parametrize("name", sorted(CODECS))
+DIRECT = [name for name in sorted(CODECS) if not gq.Scheme.parse(CODECS[name].example).codec.indirect]
+
+
+@pytest.mark.parametrize("name", DIRECT)
 def test_a_codec_in_use_stays_equal(name, again):
     codec = gq.Scheme.parse(CODECS[name].example).codec.bind(Form((5,), "C", "float32"), 3, arithmetic)
     back = again(codec)
@@ -74,7 +77,7 @@ def test_a_codec_in_use_stays_equal(name, again):
     assert [getattr(back, each.name) for each in fields(codec)] == [getattr(codec, each.name) for each in fields(codec)]
 
 
-@pytest.mark.parametrize("name", sorted(CODECS))
+@pytest.mark.parametrize("name", DIRECT)
 def test_a_copy_works_on_the_same_processor_and_a_pickle_on_the_host(name):
     processor = object()
     codec = gq.Scheme.parse(CODECS[name].example).codec.bind(Form((5,), "C", "float32"), 3, processor)

@@ -15,10 +15,10 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, RegionCodec, choice, register
+from gqallreduce.coding.indirect import Indirect, Own, Sum
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.selection import Selection, kept_of
 from gqallreduce.coding.sparse import SparseCodec, one_of_k_and_ratio
-from gqallreduce.coding.transform import Transform
 from gqallreduce.registry import CODECS
 
 
@@ -84,11 +84,15 @@ class RandK(Codec):
     def sums_grow(self) -> bool:
         return not self.shared
 
-    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
+    @property
+    def indirect(self) -> bool:
+        return self.shared
+
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec | Indirect:
         if not self.shared:
             return OwnPlaces(self.ratio, self.values, self.k).bind(form, size, arithmetic)
-        chosen = Chosen(form.size, _count(self.k, self.ratio, form.size), min(self.k, 1.0) or 1.0)
-        return CODECS[self.values]().bind(chosen.form, size, arithmetic).knowing(transform=chosen)
+        k = _count(self.k, self.ratio, form.size)
+        return Chosen(form.size, k, min(self.k, 1.0) or 1.0, CODECS[self.values]())
 
 
 def _count(k: float, ratio: float, n: int) -> int:
@@ -126,32 +130,37 @@ class OwnPlaces(SparseCodec):
         return Selection(kept, lambda: None)
 
 
-class Chosen(Transform):
-    """k of n values, or, with a probability below 1, none. What is drawn are their places, ascending."""
+@dataclass(frozen=True)
+class Chosen(Indirect):
+    """k of n values at places that all ranks draw alike, or, with a probability below 1, none."""
 
-    def __init__(self, n: int, k: int, probability: float = 1.0):
-        self.n, self.form, self._probability = n, Form((k,), "C", "float32"), probability
+    n: int
+    k: int
+    probability: float
+    codec: Codec
 
-    def draw(self, stream) -> np.ndarray:
-        return drawn_with(stream, self.n, self.form.size, self._probability)
+    @property
+    def summed(self):
+        return [(self.codec, self.k)]
 
-    def shorten(self, drawn, begin, v, coefficients):
-        here, at = _within(drawn, begin, v.size)
-        np.take(v, at, out=coefficients[here])
-
-    def leave(self, drawn, begin, v, coefficients):
-        v[_within(drawn, begin, v.size)[1]] = 0
-
-    def lengthen(self, drawn, begin, coefficients, y, add):
-        here, at = _within(drawn, begin, y.size)
-        if add:
-            y[at] += coefficients[here]
-        else:
+    def sums(self, own: Own):
+        drawn = drawn_with(own.draw(), self.n, self.k, self.probability)
+        chosen = np.zeros(self.k, np.float32)  # zeros, if none is drawn
+        for begin, stop in own.blocks():
+            own.form(begin, stop)
+            here, at = _within(drawn, begin, stop - begin)
+            np.take(own.values[begin:stop], at, out=chosen[here])
+            yield
+        lost = yield Sum(own, chosen, self.codec, lambda numbers: drawn[numbers] if len(drawn) else numbers)
+        for begin, stop in own.blocks():
+            here, at = _within(drawn, begin, stop - begin)
+            if own.feedback:
+                own.values[begin:stop][at] = lost[here]
+            y = own.result(begin, stop)
             y[:] = 0
-            y[at] = coefficients[here]
-
-    def origin(self, drawn, numbers):
-        return drawn[numbers] if len(drawn) else numbers
+            y[at] = chosen[here]
+            own.store(begin, stop, y)
+            yield
 
 
 def drawn_with(stream, n: int, k: int, probability: float) -> np.ndarray:

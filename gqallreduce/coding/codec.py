@@ -24,7 +24,8 @@ Both raise WireError for bytes that are no message of this region, and never tou
 
 What it clips, since it cannot send as much of a value, it counts in `stream.clipped`.
 
-A codec may also sum a shorter vector than the buffer: then `bind` gives the codec of that vector, with a `transform`.
+A codec may also sum other vectors than the buffer: then it is `indirect`, and `bind` gives what makes those
+(indirect.py).
 
 What must be known of all values before the first is encoded, `prepare` finds out (preparing.py).
 
@@ -46,8 +47,8 @@ import numpy as np
 
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import NOT_FINITE as NOT_FINITE
+from gqallreduce.coding.indirect import Indirect
 from gqallreduce.coding.layout import Form, Grid, Region, Span
-from gqallreduce.coding.transform import Transform
 from gqallreduce.errors import WireError
 from gqallreduce.registry import CODECS, near
 
@@ -76,9 +77,11 @@ class Codec(ABC):
     sums_grow: ClassVar[bool] = False
     # has it no operations on a device? Then device arrays go through host memory
     host_only: ClassVar[bool] = False
+    # does it sum other vectors than the buffer? Then it is host_only too
+    indirect: ClassVar[bool] = False
 
     @abstractmethod
-    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
+    def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec | Indirect:
         """The codec for buffers of this form, on so many ranks, and the arrays of one processor."""
 
     def with_feedback(self) -> Codec:
@@ -140,8 +143,6 @@ class RegionCodec(Codec):
     working: ClassVar[np.dtype] = np.dtype(np.float32)
     # the operations that it is made of, on the arrays of one processor
     arithmetic = arithmetic
-    # what makes the vector that it encodes out of the buffer's, if that is a shorter one (transform.py)
-    transform: Transform | None = None
     # of sums: are they added and sent without loss?
     exact: ClassVar[bool] = False
     # of sums: must those of a piece be prepared before they are encoded?
@@ -179,17 +180,13 @@ class RegionCodec(Codec):
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         return self.knowing(arithmetic=arithmetic)
 
-    def encoded(self, form: Form) -> Form:
-        """Of what is encoded of a buffer of this form."""
-        return form if self.transform is None else self.transform.form
-
     def carries(self, v) -> np.ndarray:
         """Which values it can send, each by itself (bool): by default the finite ones."""
         return np.isfinite(v)
 
     def entries(self, payload, extents: list[Span]) -> int:
         """Values that a message holds, for codecs that send some only."""
-        return 0 if self.transform is None else sum(extent.size for extent in extents)
+        return 0
 
     # --- how sums are kept ---
 

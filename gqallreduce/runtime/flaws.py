@@ -60,7 +60,7 @@ class Flaws(dict):
         )
         with np.errstate(over="ignore", invalid="ignore"):
             v = x if formed or residual is None else x + residual
-            mine = np.flatnonzero(own_flaws(v, residual)) if own else ()
+            mine = np.flatnonzero(own_flaws(v, residual)) if own and not operation.derived else ()
         if len(mine):
             self.note(place, (operation.plan.rank, values.locate(extent, mine)))
         else:

@@ -10,10 +10,9 @@ from gqallreduce.backends.processor import Host
 from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.flaws import not_finite
+from gqallreduce.runtime.indirect import begin, plan_for
 from gqallreduce.runtime.memory import Memory
-from gqallreduce.runtime.operation import Operand, Operation
-from gqallreduce.runtime.plan import Plan
-from gqallreduce.runtime.preparation import conclude, prepare
+from gqallreduce.runtime.operation import Operand
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import apart
 from gqallreduce.scheme import DENSE, MPI_SUM, Scheme
@@ -65,7 +64,7 @@ class LocalAllreduce:
                 states[rank][each] = after
                 tensors.append(Operand.of(source, target, residual, after, hash64(self.seed, each, self.group)))
             plan = self.plan(rank, *sources[rank])
-            operations.append(Operation(plan, tensors, key, hash64(key), self.spent[rank]))
+            operations.append(begin(plan, tensors, key, hash64(key), self.spent[rank]))
         try:
             self._carry_out(operations)
             flaws = {operation.flaws.first for operation in operations}
@@ -83,35 +82,26 @@ class LocalAllreduce:
             memory.commit(after)
         return arrays if out is None else out
 
-    def plan(self, rank: int, *sources: Buffer) -> Plan:
+    def plan(self, rank: int, *sources: Buffer):
         """A rank's Plan for a buffer, or for those of a group."""
         forms = tuple(source.form for source in sources)
-        schedule = self.scheme.schedule or fixed_schedule(
-            self.size, self.scheme.codec, sum(form.size for form in forms), forms[0].dtype
-        )
+        schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, forms)
         topology, processor = apart(self.size), self.processors[rank]
-        return Plan(schedule, self.scheme.codec, rank, topology, forms, self.average, processor)
+        return plan_for(schedule, self.scheme.codec, rank, topology, forms, self.average, processor)
 
-    def _carry_out(self, operations: list[Operation]) -> None:
+    def _carry_out(self, operations: list) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""
         mail: dict[tuple, deque] = {}
         ranks = [Mailbox(rank, mail, self.order) for rank in range(self.size)]
         calls = [Call("a call") for _ in ranks]
         for rank, call, operation in zip(ranks, calls, operations, strict=True):
-            rank.progress.start(call, _stages(operation))
+            rank.progress.start(call, operation.stages())
         moved = perf_counter()
         while not all(call.done for call in calls):
             if sum(any(rank.progress.work()) for rank in self.order(ranks)):  # of all of them
                 moved = perf_counter()
             assert perf_counter() - moved < STUCK, "all ranks wait for each other"
         assert not any(mail.values()), "messages that were never received"
-
-
-def _stages(operation: Operation):
-    """Of a call."""
-    yield from prepare(operation)
-    yield operation
-    yield from conclude(operation)
 
 
 class Mailbox:

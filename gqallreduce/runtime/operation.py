@@ -19,7 +19,7 @@ from gqallreduce.coding.preparing import Parts
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.plan import Plan
-from gqallreduce.runtime.shortened import Shortened
+from gqallreduce.runtime.preparation import prepare
 from gqallreduce.runtime.values import Batch, Values
 from gqallreduce.stats import Spent
 
@@ -35,6 +35,8 @@ class Operand(NamedTuple):
         how many calls of its key have succeeded; what its random streams are made of.
     learned
         what the State of the key holds of its codec.
+    locate
+        (elements) -> the number by which errors name the first of them; None for that of a tensor of the Plan.
     """
 
     source: object
@@ -44,6 +46,7 @@ class Operand(NamedTuple):
     step: int
     stream: int
     learned: dict | None = None
+    locate: object = None
 
     @classmethod
     def of(cls, source, target, residual, after, stream: int) -> Operand:
@@ -69,6 +72,8 @@ class Operation:
         place -> the running values of its pieces.
     flaws
         what is not finite among them.
+    derived
+        are its tensors made of a call's values, which were looked at for values that are not finite?
     """
 
     first_lane = 0
@@ -79,18 +84,18 @@ class Operation:
         self.key, self.signature, self.frames, self._given = key, signature, signature, given
         self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
         self.feeds_back = given[0].new_residual is not None
+        self.derived = given[0].locate is not None
         self._lent: dict[object, np.ndarray] = {}
         self._scratch: dict[int, np.ndarray] = {}
-        made = Values if self.codec.transform is None else Shortened
         if len(given) == 1:
             self.step = given[0].step & frame.LARGEST_STEP
             self._keys, self._steps = given[0].stream, self.step
-            self.tensors: list[Values] = [made(self, plan.tensors[0], given[0])]
+            self.tensors: list[Values] = [Values(self, plan.tensors[0], given[0])]
         else:
             self.step = sum([each.step for each in given]) & frame.LARGEST_STEP
             self._keys = np.array([each.stream for each in given], np.uint64)
             self._steps = np.array([each.step & frame.LARGEST_STEP for each in given], np.uint32)
-            self.tensors = [made(self, *each) for each in zip(plan.tensors, given, strict=True)]
+            self.tensors = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
         self.values: list = self.tensors[:]
         self.own_stream = self.stream(0, plan.rank) if self.codec.of_sums.exact else None
         self.poll_at = math.inf
@@ -116,7 +121,15 @@ class Operation:
     def lane(self, number: int) -> Lane:
         return Lane(self, number)
 
-    def run(self) -> None:
+    def stages(self):
+        """Of a call: what its codecs must know first, then itself; where there is nothing to wait for, at once."""
+        yield from prepare(self, self.signature)
+        if self.plan.size > 1 or not self.processor.batches:
+            yield self
+        else:
+            self._run()
+
+    def _run(self) -> None:
         """On a single rank and the host, where no lane waits: all of them, one after the other."""
         for number in range(self.lanes):
             lane = self.lane(number)
@@ -142,15 +155,9 @@ class Operation:
         stream = self.stream(hop, author)
         return stream if len(stream) == 1 else stream.alone(tensor)
 
-    def to_conclude(self) -> list[tuple]:
-        """As `to_prepare`, what comes after the last message."""
-        if self.codec.transform is None or self.flaws:
-            return []
-        return [(each.conclude(), lambda _: None, None) for each in self.tensors]
-
     def to_prepare(self) -> list[tuple]:
         """(generator, what takes the Prepared that it returns, None) of every codec that must find something out."""
-        if self.codec.prepare is None and self.codec.transform is None:
+        if self.codec.prepare is None:
             return []
         found = [(each.prepare(), each.prepared, None) for each in self.tensors if each.batch is None]
         for together in self.plan.batched.values():

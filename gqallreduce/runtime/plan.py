@@ -41,7 +41,7 @@ class Tensor:
         regions = [region for lane in cut for piece in lane for region in piece.regions]
         self.extents: list[Span] = processor.extents(regions)
         self.together = self.whole = self.block = None
-        self.batches = codec.batches and not codec.learns and codec.transform is None
+        self.batches = codec.batches and not codec.learns
         if regions and processor.batches and self.batches and form.size <= SMALL:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
         self.narrow = form.dtype in ("float16", "bfloat16")
@@ -73,9 +73,9 @@ class Plan:
         self.tensors, begin = [], 0
         for number, form in enumerate(forms):
             bound = codec.bind(form, size, processor.arithmetic)
-            shape, order, _ = encoded = bound.encoded(form)
+            shape, order, _ = form
             grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(size)
-            cut = pieces(encoded.size, chunks, grid, bound.nbytes_bound, number)
+            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self._number_blocks()

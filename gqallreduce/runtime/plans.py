@@ -12,6 +12,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.indirect import IndirectPlan, plan_for
 from gqallreduce.runtime.integer_sum import PIECES_OF
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling import model
@@ -44,7 +45,7 @@ class Agreed:
     streams: tuple[int, ...]
     form: tuple
     hashes: tuple[int, ...] = ()
-    plan: Plan | None = None
+    plan: Plan | IndirectPlan | None = None
 
     @property
     def choice(self) -> str:
@@ -73,7 +74,7 @@ class Plans:
         self.profile = model.Profile()
         self._known: dict[tuple, Agreed] = {}
         self._groups: dict[tuple, None] = {}  # names, by the first call of each
-        self._plans: dict[tuple, Plan] = {}
+        self._plans: dict[tuple, Plan | IndirectPlan] = {}
 
     # --- what is known ---
 
@@ -127,13 +128,11 @@ class Plans:
         For a buffer on a device the model's choice is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are
         safe point to point only, and the others need the buffer copied to the host, as it is where `dense` is written.
         """
-        elements, dtype = sum(form.size for form in forms), forms[0].dtype
-        codec = self.scheme.codec
         if self.scheme.schedule is None:
-            return model.fixed_schedule(self.size, codec, elements, dtype), "fixed rule on P, bytes and codec"
+            return model.fixed_schedule(self.size, self.scheme.codec, forms), "fixed rule on P, bytes and codec"
         if self.scheme.schedule != AUTO:
             return self.scheme.schedule, "as written"
-        choice, why = model.choose(codec, self.size, elements, self.profile, dtype)
+        choice, why = model.choose(self.scheme.codec, self.size, forms, self.profile)
         if choice == model.DENSE and on_device:
             return EXACT, f"{why}; for a GPU buffer our own"
         return choice, why
@@ -180,7 +179,7 @@ class Plans:
         choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
         return Agreed(choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
 
-    def plan(self, agreed: Agreed, processor) -> Plan:
+    def plan(self, agreed: Agreed, processor) -> Plan | IndirectPlan:
         """The Plan on a processor; made once."""
         if agreed.plan is not None and agreed.plan.processor is processor:
             return agreed.plan
@@ -191,6 +190,7 @@ class Plans:
             schedule, raw, _ = choice.partition(RAW)
             schedule = PIECES_OF if schedule == MPI_SUM else schedule
             codec = CODECS["raw"]() if raw else self.scheme.codec
-            found = self._plans[which] = Plan(schedule, codec, self.rank, self.topology, forms, self.average, processor)
+            found = plan_for(schedule, codec, self.rank, self.topology, forms, self.average, processor)
+            self._plans[which] = found
         agreed.plan = found
         return found

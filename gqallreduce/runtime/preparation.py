@@ -1,20 +1,21 @@
-"""The stages of a call before its first encoding and after its last message.
-
-Before: each codec's `prepare`, with one exchange for what several tensors ask alike. After: where a shorter vector was
-summed, its coefficients are mapped back to the result.
+"""The stages of a call before its first encoding: each codec's `prepare`, with one exchange for what several tensors
+ask alike.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gqallreduce.coding.preparing import FROM_RANK, LARGEST, POOLED, SUM, Ask
-from gqallreduce.runtime.operation import Operation
 from gqallreduce.transport.call import OneLane
 from gqallreduce.transport.exchange import PREPARE, FromRank, Largest, Total
+
+if TYPE_CHECKING:
+    from gqallreduce.runtime.operation import Operation
 
 _EXCHANGES = {LARGEST: Largest, SUM: Total, POOLED: Total, FROM_RANK: FromRank}
 
@@ -27,28 +28,25 @@ def prepare(operation: Operation, signature: int = 0):
         work.advance(None)  # one kernel call, with short tensors the only one
         if not work.finished:
             yield work
-        if not work.asking:
-            return
-        plan, left = operation.plan, work.asking[:]
-        for operator, rank, numbers in _alike([ask for _, _, ask in work.asking]):
-            asked, at = [work.asking[number][2].values for number in numbers], 0
-            found = _together(operator, asked)
-            if plan.size > 1:
-                exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, found, signature)
-                exchange.root = rank
-                yield exchange
-                found = exchange.found
-            for number, values in zip(numbers, asked, strict=True):
-                steps, prepared, ask = work.asking[number]
-                left[number] = steps, prepared, ask.answer(found[at : at + values.size])
-                at += 0 if operator == POOLED else values.size
+        left = work.asking
+        yield from answer(operation, left, signature)
 
 
-def conclude(operation: Operation):
-    """Stages."""
-    left = operation.to_conclude()
-    if left:
-        yield KernelCalls(operation, left)
+def answer(operation, asking: list[tuple], signature: int):
+    """Stages: an exchange for what several generators ask alike. Answers take the places of their Asks."""
+    plan = operation.plan
+    for operator, rank, numbers in _alike([ask for _, _, ask in asking]):
+        asked, at = [asking[number][2].values for number in numbers], 0
+        found = _together(operator, asked)
+        if plan.size > 1:
+            exchange = _EXCHANGES[operator](plan.rank, plan.size, PREPARE, found, signature)
+            exchange.root = rank
+            yield exchange
+            found = exchange.found
+        for number, values in zip(numbers, asked, strict=True):
+            steps, prepared, ask = asking[number]
+            asking[number] = steps, prepared, ask.answer(found[at : at + values.size])
+            at += 0 if operator == POOLED else values.size
 
 
 def _together(operator: str, asked: list[np.ndarray]) -> np.ndarray:
@@ -62,6 +60,8 @@ def _alike(asks: list[Ask]):
     """(operation, rank, the numbers of the Asks that one exchange can answer)."""
     groups: dict[tuple, list[int]] = {}
     for number, ask in enumerate(asks):
+        if not isinstance(ask, Ask):
+            continue
         alike = ask.operation, ask.rank, ask.values.dtype, ask.values.size if ask.operation == POOLED else None
         groups.setdefault(alike, []).append(number)
     return [(operation, rank, numbers) for (operation, rank, _, _), numbers in groups.items()]

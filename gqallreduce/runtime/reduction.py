@@ -10,10 +10,11 @@ from time import perf_counter
 
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
+from gqallreduce.runtime.indirect import begin
 from gqallreduce.runtime.integer_sum import add_by_mpi
-from gqallreduce.runtime.operation import Operand, Operation
+from gqallreduce.runtime.operation import Operand
 from gqallreduce.runtime.plans import Agreed
-from gqallreduce.runtime.preparation import conclude, prepare
+from gqallreduce.runtime.preparation import prepare
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
@@ -102,18 +103,14 @@ def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -
 
 def carry_out(call: Call, plan, operands: list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of an Operation; its first flaw or None, and what it has learned."""
-    operation = Operation(plan, operands, name, agreed.signature, spent)
+    operation = begin(plan, operands, name, agreed.signature, spent)
     try:
-        if not agreed.by_mpi:
-            call.data = operation
-        yield from prepare(operation, agreed.signature)
         if agreed.by_mpi:
+            yield from prepare(operation, agreed.signature)
             yield from add_by_mpi(call, operation)
-        elif plan.size > 1 or not plan.processor.batches:
-            yield operation
-        else:  # nothing to wait for
-            operation.run()
-        yield from conclude(operation)
+        else:
+            call.data = operation
+            yield from operation.stages()
         return operation.flaws.first, operation.learned
     finally:
         operation.end()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gqallreduce import _kernels
+from gqallreduce.coding.indirect import ALL_ALIKE, ALONE
 from gqallreduce.coding.layout import BatchPiece, Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
-from gqallreduce.coding.transform import ALL_ALIKE, ALONE
 from gqallreduce.hashing import hash64
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Values:
     """
 
     __slots__ = (
-        "_number", "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual", "residual",
-        "source", "target", "tensor", "working",
+        "_locate", "_number", "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual",
+        "residual", "source", "target", "tensor", "working",
     )  # fmt: skip
 
     def __init__(self, operation: Operation, tensor, given):
@@ -48,7 +48,7 @@ class Values:
         self.source, self.target, self.residual, self.new_residual = given[:4]
         self.working, self.batch = self.codec.working, None
         self.direct = self.target.flat is not None and self.target.flat.dtype == self.working
-        self.learned, self._number, self._selection = given.learned, given.stream, None
+        self.learned, self._number, self._selection, self._locate = given.learned, given.stream, None, given.locate
 
     def codec_of(self, extent: Span):
         return self.codec if self.batch is None else self.batch.codec_of(extent)
@@ -99,10 +99,6 @@ class Values:
         if self.batch is not None:
             return self.batch.selected(piece)
         return None if self._selection is None else self._selection.of(piece)
-
-    def conclude(self):
-        """Steps after the last message, None if there are none."""
-        return None
 
     def release(self) -> None:
         if self._selection is not None:
@@ -167,7 +163,8 @@ class Values:
 
     def locate(self, extent, where) -> int:
         """The number of the first, in C order, of some elements of an extent, among those of all tensors."""
-        return self.tensor.begin + self.source.c_index(extent.start + where)
+        elements = extent.start + where
+        return self._locate(elements) if self._locate else self.tensor.begin + self.source.c_index(elements)
 
 
 class Batch:
@@ -187,7 +184,8 @@ class Batch:
         self._plain = all(each is not None for each in self._sources + self._targets)
         self._residuals = self._new_residuals = None
         if operation.feeds_back:
-            self._residuals = [tensor.residual for tensor in tensors]
+            if not operation.derived:
+                self._residuals = [tensor.residual for tensor in tensors]
             self._new_residuals = [tensor.new_residual for tensor in tensors]
 
     def codec_of(self, extent: Span):

@@ -14,8 +14,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from gqallreduce.coding import frame
+from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.layout import Form, Grid, Region, lane_count
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
@@ -25,7 +27,40 @@ SMALL_PER_RANK = 8 << 10
 SMALL_MOST = 256 << 10
 
 
-def fixed_schedule(size: int, codec, elements: int, dtype: str = "float32") -> str:
+class Summed(NamedTuple):
+    """A vector that is summed."""
+
+    codec: Codec
+    elements: int
+    dtype: str
+
+    def message_bytes(self, contributions: int = 1, total: int = 0) -> int:
+        return _message_bytes(*self, contributions, total)
+
+
+def summed(codec, size: int, what: int | tuple[Form, ...], dtype: str = "float32") -> list[Summed]:
+    """What a call sums, one after the other: the buffers as one vector, or other vectors if the codec is indirect.
+
+    what
+        the forms of the buffers; or so many elements, of a vector, or of a matrix that is nearly square.
+    """
+    if not codec.indirect:
+        elements = what if isinstance(what, int) else sum(form.size for form in what)
+        return [Summed(codec, elements, dtype if isinstance(what, int) else what[0].dtype)]
+    forms = what if isinstance(what, tuple) else (_nearly_square(what, dtype),)
+    found = Counter()
+    for form in forms:
+        for turn, (each, elements) in enumerate(codec.bind(form, size).summed):
+            found[turn, each] += elements
+    return [Summed(each, elements, "float32") for (_, each), elements in found.items()]
+
+
+def _nearly_square(elements: int, dtype: str) -> Form:
+    columns = 1 << math.isqrt(elements).bit_length()
+    return Form((elements // columns, columns), "C", dtype) if elements >= columns else Form((elements,), "C", dtype)
+
+
+def fixed_schedule(size: int, codec, what: int | tuple[Form, ...], dtype: str = "float32") -> str:
     """The schedule of a scheme that names none: a function of P, bytes and codec, alike on every machine.
 
     Two ranks, or few bytes: recursive doubling (few rounds; with two ranks one encoding per contribution). Else direct
@@ -33,20 +68,24 @@ def fixed_schedule(size: int, codec, elements: int, dtype: str = "float32") -> s
     """
     if size == 1:
         return "direct"
-    nbytes = message_bytes(codec, elements, dtype)
+    nbytes = message_bytes(codec, what, dtype)
     few = nbytes <= min(SMALL_PER_RANK * size, SMALL_MOST)
     return "recursive_doubling" if size == 2 or few else "direct"
 
 
-def message_bytes(codec, elements: int, dtype: str = "float32", contributions: int = 1, total: int = 0) -> int:
+def message_bytes(codec, what: int | tuple[Form, ...], dtype: str = "float32") -> int:
+    """Bytes of one encoding of all that a call sums."""
+    return sum(each.message_bytes() for each in summed(codec, 1, what, dtype))
+
+
+def _message_bytes(codec, elements: int, dtype: str, contributions: int, total: int) -> int:
     """Bytes of the encoding of so many elements, of so many ranks' values summed, taken as columns of 4096.
 
     total
         of the vector, if they are not all.
     """
     bound = codec.bind(Form((elements,), "C", dtype), contributions)
-    encoded = bound.encoded(Form((elements,), "C", dtype)).size
-    return bound.nbytes_usual([Region(0, encoded, bound.grid(Grid(4096)), max(encoded, total))])
+    return bound.nbytes_usual([Region(0, elements, bound.grid(Grid(4096)), max(elements, total))])
 
 
 @dataclass(frozen=True)
@@ -84,6 +123,7 @@ class Profile:
             "threshold": (1.7, 0.6),
             "terngrad": (2.8, 0.6),
             "randk": (3.0, 0.5),
+            "powersgd": (2.0, 2.0),
             "topk": (3.0, 0.5),
         }
     )
@@ -126,22 +166,26 @@ def work(schedule: str, size: int) -> Work:
     return Work(len(rounds), messages, lengths, encoded / chunks, decoded / chunks)
 
 
-def _lanes(schedule: str, codec, size: int, elements: int, dtype: str) -> int:
+def _lanes(schedule: str, vector: Summed, size: int) -> int:
+    codec, elements, dtype = vector
     bound = codec.bind(Form((elements,), "C", dtype), size)
-    elements = bound.encoded(Form((elements,), "C", dtype)).size
     return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_bound)
 
 
-def bytes_sent(schedule: str, codec, size: int, elements: int, dtype: str = "float32") -> float:
+def bytes_sent(schedule: str, codec, size: int, what: int | tuple[Form, ...], dtype: str = "float32") -> float:
     """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
+    return sum(_bytes_sent(schedule, vector, size) for vector in summed(codec, size, what, dtype))
+
+
+def _bytes_sent(schedule: str, vector: Summed, size: int) -> float:
     chunks = SCHEDULES[schedule].chunks(size)
-    lanes = _lanes(schedule, codec, size, elements, dtype)
-    piece = -(-elements // (chunks * lanes))
+    lanes = _lanes(schedule, vector, size)
+    piece = vector._replace(elements=-(-vector.elements // (chunks * lanes)))
     wires = Counter()  # by contributions: all one where sums take no more bytes than own values
     for contributions, lengths in work(schedule, size).sent.items():
-        wires[_rounded(contributions) if codec.sums_grow else 1] += lengths * chunks * lanes
+        wires[_rounded(contributions) if vector.codec.sums_grow else 1] += lengths * chunks * lanes
     return sum(
-        count * (frame.SIZE + message_bytes(codec, piece, dtype, contributions, elements))
+        count * (frame.SIZE + piece.message_bytes(contributions, vector.elements))
         for contributions, count in wires.items()
     )
 
@@ -152,15 +196,30 @@ def _rounded(count: int) -> int:
     return -(-count >> zeros << zeros)
 
 
-def predict(schedule: str, codec, size: int, elements: int, profile: Profile, dtype: str = "float32") -> float:
-    """Seconds of one allreduce of so many values on `size` ranks."""
+def predict(
+    schedule: str, codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32"
+) -> float:
+    """Seconds of one allreduce of so many values, or of these buffers, on `size` ranks."""
+    vectors = summed(codec, size, what, dtype)
+    found = sum(_predict(schedule, vector, size, profile) for vector in vectors)
+    if codec.indirect:  # passes over the buffers
+        elements = what if isinstance(what, int) else sum(form.size for form in what)
+        found += 4 * elements * profile.copy * sum(_rates(profile, codec))
+    return found
+
+
+def _predict(schedule: str, vector: Summed, size: int, profile: Profile) -> float:
     done = work(schedule, size)
-    lanes = _lanes(schedule, codec, size, elements, dtype)
-    encode, decode = profile.rates.get(codec.name, (4.0, 2.0))
-    wire = profile.beta * bytes_sent(schedule, codec, size, elements, dtype)
-    arithmetic = 4 * elements * profile.copy * (encode * done.encoded + decode * done.decoded)
+    lanes = _lanes(schedule, vector, size)
+    encode, decode = _rates(profile, vector.codec)
+    wire = profile.beta * _bytes_sent(schedule, vector, size)
+    arithmetic = 4 * vector.elements * profile.copy * (encode * done.encoded + decode * done.decoded)
     latency = profile.alpha * done.rounds + profile.software * done.messages * lanes
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
+
+
+def _rates(profile: Profile, codec) -> tuple[float, float]:
+    return profile.rates.get(codec.name, (4.0, 2.0))
 
 
 def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
@@ -177,14 +236,14 @@ def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
 DENSE = "dense"
 
 
-def choose(codec, size: int, elements: int, profile: Profile, dtype: str = "float32") -> tuple[str, str]:
+def choose(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> tuple[str, str]:
     """For `auto/`: ("dense" or a schedule or "ring/raw", why). The best predicted time."""
     raw = CODECS["raw"]()
-    times = {DENSE: predict_dense(size, message_bytes(raw, elements, dtype), profile)}
+    times = {DENSE: predict_dense(size, message_bytes(raw, what, dtype), profile)}
     if size > 1:
-        times["ring/raw"] = predict("ring", raw, size, elements, profile, dtype)
+        times["ring/raw"] = predict("ring", raw, size, what, profile, dtype)
         for schedule in SCHEDULES:
-            times[schedule] = predict(schedule, codec, size, elements, profile, dtype)
+            times[schedule] = predict(schedule, codec, size, what, profile, dtype)
     best = min(times, key=lambda name: (times[name], name))
     shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in sorted(times.items(), key=lambda t: t[1]))
     return best, f"predicted: {shown}"

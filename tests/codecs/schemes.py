@@ -55,7 +55,7 @@ def _bound() -> dict:
         codec = Scheme.parse(text).codec
         for dtype in FLOATS:
             bound = codec.bind(Form((1000,), "C", dtype))
-            if bound.transform is None and bound not in found.values():
+            if not codec.indirect and bound not in found.values():
                 found[text if dtype == "float32" else f"{text} on {dtype}"] = bound
         if codec.with_feedback() is not codec:
             found[f"{text}/ef"] = codec.with_feedback().bind(Form((1000,), "C", "float32"))

@@ -1,0 +1,111 @@
+"""Codecs that sum other vectors than the buffer: some of its values, coefficients, the factors of a matrix.
+
+`bind` of such a codec gives an Indirect. In a call its `sums` makes vectors of a tensor's own values; each is summed
+over all ranks by another codec, on every schedule, as if it were the buffer, and what the sums stand for is the result.
+Results follow from the sums alone, so they are the same on all ranks. All works on NumPy arrays in host memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+
+from gqallreduce.coding.layout import BLOCK, Grid
+
+ALL_ALIKE = 0xFFFF, 0xFFFFFFFF  # hop and author of the stream that all ranks draw from, which no encoding has
+ALONE = 0x80000000  # plus a rank: with hop 0xFFFF the author of that from which the rank draws choices of its own
+
+
+class Sum(NamedTuple):
+    """A vector to be summed over all ranks: the yield gives back what this rank's encodings of it lost, float32, or
+    None without feedback, and `values` are the sum then.
+
+    own
+        of which tensor.
+    values
+        float32, of one size on all ranks.
+    codec
+        whose messages carry it, not bound.
+    origin
+        (numbers of its elements) -> the elements of the buffer by which errors name them.
+    mark
+        64 bits of what all ranks must know alike for it: a message with another mark is refused. 0 for nothing.
+    """
+
+    own: Own
+    values: np.ndarray
+    codec: object
+    origin: object
+    mark: int = 0
+
+
+class Own(ABC):
+    """A rank's own values of one tensor in a call, as float32 vectors in memory order, and where its result goes.
+
+    size
+        how many values.
+    rank, ranks
+        this rank, and of how many.
+    number
+        of the key, alike on all ranks: a hash.
+    feedback
+        are errors kept? Then `values` are what is left in the residual: a codec takes from them what it has sent.
+    learned
+        what the State of the key holds: name -> array or plain value, empty at first; None if there is no State.
+    values
+        own values plus the residual, as far as formed, until the result is stored there; written by the codec only with
+        `feedback`.
+    """
+
+    size: int
+    rank: int
+    ranks: int
+    number: int
+    feedback: bool
+    learned: dict | None
+    values: np.ndarray
+
+    @abstractmethod
+    def draw(self):
+        """A stream of random numbers that is alike on all ranks, and new in each call."""
+
+    @abstractmethod
+    def form(self, begin: int, stop: int) -> None:
+        """values[begin:stop] := own values plus the residual."""
+
+    @abstractmethod
+    def result(self, begin: int, stop: int) -> np.ndarray:
+        """Room for a block of the result, to be written and stored before the next is asked for."""
+
+    @abstractmethod
+    def store(self, begin: int, stop: int, y) -> None:
+        """A block of the sum is written to `y`."""
+
+    def blocks(self, unit: int = 1) -> list[tuple[int, int]]:
+        """All elements in blocks of about BLOCK that end between units; between two of them, yield."""
+        step = max(1, BLOCK // max(unit, 1)) * max(unit, 1)
+        return [(begin, min(begin + step, self.size)) for begin in range(0, self.size, step)]
+
+
+class Indirect(ABC):
+    """A codec that sums other vectors, for buffers of one form."""
+
+    working = np.dtype(np.float32)
+
+    def runs(self, columns: Grid) -> Grid:
+        """Elements whose errors depend on each other's sizes."""
+        return Grid(1)
+
+    @property
+    @abstractmethod
+    def summed(self) -> list[tuple[object, int]]:
+        """(codec, elements) of the vectors that a call sums, in order; where calls differ, of the usual one."""
+
+    @abstractmethod
+    def sums(self, own: Own):
+        """A generator: forms all values, and stores all of the result. It yields None between kernel calls, an Ask
+        (preparing.py), or a Sum; the same Asks and Sums on all ranks, and none before all values are formed. Returns
+        what the State of the key holds after the call, None for what it held before.
+        """
