@@ -160,6 +160,15 @@ cdef extern from "gq/golomb_doors.hpp" namespace "gq" nogil:
     GolombSizes c_golomb_sizes "gq::golomb_sizes" (const uint8_t* wire, size_t nbytes, const CRegions& regions)
     bint c_golomb_decode "gq::golomb_decode" (const uint8_t* wire, uint8_t* out, const CRegions& regions)
 
+cdef extern from "gq/factors_doors.hpp" namespace "gq" nogil:
+    cdef struct Block "gq::Block":
+        size_t first, rows, columns, all, rank
+    void c_rows_of_factors "gq::rows_of_factors" (const float* v, const Block& block, const float* q, float* p)
+    void c_columns_of_factors "gq::columns_of_factors" (const float* v, const Block& block, const float* p, float* q)
+    void c_product_of_factors "gq::product_of_factors" (
+        const float* p, const float* q, const Block& block, bint subtract, float* y)
+    void c_orthonormalize "gq::orthonormalize" (float* p, size_t size, size_t rank)
+
 cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
     enum: kPlacesEndEarly "gq::kPlacesEndEarly"
     enum: kPlacesDoNotAscend "gq::kPlacesDoNotAscend"

@@ -121,8 +121,8 @@ def test_a_control_word_changes_no_byte_of_a_message(text, word):
     message = scheme.encode(values)
     with set_in_this_thread(word):
         assert scheme.encode(values) == message
-        decoded = scheme.decode(message, values.size)
-    assert decoded.tobytes() == scheme.decode(message, values.size).tobytes()
+        decoded = scheme.decode(message, values.shape)
+    assert decoded.tobytes() == scheme.decode(message, values.shape).tobytes()
 
 
 @every_example

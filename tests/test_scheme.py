@@ -183,7 +183,7 @@ def test_a_message_round_trips(text, size):
 @every_text
 def test_seed_and_step_matter_to_random_codecs_only(text):
     scheme = Scheme.parse(text)
-    x = np.random.default_rng(1).standard_normal(500).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((20, 25)).astype(np.float32)
     payloads = {scheme.encode(x, seed=seed, step=step)[32:] for seed, step in ((0, 0), (1, 0), (0, 1))}
     assert len(payloads) == (1 if scheme.codec.deterministic else 3)
 

@@ -111,6 +111,14 @@ struct Kernels {
   // products.hpp
   double (*inner_product)(const float* a, const float* b, std::size_t n);
 
+  // factors.hpp: what the comments there say.
+  void (*rows_of_factors)(const float* v, std::size_t rows, std::size_t columns, const float* q, std::size_t rank,
+                          float* p, std::size_t stride);
+  void (*columns_of_factors)(const float* v, std::size_t rows, std::size_t columns, std::size_t begin, std::size_t end,
+                             const float* p, std::size_t stride, std::size_t rank, float* q);
+  void (*product_of_factors)(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
+                             std::size_t columns, bool subtract, float* y);
+
   // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.
   int (*plain_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format);
   int (*plain_decode)(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,

@@ -4,6 +4,7 @@
 #include "gq/coded.hpp"
 #include "gq/columns.hpp"
 #include "gq/eden.hpp"
+#include "gq/factors.hpp"
 #include "gq/golomb.hpp"
 #include "gq/integers.hpp"
 #include "gq/kernels.hpp"
@@ -30,6 +31,9 @@ const Kernels table = {
     all_finite,
 
     inner_product,
+    rows_of_factors,
+    columns_of_factors,
+    product_of_factors,
     plain_encode,
     plain_decode,
     onebit_nbytes,

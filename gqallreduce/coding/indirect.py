@@ -53,7 +53,7 @@ class Own(ABC):
     feedback
         are errors kept? Then `values` are what is left in the residual: a codec takes from them what it has sent.
     learned
-        what the State of the key holds: name -> array or plain value, empty at first; None if there is no State.
+        what the State of the key holds: name -> array or plain value; None at first.
     values
         own values plus the residual, as far as formed, until the result is stored there; written by the codec only with
         `feedback`.

@@ -36,7 +36,7 @@ def test_an_example_says_everything(example):
 
 @every_example
 def test_encoding_the_values_gives_the_bytes(example):
-    values = np.array(example["values"].split(), np.float32)
+    values = np.array([row.split() for row in example["values"].split(";")], np.float32)
     data = gq.Scheme.parse(example["scheme"]).encode(values, step=int(example["step"]))
     assert data[:32].hex(" ") == example["header"]
     assert data[32:].hex(" ") == example["payload"]
@@ -46,4 +46,6 @@ def test_encoding_the_values_gives_the_bytes(example):
 def test_decoding_the_bytes_gives_the_numbers(example):
     data = bytes.fromhex(example["header"] + example["payload"])
     expected = np.array(example["decoded"].split(), np.float32)
-    assert gq.Scheme.parse(example["scheme"]).decode(data, expected.size).tobytes() == expected.tobytes()
+    rows = 1 + example["values"].count(";")
+    shape = (rows, expected.size // rows) if rows > 1 else expected.size
+    assert gq.Scheme.parse(example["scheme"]).decode(data, shape).tobytes() == expected.tobytes()
