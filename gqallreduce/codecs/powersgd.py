@@ -128,16 +128,14 @@ class Whole(Indirect):
         return [(codec_of("raw"), self.size)]
 
     def sums(self, own: Own):
-        values = np.empty(self.size, np.float32)
+        y = own.result(0, self.size)
         for begin, stop in own.blocks():
             own.form(begin, stop)
-            values[begin:stop] = own.values[begin:stop]
+            y[begin:stop] = own.values[begin:stop]
             yield
-        yield Sum(own, values, codec_of("raw"), lambda numbers: numbers)
+        yield Sum(own, y, codec_of("raw"), lambda numbers: numbers)
         for begin, stop in own.blocks():
-            y = own.result(begin, stop)
-            y[:] = values[begin:stop]
-            own.store(begin, stop, y)
+            own.store(begin, stop, y[begin:stop])
             if own.feedback:
                 own.values[begin:stop] = 0
             yield
@@ -179,7 +177,7 @@ class LowRank(Indirect):
             yield
         mine = q.copy() if own.feedback else q
         lost = yield Sum(own, q, self.codec, lambda numbers: numbers % self.columns, 1)
-        if own.feedback:
+        if lost is not None:
             mine -= lost
         for begin, stop, first in self._blocks(own):
             if own.feedback:

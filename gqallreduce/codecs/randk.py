@@ -155,7 +155,7 @@ class Chosen(Indirect):
         for begin, stop in own.blocks():
             here, at = _within(drawn, begin, stop - begin)
             if own.feedback:
-                own.values[begin:stop][at] = lost[here]
+                own.values[begin:stop][at] = 0 if lost is None else lost[here]
             y = own.result(begin, stop)
             y[:] = 0
             y[at] = chosen[here]

@@ -20,7 +20,7 @@ ALONE = 0x80000000  # plus a rank: with hop 0xFFFF the author of that from which
 
 class Sum(NamedTuple):
     """A vector to be summed over all ranks: the yield gives back what this rank's encodings of it lost, float32, or
-    None without feedback, and `values` are the sum then.
+    None if nothing is or without feedback, and `values` are the sum then.
 
     own
         of which tensor.

@@ -208,7 +208,8 @@ class OwnValues(Own):
         values, errors = asked.values, None
         if self._operation.flaws:  # which are noted
             values[~np.isfinite(values)] = 0
-        if self.feedback:
+        exact = asked.codec.unbiased and asked.codec.deterministic
+        if self.feedback and not exact:
             errors = self._operation.lend(values.size, np.float32)
             errors[:] = 0
         buffer = Buffer.of_vector(values, self._operation.processor)
