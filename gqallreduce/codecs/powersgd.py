@@ -15,7 +15,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, integer, register
-from gqallreduce.coding.indirect import Indirect, Own, Sum
+from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.order import axes
@@ -91,7 +91,7 @@ class PowerSGD(Codec):
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Indirect:
         rows, columns = matrix_of(form)
         if self.rank * (rows + columns) >= rows * columns:
-            return Whole(form.size)
+            return Whole(form.size, codec_of("raw"))
         return LowRank(rows, columns, self.rank, self.factor_codec)
 
     def relearned(self, learned: dict, form: Form) -> dict:
@@ -115,30 +115,6 @@ def matrix_of(form: Form) -> tuple[int, int]:
         return 1, form.size
     slowest, fastest = extents[0], extents[-1]
     return min((slowest, math.prod(extents[1:])), (math.prod(extents[:-1]), fastest), key=sum)
-
-
-class Whole(Indirect):
-    """So many values, summed as they are."""
-
-    def __init__(self, size: int):
-        self.size = size
-
-    @property
-    def summed(self):
-        return [(codec_of("raw"), self.size)]
-
-    def sums(self, own: Own):
-        y = own.result(0, self.size)
-        for begin, stop in own.blocks():
-            own.form(begin, stop)
-            y[begin:stop] = own.values[begin:stop]
-            yield
-        yield Sum(own, y, codec_of("raw"), lambda numbers: numbers)
-        for begin, stop in own.blocks():
-            own.store(begin, stop, y[begin:stop])
-            if own.feedback:
-                own.values[begin:stop] = 0
-            yield
 
 
 @dataclass(frozen=True)

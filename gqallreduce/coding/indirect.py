@@ -8,6 +8,7 @@ Results follow from the sums alone, so they are the same on all ranks. All works
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,8 @@ class Own(ABC):
 
     @abstractmethod
     def store(self, begin: int, stop: int, y) -> None:
-        """A block of the sum is written to `y`."""
+        """A block of the sum is written to `y`, and `values` there are what is not sent: what rounding to the buffer's
+        dtype loses is added to them."""
 
     def blocks(self, unit: int = 1) -> list[tuple[int, int]]:
         """All elements in blocks of about BLOCK that end between units; between two of them, yield."""
@@ -109,3 +111,35 @@ class Indirect(ABC):
         (preparing.py), or a Sum; the same Asks and Sums on all ranks, and none before all values are formed. Returns
         what the State of the key holds after the call, None for what it held before.
         """
+
+
+def sum_whole(own: Own, codec, mark: int = 0, look=None):
+    """The generator that sums all values as they are; `look(sums)` is called before they are stored."""
+    y = own.result(0, own.size)
+    for begin, stop in own.blocks():
+        own.form(begin, stop)
+        y[begin:stop] = own.values[begin:stop]
+        yield
+    lost = yield Sum(own, y, codec, lambda numbers: numbers, mark)
+    if look is not None:
+        look(y)
+    for begin, stop in own.blocks():
+        if own.feedback:
+            own.values[begin:stop] = 0 if lost is None else lost[begin:stop]
+        own.store(begin, stop, y[begin:stop])
+        yield
+
+
+@dataclass(frozen=True)
+class Whole(Indirect):
+    """All of so many values are summed as they are, by a codec."""
+
+    size: int
+    codec: object
+
+    @property
+    def summed(self):
+        return [(self.codec, self.size)]
+
+    def sums(self, own):
+        return sum_whole(own, self.codec)

@@ -57,7 +57,7 @@ def _bound() -> dict:
             bound = codec.bind(Form((1000,), "C", dtype))
             if not codec.indirect and bound not in found.values():
                 found[text if dtype == "float32" else f"{text} on {dtype}"] = bound
-        if codec.with_feedback() is not codec:
+        if codec.with_feedback() is not codec and not codec.indirect:
             found[f"{text}/ef"] = codec.with_feedback().bind(Form((1000,), "C", "float32"))
     return found
 

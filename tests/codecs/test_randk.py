@@ -216,6 +216,14 @@ def test_a_sum_is_that_of_the_chosen_values_and_the_rest_waits(values):
     assert everything == set(range(100))
 
 
+def test_what_float16_loses_of_chosen_values_is_in_the_residual():
+    local, given = LocalAllreduce("ring/randk(ratio=1.0, values=float16)/ef", 3), np.float32(1) / np.arange(3, 103)
+    results = local([given.astype(np.float32) for _ in range(3)], key="w")
+    left = [memory.residual("w") for memory in local.memory]
+    assert all(each.any() for each in left)
+    np.testing.assert_allclose(results[0] + sum(left), 3 * given, rtol=1e-6)
+
+
 @pytest.mark.parametrize("feedback", ["", "/ef"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_value_that_is_not_chosen_is_refused_too(feedback, bad):

@@ -1,4 +1,4 @@
-"""Codecs that sum several vectors in one call, one after the other: states, calls in flight, errors between the sums."""
+"""Codecs that sum several vectors in a call, one after the other: states, calls in flight, errors between the sums."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,10 @@ def gradients(size, seed, shape=(30, 40)):
     return [np.random.default_rng([seed, rank]).standard_normal(shape).astype(np.float32) for rank in range(size)]
 
 
-@pytest.mark.parametrize("scheme", [SCHEME, "ring/powersgd(rank=1, inner=qsgd(bits=8))/ef"])
+BASIS = "gradiveq(warmup=0, train=1, compress=3, K=40, d=4)"
+
+
+@pytest.mark.parametrize("scheme", [SCHEME, "ring/powersgd(rank=1, inner=qsgd(bits=8))/ef", f"{BASIS}/ef"])
 def test_a_checkpoint_goes_on_bit_for_bit(comm, scheme):
     one, two = (gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT) for _ in range(2))
     for step in range(2):
@@ -39,6 +42,33 @@ def test_ranks_that_begin_with_other_factors_are_told(comm):
     allreduce.load_state_dict(state)
     with pytest.raises(gq.Error):
         allreduce(gradients(comm.size, 1)[comm.rank], key="w")
+
+
+def test_ranks_with_another_basis_are_told(comm):
+    if comm.size == 1:
+        pytest.skip("one rank cannot differ")
+    allreduce = gq.Allreduce(BASIS, comm=comm, timeout=TIMEOUT)
+    for step in range(2):
+        allreduce(gradients(comm.size, step)[comm.rank], key="w")
+    state = allreduce.state_dict()
+    if comm.rank == 0:
+        state["keys"]["w"]["learned"]["basis"][0] *= -1
+    allreduce.load_state_dict(state)
+    with pytest.raises(gq.Error):
+        allreduce(gradients(comm.size, 1)[comm.rank], key="w")
+
+
+def test_ranks_have_one_basis_and_phases(comm):
+    """Of matrices in a space of four dimensions, with a vote in each call."""
+    allreduce = gq.Allreduce(f"{BASIS[:-1]}, drift=0.3)", comm=comm, timeout=TIMEOUT)
+    space = np.random.default_rng(7).standard_normal((4, 40))
+    for step in range(9):
+        given = [np.random.default_rng([step, rank]).standard_normal((30, 4)) @ space for rank in range(comm.size)]
+        result = allreduce(given[comm.rank].astype(np.float32), key="w")
+        np.testing.assert_allclose(result, sum(given), atol=1e-3)
+        assert comm.allgather(result.tobytes()) == [result.tobytes()] * comm.size
+        basis = allreduce.state_dict()["keys"]["w"]["learned"]["basis"]
+        assert comm.allgather(basis.tobytes()) == [basis.tobytes()] * comm.size
 
 
 def test_calls_in_flight_are_those_made_one_after_the_other(comm):
