@@ -12,6 +12,7 @@ from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling.model import (
     DENSE,
     SMALL_MOST,
+    SMALL_PER_RANK,
     Profile,
     bytes_sent,
     choose,
@@ -38,7 +39,7 @@ def test_the_fixed_rule_gives_a_schedule_for_everything(text, ranks):
     assert set(found) <= set(SCHEDULES)
     if ranks > 2:
         assert found[0] == "recursive_doubling"  # few bytes: few rounds
-        few = message_bytes(codec, SIZES[-1]) <= SMALL_MOST
+        few = message_bytes(codec, SIZES[-1]) <= min(SMALL_PER_RANK * ranks, SMALL_MOST)
         assert found[-1] == ("recursive_doubling" if few else "direct")  # many: two encodings, whatever P
 
 
