@@ -16,6 +16,7 @@ from gqallreduce.cli import machine
 from gqallreduce.cli.plots import figure, look_of, plain_number, save
 from gqallreduce.cli.quantities import nbytes
 from gqallreduce.cli.report import Report, size_text
+from gqallreduce.coding.learned import LearnedCodec
 
 CODECS = ("alq(bits=3)", "alq(bits=4)", "alq(bits=8)", "alq_n(bits=3)", "amq(bits=3)")
 SIZES = (1 << 20, 8 << 20, 64 << 20)
@@ -40,7 +41,7 @@ def run(arguments):
     """Measures, prints and writes; 0 if all went well, 2 for wrong arguments."""
     try:
         for text in arguments.codecs:
-            if not gq.Scheme.parse(text).codec.learns:
+            if not isinstance(gq.Scheme.parse(text).codec, LearnedCodec):
                 raise ValueError(f"{text!r} learns no levels")
     except ValueError as problem:
         print(f"level_updates: {problem}", file=sys.stderr)

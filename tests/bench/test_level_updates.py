@@ -54,7 +54,7 @@ def test_the_command_measures_prints_and_draws(tmp_path, capsys):
 
 
 def test_codecs_that_learn_no_levels_are_refused(tmp_path, capsys):
-    for text in ("qsgd", "nosuch"):
+    for text in ("qsgd", "nosuch", "powersgd"):
         assert level_updates.run(options("--codecs", text, "--output", tmp_path / "out")) == 2
         assert "level_updates:" in capsys.readouterr().err
 
