@@ -13,7 +13,7 @@ from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Own, Sum
 from gqallreduce.coding.layout import Form, Region, blocks, columns, of
 from gqallreduce.coding.preparing import Parts, Prepared, alone
-from gqallreduce.errors import NonFiniteError
+from gqallreduce.errors import NonFiniteError, WireError
 from gqallreduce.hashing import hash64
 
 
@@ -46,7 +46,10 @@ def decode(codec: Codec, data, shape: tuple[int, ...], seed: int, step: int) -> 
         nonlocal at
         at += _decode(asked.codec, data[at:], asked.values)
 
-    return _go_through(codec, shape, np.zeros(size, np.float32), seed, step, receive), at
+    y = _go_through(codec, shape, np.zeros(size, np.float32), seed, step, receive)
+    if not np.isfinite(y).all():
+        raise WireError(f"{codec.name}: got numbers whose products leave float32")
+    return y, at
 
 
 class _OwnAlone(Own):

@@ -331,3 +331,13 @@ def test_an_unfit_state_is_refused(change):
     assert codec.relearned(_states(), form)["calls"] == 1
     with pytest.raises((ValueError, TypeError)):
         codec.relearned({**_states(), **change}, form)
+
+
+def test_factors_whose_product_leaves_float32_are_no_message():
+    scheme = gq.Scheme.parse("powersgd(rank=2)")
+    data = bytearray(scheme.encode(np.ones((8, 8), np.float32)))
+    p, q = np.zeros((2, 8), np.float32), np.full((2, 8), 3e38, np.float32)
+    p[:, 0], p[0, 1], p[1, 1] = 1, 1, -1
+    data[32:] = p.tobytes() + q.tobytes()
+    with pytest.raises(gq.WireError, match="leave float32"):
+        scheme.decode(bytes(data), (8, 8))

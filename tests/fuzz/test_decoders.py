@@ -203,3 +203,20 @@ def test_another_size_scheme_or_length_is_refused(text, size):
         assert (decoded(other, message, size) is None) == (other != text)
     if size:
         assert decoded(text, message, 3 * size + 40000) is None
+
+
+@pytest.mark.parametrize("text", ["powersgd(rank=1)", "powersgd(rank=2, inner=qsgd(bits=8))", "gradiveq(K=5)"])
+@given(st.binary(min_size=20, max_size=300), st.booleans())
+@settings(**MOST)
+def test_any_payload_for_a_matrix(text, payload, large):
+    """As long as a message may be, so that numbers of all sizes reach the products."""
+    scheme, shape = Scheme.parse(text), (5, 7)
+    data = bytearray(scheme.encode(np.ones(shape, np.float32)))
+    wanted = len(data) - 32
+    data[32:] = (payload * 20)[:wanted] if not large else (b"\xff\xff\x7f\x7f" * 99)[:wanted]
+    try:
+        y = scheme.decode(bytes(data), shape)
+    except WireError:
+        return
+    assert y.shape == (35,)
+    assert np.isfinite(y).all()
