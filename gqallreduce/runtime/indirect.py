@@ -96,12 +96,14 @@ class IndirectOperation:
                 yield work
             left = work.asking
             yield from answer(self, left, self.signature)
-            yield from self._sum_up(left)
-            if self.flaws:
+            if (yield from self._sum_up(left)) and self.flaws:  # of which all ranks know by now
                 return
 
     def _sum_up(self, asking: list[tuple]):
-        """Stages: every Sum that is asked for, those by one codec together; answers take their places."""
+        """Stages: every Sum that is asked for, those by one codec together; answers take their places.
+
+        Returns whether there was one.
+        """
         by_codec: dict[object, list[int]] = {}
         for number, (_, _, asked) in enumerate(asking):
             if isinstance(asked, Sum):
@@ -109,9 +111,10 @@ class IndirectOperation:
         for codec, numbers in by_codec.items():
             lost = yield from self._sum(codec, [asking[number][2] for number in numbers])
             if self.flaws:
-                return
+                break
             for number, mine in zip(numbers, lost, strict=True):
                 asking[number] = (*asking[number][:2], mine)
+        return bool(by_codec)
 
     def _sum(self, codec, asked: list[Sum]):
         """Stages of an Operation; returns what the encodings of each vector lost."""

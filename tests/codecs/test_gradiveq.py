@@ -217,6 +217,18 @@ def test_training_begins_again_when_most_ranks_see_a_large_error():
     assert learned(local)[0]["basis"] is not None
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_value_that_is_not_finite_is_found_where_ranks_vote_first(ranks):
+    local = LocalAllreduce("ring/gradiveq(warmup=0, train=1, compress=0, d=4, K=45, drift=0.9)", ranks)
+    run(local, 2)
+    given = gradients(5, ranks)
+    given[-1][2, 0, 1, 1] = np.nan
+    with pytest.raises(gq.NonFiniteError) as caught:
+        local(given, key="w")
+    assert (caught.value.rank, caught.value.index) == (ranks - 1, 2 * 45 + 4)
+    assert learned(local)[0]["calls"] == 2
+
+
 def test_vectors_are_summed_whole():
     local = LocalAllreduce("direct/gradiveq(warmup=0, train=1, compress=9, d=1)", 2)
     for shape in ((), (100,), (0, 3)):
