@@ -18,11 +18,10 @@ from gqallreduce.coding import arithmetic
 from gqallreduce.coding.basis import EMPTY, checked, principal
 from gqallreduce.coding.codec import Codec, choice, integer, register
 from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole, sum_whole
+from gqallreduce.coding.inner import inner_codec
 from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.coding.layout import Form, Grid
-from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.order import axes
-from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import FROM_RANK, SUM, Ask, mark_of
 from gqallreduce.coding.text import codec_of, resolved
 
@@ -104,9 +103,9 @@ class GradiVeQ(Codec):
         integer(self, "d", 0, 1 << 14)
         if self.d and self.K and self.d > self.K:
             raise ValueError(f"gradiveq: d={self.d}, expected at most K={self.K}")
-        for option, low in (("lam", 0), ("drift", 0)):
+        for option in ("lam", "drift"):
             value = getattr(self, option)
-            if not isinstance(value, float) or not low <= value < 1:
+            if not isinstance(value, float) or not 0 <= value < 1:
                 raise ValueError(f"gradiveq: {option}={value!r}, expected a number from 0 to 1")
         choice(self, "order", "filter", "hwdf")
         choice(self, "layout", "oihw", "hwio")
@@ -116,10 +115,7 @@ class GradiVeQ(Codec):
         integer(self, "train", 1, 2**31 - 1)
         integer(self, "compress", 0, 2**31 - 1)
         choice(self, "train_bits", 0, 2, 3, 4, 5, 6, 7, 8)
-        found = codec_of(self.coefficients) if isinstance(self.coefficients, str) else None
-        if not isinstance(found, (PlainCodec, LevelCodec, IntegerCodec)) or found.learns:
-            expected = "raw, float16, bfloat16, a level codec that does not learn, or one that sums integers"
-            raise ValueError(f"gradiveq: coefficients={self.coefficients}, expected {expected}")
+        found = inner_codec(self, "coefficients", IntegerCodec, also_named="one that sums integers")
         object.__setattr__(self, "coefficients", resolved(found))
 
     @cached_property

@@ -16,10 +16,9 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, integer, register
 from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole
+from gqallreduce.coding.inner import inner_codec
 from gqallreduce.coding.layout import Form, Grid
-from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.order import axes
-from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import mark_of
 from gqallreduce.coding.text import codec_of, resolved
 
@@ -59,13 +58,7 @@ class PowerSGD(Codec):
 
     def __post_init__(self):
         integer(self, "rank", 1, 2**31 - 1)
-        if not isinstance(self.inner, str):
-            raise ValueError(f"powersgd: inner={self.inner!r}, expected a codec")
-        found = codec_of(self.inner)
-        if not isinstance(found, (PlainCodec, LevelCodec)) or found.learns:
-            expected = "raw, float16, bfloat16 or a level codec that does not learn"
-            raise ValueError(f"powersgd: inner={self.inner}, expected {expected}")
-        object.__setattr__(self, "inner", resolved(found))
+        object.__setattr__(self, "inner", resolved(inner_codec(self, "inner")))
 
     @cached_property
     def factor_codec(self) -> Codec:

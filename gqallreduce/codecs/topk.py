@@ -51,8 +51,6 @@ class TopK(SparseCodec):
         if not self.k and not (isinstance(self.ratio, float) and 0 < self.ratio <= 1):
             raise ValueError(f"topk: ratio={self.ratio!r}, expected a number above 0, up to 1")
         object.__setattr__(self, "ratio", 0.0 if self.k else self.ratio)
-        if not isinstance(self.values, str):
-            raise ValueError(f"topk: values={self.values!r}, expected a codec")
         choice(self, "sums", "reselect", "union")
         object.__setattr__(self, "values", resolved(self.inner))
 

@@ -17,13 +17,12 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import LARGEST_WITH_ERROR, exceeds
 from gqallreduce.coding.codec import NOT_FINITE, Region, RegionCodec
+from gqallreduce.coding.inner import inner_codec
 from gqallreduce.coding.layout import Form, Grid
-from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.places import places_bound
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.coding.selection import Fresh
-from gqallreduce.coding.text import codec_of
 from gqallreduce.coding.union import DENSE, HEADER, SUM, UnionSums, finite_values, read_sum, regions_of, union_bound
 from gqallreduce.errors import WireError
 
@@ -55,10 +54,7 @@ class SparseCodec(RegionCodec):
     @cached_property
     def inner(self) -> RegionCodec:
         """The codec of the values."""
-        found = codec_of(self.values)
-        if not isinstance(found, (PlainCodec, LevelCodec)) or found.learns:
-            expected = "raw, float16, bfloat16 or a level codec that does not learn"
-            raise ValueError(f"{self.name}: values={self.values}, expected {expected}")
+        found = inner_codec(self, "values")
         return found.with_feedback() if self.contracted else found
 
     @property

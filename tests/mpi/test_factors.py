@@ -107,7 +107,7 @@ def test_a_failed_first_sum_leaves_state_and_other_calls_alone(comm):
 
 def test_an_exception_between_the_sums_is_told_to_all(comm, monkeypatch):
     if comm.size == 1:
-        pytest.skip("nobody to be told")
+        pytest.skip("there is no other rank")
     allreduce = gq.Allreduce(SCHEME, comm=comm, timeout=TIMEOUT)
     allreduce(gradients(comm.size, 1)[comm.rank], key="w")
     before = allreduce.state_dict()["keys"]["w"]

@@ -1,0 +1,27 @@
+"""Codecs that others are given as an option: for the values that those choose or make."""
+
+from __future__ import annotations
+
+from gqallreduce.coding.codec import Codec
+from gqallreduce.coding.levels import LevelCodec
+from gqallreduce.coding.plain import PlainCodec
+from gqallreduce.coding.text import codec_of
+
+_PLAIN = "raw, float16, bfloat16"
+
+
+def inner_codec(codec: Codec, option: str, *also: type, also_named: str = "") -> Codec:
+    """The codec that an option names; ValueError unless it is plain, of levels that are not learned, or one of `also`.
+
+    also_named
+        the latter in words, for the error.
+    """
+    text = getattr(codec, option)
+    if not isinstance(text, str):
+        raise ValueError(f"{codec.name}: {option}={text!r}, expected a codec")
+    found = codec_of(text)
+    if not isinstance(found, (PlainCodec, LevelCodec, *also)) or found.learns:
+        levels = "a level codec that does not learn"
+        expected = f"{_PLAIN}, {levels}, or {also_named}" if also_named else f"{_PLAIN} or {levels}"
+        raise ValueError(f"{codec.name}: {option}={text}, expected {expected}")
+    return found
