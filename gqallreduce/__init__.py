@@ -34,6 +34,7 @@ registry.CODECS.load()
 registry.SCHEDULES.load()
 threads.configure()
 
+from gqallreduce.backends.product import Outer  # noqa: E402
 from gqallreduce.catalog import schemes  # noqa: E402
 from gqallreduce.scheme import Scheme  # noqa: E402
 
@@ -43,12 +44,14 @@ __all__ = [
     "Error",
     "MismatchError",
     "NonFiniteError",
+    "Outer",
     "ReplicaError",
     "Request",
     "Scheme",
     "TimeoutError",
     "WireError",
     "cached",
+    "outer_allreduce",
     "quantized_allreduce",
     "schemes",
     "wait_all",
@@ -57,6 +60,7 @@ __all__ = [
 _NEEDS_MPI = {
     "Allreduce": "allreduce",
     "quantized_allreduce": "function",
+    "outer_allreduce": "function",
     "cached": "function",
     "Request": "request",
     "wait_all": "request",

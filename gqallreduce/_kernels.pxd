@@ -161,13 +161,29 @@ cdef extern from "gq/golomb_doors.hpp" namespace "gq" nogil:
     bint c_golomb_decode "gq::golomb_decode" (const uint8_t* wire, uint8_t* out, const CRegions& regions)
 
 cdef extern from "gq/factors_doors.hpp" namespace "gq" nogil:
+    cdef enum class Put "gq::Put":
+        kSet, kAdd, kSubtract
     cdef struct Block "gq::Block":
         size_t first, rows, columns, all, rank
     void c_rows_of_factors "gq::rows_of_factors" (const float* v, const Block& block, const float* q, float* p)
     void c_columns_of_factors "gq::columns_of_factors" (const float* v, const Block& block, const float* p, float* q)
     void c_product_of_factors "gq::product_of_factors" (
-        const float* p, const float* q, const Block& block, bint subtract, float* y)
+        const float* p, const float* q, const Block& block, Put put, float* y)
     void c_orthonormalize "gq::orthonormalize" (float* p, size_t size, size_t rank)
+
+cdef extern from "gq/dither_doors.hpp" namespace "gq" nogil:
+    cdef struct CDither "gq::Dither":
+        int bits
+        bint nearest
+        float offset, most, meeting
+        int zero
+    void c_largest_of_rows "gq::largest_of_rows" (const float* x, size_t rows, size_t columns, float* largest)
+    void c_dither_encode "gq::dither_encode" (
+        const float* x, size_t n, size_t columns, const float* step, const CDither& dither, const CStream& stream,
+        uint64_t begin, uint8_t* wire)
+    void c_dither_decode "gq::dither_decode" (
+        const uint8_t* wire, size_t n, size_t columns, const float* step, const float* number, int bits, bint shifts,
+        int zero, const CStream& stream, uint64_t begin, float* y)
 
 cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
     enum: kPlacesEndEarly "gq::kPlacesEndEarly"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from gqallreduce.allreduce import Allreduce
+from gqallreduce.backends.product import Outer
 from gqallreduce.errors import Error
 from gqallreduce.runtime.arguments import truth
 from gqallreduce.runtime.reduction import join_invalid
@@ -35,6 +36,24 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
         _make_room(objects)
         objects[name] = Allreduce(scheme, comm=comm, average=average)
     return objects[name](buf, key=key, out=out)
+
+
+def outer_allreduce(x, delta, scheme, *, key=None, comm=None, average=False, out=None):
+    """The sum (or average) over ranks of the gradients of layers, each given as a product; returns what it wrote.
+
+    x, delta
+        a layer's input and the derivative of the loss by its output, as of `gq.Outer`: the gradient is the transposed x
+        times delta. Or lists of as many; `key` is a list of as many strings then, and `out` None or a list.
+    Scheme `isgq` sends quantized factors where they are shorter than the gradient; any other scheme sums the gradients.
+    For convolutions give `gq.Outer` with a kernel to `quantized_allreduce`, alone or in a list. Else as that.
+    """
+    if isinstance(x, (list, tuple)) or isinstance(delta, (list, tuple)):
+        if not isinstance(x, (list, tuple)) or not isinstance(delta, (list, tuple)) or len(x) != len(delta):
+            raise ValueError("x and delta: expected two arrays, or two lists of as many")
+        return quantized_allreduce(
+            [Outer(*each) for each in zip(x, delta, strict=True)], scheme, key=key, comm=comm, average=average, out=out
+        )
+    return quantized_allreduce(Outer(x, delta), scheme, key=key, comm=comm, average=average, out=out)
 
 
 def _tell_others(comm, objects: dict, error: Exception) -> None:

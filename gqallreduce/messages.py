@@ -1,6 +1,7 @@
 """Values to the bytes of a message and back, by a codec alone: for tests, teaching and golden files. Needs no MPI.
 
-Of an indirect codec the message holds all vectors that a rank of one would have summed, end to end.
+Of an indirect codec the message holds all vectors that a rank of one would have summed, end to end, or the message that
+all ranks would have got.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from gqallreduce import _kernels
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.backends.product import Outer, Product
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
-from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Own, Sum
+from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Gathered, Own, Sum
 from gqallreduce.coding.layout import Form, Region, blocks, columns, of
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.errors import NonFiniteError, WireError
@@ -19,50 +22,76 @@ from gqallreduce.hashing import hash64
 
 def encode(codec: Codec, x, seed: int, step: int) -> bytes:
     """What comes behind the header. NonFiniteError if a value is NaN or Inf, or (rank None) cannot be sent."""
-    vector = np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
+    form, vector, matrices = _given(x)
     if not codec.indirect:
         return _encode(codec, vector, seed, step)
     if not np.isfinite(vector).all():
         raise NonFiniteError(0, None, int(np.argmax(~np.isfinite(vector))))
     messages = []
 
-    def send(asked: Sum) -> None:
+    def send(asked: Sum | Gathered):
+        if isinstance(asked, Gathered):
+            messages.append(asked.message.tobytes())
+            return asked.message[None]
         messages.append(_encode(asked.codec, asked.values, seed, step, asked.origin))
         _decode(asked.codec, np.frombuffer(messages[-1], np.uint8), asked.values)
+        return None
 
-    _go_through(codec, np.shape(x), vector, seed, step, send)
+    _go_through(codec, form, _OwnAlone(vector, matrices, seed, step), send)
     return b"".join(messages)
 
 
-def decode(codec: Codec, data, shape: tuple[int, ...], seed: int, step: int) -> tuple[np.ndarray, int]:
-    """(float32 vector of so many values, bytes that were read)."""
-    size = Form(shape, "C", "float32").size
+def decode(codec: Codec, data, like, seed: int, step: int) -> tuple[np.ndarray, int]:
+    """(float32 vector, bytes that were read). `like`: the shape, or an Outer of the same shapes."""
+    form, vector, matrices = _given(like if isinstance(like, Outer) else np.zeros(like, np.float32))
     if not codec.indirect:
-        y = np.zeros(size, np.float32)
+        y = np.zeros(form.size, np.float32)
         return y, _decode(codec, data, y)
     at = 0
 
-    def receive(asked: Sum) -> None:
+    def receive(asked: Sum | Gathered):
         nonlocal at
+        if isinstance(asked, Gathered):
+            begin, at = at, at + asked.message.size
+            return data[begin:at][None]
         at += _decode(asked.codec, data[at:], asked.values)
+        return None
 
-    y = _go_through(codec, shape, np.zeros(size, np.float32), seed, step, receive)
+    own = _OwnAlone(np.zeros_like(vector), None if matrices is None else [0 * each for each in matrices], seed, step)
+    y = _go_through(codec, form, own, receive)
     if not np.isfinite(y).all():
         raise WireError(f"{codec.name}: got numbers whose products leave float32")
     return y, at
 
 
+def _given(x) -> tuple[Form, np.ndarray, list | None]:
+    """(form, values as one vector, x and delta if they are given as a product)."""
+    if not isinstance(x, Outer):
+        vector = np.ascontiguousarray(x, dtype=np.float32).reshape(-1)
+        return Form(np.shape(x), "C", "float32"), vector, None
+    product = Product.of(x, Buffer(x.room()))
+    vector = np.empty(product.size, np.float32)
+    product.load(0, product.size, vector)
+    return product.form, vector, product.matrices()
+
+
 class _OwnAlone(Own):
     """Values of one rank, without feedback or state."""
 
-    rank, ranks, number, feedback, learned = 0, 1, 0, False, None
+    rank, ranks, number, feedback, learned, turned = 0, 1, 0, False, None, False
 
-    def __init__(self, values, seed: int, step: int):
+    def __init__(self, values, matrices, seed: int, step: int):
         self.values, self.size, self.y = values, values.size, np.empty_like(values)
-        self._seed, self._step = seed, step
+        self._matrices, self._seed, self.step = matrices, seed, step
 
     def draw(self):
-        return _kernels.Stream(hash64(self._seed, None), *ALL_ALIKE, self._step & 0xFFFFFFFF)
+        return _kernels.Stream(hash64(self._seed, None), *ALL_ALIKE, self.step & 0xFFFFFFFF)
+
+    def stream_of(self, rank):
+        return _kernels.Stream(hash64(self._seed, None), ALL_ALIKE[0], ALONE + rank, self.step & 0xFFFFFFFF)
+
+    def matrices(self):
+        return self._matrices
 
     def form(self, begin, stop):
         pass
@@ -74,18 +103,17 @@ class _OwnAlone(Own):
         pass
 
 
-def _go_through(codec: Codec, shape, values, seed: int, step: int, carry) -> np.ndarray:
-    """What the sums stand for; `carry` gets each Sum and leaves its sum in the values."""
-    own, answer = _OwnAlone(values, seed, step), None
-    steps = codec.bind(Form(tuple(shape), "C", "float32")).sums(own)
+def _go_through(codec: Codec, form: Form, own: _OwnAlone, carry) -> np.ndarray:
+    """What sums and messages stand for; `carry` gets each, and leaves a sum in its values, or returns the messages."""
+    answer, steps = None, codec.bind(form).sums(own)
     while True:
         try:
             asked = steps.send(answer)
         except StopIteration:
             return own.y
         answer = None
-        if isinstance(asked, Sum):
-            carry(asked)
+        if isinstance(asked, (Sum, Gathered)):
+            answer = carry(asked)
         elif asked is not None:
             answer = asked.answer(asked.values)
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from gqallreduce import messages
+from gqallreduce.backends.product import Outer
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.text import options_of, resolved
@@ -61,7 +62,7 @@ class Scheme:
     def encode(self, values, *, seed: int = 0, step: int = 0) -> bytes:
         """One message: header and wire of `values`, taken as one vector in memory order, without MPI.
 
-        Codecs that sum factors of matrices look at the shape of `values` too.
+        Codecs that sum factors of matrices look at the shape of `values` too, `isgq` at a gq.Outer.
         Raises NonFiniteError if a value is NaN or Inf, or (rank None) beyond what the codec can send.
         """
         wire, header = messages.encode(self.codec, values, seed, step), bytearray(frame.SIZE)
@@ -69,11 +70,11 @@ class Scheme:
         return bytes(header) + wire
 
     @usual_arithmetic()
-    def decode(self, data, size: int | tuple[int, ...], *, seed: int = 0) -> np.ndarray:
+    def decode(self, data, size: int | tuple[int, ...] | Outer, *, seed: int = 0) -> np.ndarray:
         """A float32 vector of so many values from one message; WireError unless it is one of this scheme and size.
 
         size
-            the shape, where `encode` looked at it.
+            the shape, where `encode` looked at it; a gq.Outer of the same shapes, where it was given one.
         seed
             that of `encode`, for codecs whose messages do not say which values they hold, such as `randk`.
         """
@@ -84,8 +85,7 @@ class Scheme:
             raise WireError(f"got a message {got}, expected one of {self.resolved()}")
         if header.word != len(data) - frame.SIZE:
             raise WireError(f"got {len(data) - frame.SIZE} bytes after the header, expected {header.word} as it says")
-        shape = size if isinstance(size, tuple) else (size,)
-        y, read = messages.decode(self.codec, data[frame.SIZE :], shape, seed, header.step)
+        y, read = messages.decode(self.codec, data[frame.SIZE :], size, seed, header.step)
         if read != len(data) - frame.SIZE:
             raise WireError(f"got {len(data) - frame.SIZE} bytes, expected {read} for {y.size} values")
         return y

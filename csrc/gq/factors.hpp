@@ -3,7 +3,7 @@
 //
 // The order of additions is the same for all instruction sets. Over the columns (rows_of_factors): element j goes to
 // lane j mod 16, each lane adds in order, then the lanes fold: lane[j] += lane[j + 8] for j < 8, then 4, 2, 1. Over
-// rows and over ranks: in order.
+// rows: in order. Over ranks: in order, but of more than 256 each 256 have a sum, and these are added in order.
 #pragma once
 #include "gq/kernels.hpp"
 #include "gq/vectors.hpp"
@@ -131,40 +131,93 @@ static void columns_of_factors(const float* v, std::size_t rows, std::size_t col
       add_rows<1>(v + i * columns, columns, begin, end, p + k * stride + i, q + k * columns);
 }
 
-// y (or y minus it) := the product of P and the transposed Q, of `kRows` rows.
-template <int kRows>
-static void product_rows(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t columns,
-                         bool subtract, float* y) {
-  std::size_t j = 0;
-  for (; j + kFactorLanes <= columns; j += kFactorLanes) {
-    FactorLanes sum[kRows], a;
-    for (std::size_t k = 0; k < rank; ++k) {
-      load_lanes(a, q + k * columns + j);
-      for (int i = 0; i < kRows; ++i) add_multiple(sum[i], a, p[k * stride + i]);
-    }
-    for (int i = 0; i < kRows; ++i) {
-      if (subtract) {
-        load_lanes(a, y + i * columns + j);
-        for (std::size_t part = 0; part < sizeof a / sizeof a.part[0]; ++part)
-          sum[i].part[part] = a.part[part] - sum[i].part[part];
-      }
-      store_lanes(sum[i], y + i * columns + j);
-    }
+// y := sum, or y plus or minus it (factors_doors.hpp), of up to 16 columns.
+static inline __attribute__((always_inline)) void put_lanes(const FactorLanes& sum, std::size_t n, Put put, float* y) {
+  FactorLanes result = sum;
+  if (put != Put::kSet) {
+    if (n == kFactorLanes)
+      load_lanes(result, y);
+    else
+      load_some(result, y, n);
+    for (std::size_t q = 0; q < sizeof sum / sizeof sum.part[0]; ++q)
+      result.part[q] = put == Put::kAdd ? result.part[q] + sum.part[q] : result.part[q] - sum.part[q];
   }
-  for (; j < columns; ++j)
-    for (int i = 0; i < kRows; ++i) {
-      float sum = 0;
-      for (std::size_t k = 0; k < rank; ++k) sum += q[k * columns + j] * p[k * stride + i];
-      y[i * columns + j] = subtract ? y[i * columns + j] - sum : sum;
-    }
+  if (n == kFactorLanes) return store_lanes(result, y);
+  float room[kFactorLanes];
+  store_lanes(result, room);
+  std::memcpy(y, room, n * sizeof(float));
 }
 
-static void product_of_factors(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
-                               std::size_t columns, bool subtract, float* y) {
-  constexpr int kRows = 4;
+// y := the product of P and the transposed Q, of `kRows` rows and few ranks.
+template <int kRows>
+static void product_rows(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t columns,
+                         Put put, float* y) {
+  for (std::size_t j = 0; j < columns; j += kFactorLanes) {
+    FactorLanes sum[kRows] = {}, a;
+    const std::size_t n = columns - j < kFactorLanes ? columns - j : kFactorLanes;
+    for (std::size_t k = 0; k < rank; ++k) {
+      if (n == kFactorLanes)
+        load_lanes(a, q + k * columns + j);
+      else
+        load_some(a, q + k * columns + j, n);
+      for (int i = 0; i < kRows; ++i) add_multiple(sum[i], a, p[k * stride + i]);
+    }
+    for (int i = 0; i < kRows; ++i) put_lanes(sum[i], n, put, y + i * columns + j);
+  }
+}
+
+constexpr std::size_t kPanel = 2 * kFactorLanes;  // columns
+
+// The same of a panel of columns, whose numbers of Q lie end to end, rank by rank.
+template <int kRows>
+static void product_panel(const float* p, std::size_t stride, const float* panel, std::size_t rank, std::size_t n,
+                          std::size_t columns, Put put, float* y) {
+  FactorLanes low[kRows] = {}, high[kRows] = {}, a, b;
+  for (std::size_t k = 0; k < rank; ++k) {
+    load_lanes(a, panel + k * kPanel);
+    load_lanes(b, panel + k * kPanel + kFactorLanes);
+    for (int i = 0; i < kRows; ++i) {
+      add_multiple(low[i], a, p[k * stride + i]);
+      add_multiple(high[i], b, p[k * stride + i]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    put_lanes(low[i], n < kFactorLanes ? n : kFactorLanes, put, y + i * columns);
+    if (n > kFactorLanes) put_lanes(high[i], n - kFactorLanes, put, y + i * columns + kFactorLanes);
+  }
+}
+
+constexpr std::size_t kFewRanks = 16, kTogether = 256;  // ranks
+
+// Of at most kTogether ranks.
+static void product_block(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
+                          std::size_t columns, Put put, float* y) {
   std::size_t i = 0;
-  for (; i + kRows <= rows; i += kRows) product_rows<kRows>(p + i, stride, q, rank, columns, subtract, y + i * columns);
-  for (; i < rows; ++i) product_rows<1>(p + i, stride, q, rank, columns, subtract, y + i * columns);
+  if (rank <= kFewRanks) {
+    for (; i + 4 <= rows; i += 4) product_rows<4>(p + i, stride, q, rank, columns, put, y + i * columns);
+    for (; i < rows; ++i) product_rows<1>(p + i, stride, q, rank, columns, put, y + i * columns);
+    return;
+  }
+  constexpr int kRows = GQ_LEVEL == 2 ? 8 : 2;  // as many sums as there are registers for
+  float panel[kTogether * kPanel] = {};
+  for (std::size_t j = 0; j < columns; j += kPanel) {
+    const std::size_t n = columns - j < kPanel ? columns - j : kPanel;
+    for (std::size_t k = 0; k < rank; ++k) std::memcpy(panel + k * kPanel, q + k * columns + j, n * sizeof(float));
+    for (i = 0; i + kRows <= rows; i += kRows)
+      product_panel<kRows>(p + i, stride, panel, rank, n, columns, put, y + i * columns + j);
+    for (; i < rows; ++i) product_panel<1>(p + i, stride, panel, rank, n, columns, put, y + i * columns + j);
+  }
+}
+
+// y := the product of P and the transposed Q, or y plus or minus it. Up to 256 ranks are added in order; of more, the
+// sums of each 256.
+static void product_of_factors(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
+                               std::size_t columns, Put put, float* y) {
+  for (std::size_t k = 0; k < rank; k += kTogether) {
+    const std::size_t some = rank - k < kTogether ? rank - k : kTogether;
+    product_block(p + k * stride, stride, q + k * columns, some, rows, columns, put, y);
+    if (put == Put::kSet) put = Put::kAdd;
+  }
 }
 
 }  // namespace GQ_NAMESPACE

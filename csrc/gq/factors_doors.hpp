@@ -3,6 +3,8 @@
 #pragma once
 #include <cstddef>
 
+#include "gq/kernels.hpp"
+
 namespace gq {
 
 // Of a matrix V: a block of its rows, all of which has `all` rows; of which rank P and Q are.
@@ -16,8 +18,8 @@ void rows_of_factors(const float* v, const Block& block, const float* q, float* 
 // Q += transposed V P, of the block's rows.
 void columns_of_factors(const float* v, const Block& block, const float* p, float* q);
 
-// The block y of rows := P transposed Q, or is made smaller by that.
-void product_of_factors(const float* p, const float* q, const Block& block, bool subtract, float* y);
+// The block y of rows := P transposed Q, or that is added or subtracted.
+void product_of_factors(const float* p, const float* q, const Block& block, Put put, float* y);
 
 // The `rank` vectors of `size` elements, end to end, are made orthonormal, one after the other; zeros if what is left
 // of one by those before is next to nothing.

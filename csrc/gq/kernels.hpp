@@ -96,6 +96,21 @@ struct Lift {
   bool ternary;
 };
 
+// What becomes of an array's value y by a result v: v, y + v, or y - v.
+enum class Put : int { kSet, kAdd, kSubtract };
+
+// How the values of a row become codes of so many bits, see dither.hpp.
+//
+// nearest
+//   is the code that of the nearest whole number of steps, from -offset to most, plus the offset, or `zero` for a value
+//   of zero? Else the code has one bit: are value and shift together at least `meeting` steps?
+struct Dither {
+  int bits;
+  bool nearest;
+  float offset, most, meeting;
+  int zero;
+};
+
 // `streaming`: the array written (r or y) is not read again soon, see sink.hpp; it changes no value.
 struct Kernels {
   const char* name;
@@ -117,7 +132,15 @@ struct Kernels {
   void (*columns_of_factors)(const float* v, std::size_t rows, std::size_t columns, std::size_t begin, std::size_t end,
                              const float* p, std::size_t stride, std::size_t rank, float* q);
   void (*product_of_factors)(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
-                             std::size_t columns, bool subtract, float* y);
+                             std::size_t columns, Put put, float* y);
+
+  // dither.hpp: what the comments there say.
+  void (*largest_of_rows)(const float* x, std::size_t rows, std::size_t columns, float* largest);
+  void (*dither_encode)(const float* x, std::size_t first, std::size_t n, std::size_t columns, const float* step,
+                        const Dither& dither, const Stream& stream, std::uint64_t begin, std::uint8_t* wire);
+  void (*dither_decode)(const std::uint8_t* wire, std::size_t first, std::size_t n, std::size_t columns,
+                        const float* step, const float* number, int bits, bool shifts, int zero, const Stream& stream,
+                        std::uint64_t begin, float* y);
 
   // plain.hpp. Formats: 0 float16, 1 bfloat16, 3 float32. Return 1 if a value on the wire is not finite, else 0.
   int (*plain_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, int format);

@@ -3,6 +3,7 @@
 #include "gq/cast.hpp"
 #include "gq/coded.hpp"
 #include "gq/columns.hpp"
+#include "gq/dither.hpp"
 #include "gq/eden.hpp"
 #include "gq/factors.hpp"
 #include "gq/golomb.hpp"
@@ -34,6 +35,9 @@ const Kernels table = {
     rows_of_factors,
     columns_of_factors,
     product_of_factors,
+    largest_of_rows,
+    dither_encode,
+    dither_decode,
     plain_encode,
     plain_decode,
     onebit_nbytes,

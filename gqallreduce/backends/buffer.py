@@ -165,6 +165,11 @@ class Buffer:
         return _kernels.bounds(self._memory)
 
     @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """The Buffers that are read."""
+        return (self,)
+
+    @property
     def nbytes(self) -> int:
         """Of its elements, gaps not counted."""
         return self.size * self._memory.dtype.itemsize

@@ -2,7 +2,8 @@
 
 `bind` of such a codec gives an Indirect. In a call its `sums` makes vectors of a tensor's own values; each is summed
 over all ranks by another codec, on every schedule, as if it were the buffer, and what the sums stand for is the result.
-Results follow from the sums alone, so they are the same on all ranks. All works on NumPy arrays in host memory.
+Or it makes a message of them, which all ranks get. Results follow from sums and messages alone, so they are the same on
+all ranks. All works on NumPy arrays in host memory.
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ class Sum(NamedTuple):
     mark: int = 0
 
 
+class Gathered(NamedTuple):
+    """A message that all ranks get: the yield gives back those of all ranks, a row of bytes each.
+
+    own
+        of which tensor.
+    message
+        uint8, of one size on all ranks.
+    """
+
+    own: Own
+    message: np.ndarray
+
+
 class Own(ABC):
     """A rank's own values of one tensor in a call, as float32 vectors in memory order, and where its result goes.
 
@@ -55,6 +69,10 @@ class Own(ABC):
         are errors kept? Then `values` are what is left in the residual: a codec takes from them what it has sent.
     learned
         what the State of the key holds: name -> array or plain value; None at first.
+    step
+        how many calls of the key have succeeded.
+    turned
+        of a gradient that is given as a product: does its matrix lie column by column?
     values
         own values plus the residual, as far as formed, until the result is stored there; written by the codec only with
         `feedback`.
@@ -66,11 +84,21 @@ class Own(ABC):
     number: int
     feedback: bool
     learned: dict | None
+    step: int
+    turned: bool
     values: np.ndarray
 
     @abstractmethod
     def draw(self):
         """A stream of random numbers that is alike on all ranks, and new in each call."""
+
+    @abstractmethod
+    def stream_of(self, rank: int):
+        """The stream from which a rank draws choices of its own in this call."""
+
+    @abstractmethod
+    def matrices(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of a gradient that is given as a product: x and delta (outer.py), float32, finite; not to be written."""
 
     @abstractmethod
     def form(self, begin: int, stop: int) -> None:
@@ -105,11 +133,16 @@ class Indirect(ABC):
     def summed(self) -> list[tuple[object, int]]:
         """(codec, elements) of the vectors that a call sums, in order; where calls differ, of the usual one."""
 
+    @property
+    def gathered(self) -> int:
+        """Bytes of the message that all ranks get."""
+        return 0
+
     @abstractmethod
     def sums(self, own: Own):
-        """A generator: forms all values, and stores all of the result. It yields None between kernel calls, an Ask
-        (preparing.py), or a Sum; the same Asks and Sums on all ranks, and none before all values are formed. Returns
-        what the State of the key holds after the call, None for what it held before.
+        """A generator: forms all values, or gets the matrices, and stores all of the result. It yields None between
+        kernel calls, an Ask (preparing.py), a Sum, or a Gathered; the same on all ranks, and none before all values are
+        formed. Returns what the State of the key holds after the call, None for what it held before.
         """
 
 

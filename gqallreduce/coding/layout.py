@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gqallreduce._kernels import Regions
 from gqallreduce.coding.order import axes
+from gqallreduce.coding.outer import Factors
 
 COLUMN_LEAST = 32
 COLUMN_MOST = 32767
@@ -25,11 +26,26 @@ LANES_MOST = 8
 
 
 class Form(NamedTuple):
-    """What ranks agree on of a buffer; its order as in order.py."""
+    """What ranks agree on of a buffer; its order as in order.py.
+
+    factors
+        of one that is given as a product (outer.py), what ranks agree on of that.
+    """
 
     shape: tuple[int, ...]
     order: str
     dtype: str
+    factors: Factors | None = None
+
+    @property
+    def kept(self) -> tuple[tuple[int, ...], str, str]:
+        """What a key's buffers have in common."""
+        return self[:3]
+
+    @property
+    def compared(self) -> tuple:
+        """What ranks compare as the shape."""
+        return self.shape if self.factors is None else (self.shape, *self.factors)
 
     @property
     def size(self) -> int:

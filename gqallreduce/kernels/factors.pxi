@@ -36,14 +36,15 @@ def columns_of_factors(const float[::1] v not None, const float[::1] p not None,
 
 
 def product_of_factors(const float[::1] p not None, const float[::1] q not None, float[::1] y not None, size_t rank,
-                       size_t first, bint subtract=False):
-    """The block y := P transposed Q; with `subtract` y -= that."""
+                       size_t first, bint subtract=False, bint add=False):
+    """The block y := P transposed Q; with `subtract` y -= that, with `add` y += that."""
     cdef Block block = block_of(y.shape[0], p.shape[0], q.shape[0], rank, first)
     cdef const float* p_at = in_of(p)
     cdef const float* q_at = in_of(q)
     cdef float* y_at = out_of(y)
+    cdef Put put = Put.kSubtract if subtract else Put.kAdd if add else Put.kSet
     with nogil:
-        c_product_of_factors(p_at, q_at, block, subtract, y_at)
+        c_product_of_factors(p_at, q_at, block, put, y_at)
 
 
 def orthonormalize(float[::1] p not None, size_t rank):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
+from gqallreduce.backends.product import source_of
 
 
 class Given:
@@ -54,7 +55,7 @@ class Given:
             name = "buf" if target is source else "out"
             found.append(_Memory(*target.bounds, target, name, True, whose))
             if target is not source:
-                found.append(_Memory(*source.bounds, source, "buf", False, whose))
+                found += [_Memory(*part.bounds, part, "buf", False, whose) for part in source.parts]
         return found
 
 
@@ -97,7 +98,7 @@ def given(buf, out, key, allreduce) -> Given:
     sources, targets = [], []
     for number, each in enumerate(keys):
         known = memory.get(each)
-        into = None if out is None else out[number]
+        into = None if out is None or out[number] is buf[number] else out[number]
         try:
             found = buffers(buf[number], into, each, processors, known and known.form)
         except (TypeError, ValueError) as error:
@@ -138,7 +139,7 @@ def _require_apart(group: Given) -> None:
     """ValueError if what is written of one key overlaps the buffers of another."""
     bounds = [target.bounds for target in group.targets]
     pairs = zip(group.sources, group.targets, strict=True)
-    bounds += [source.bounds for source, target in pairs if source is not target]
+    bounds += [part.bounds for source, target in pairs if source is not target for part in source.parts]
     bounds.sort()
     if all(one[1] <= two[0] for one, two in itertools.pairwise(bounds)):  # nearly always
         return
@@ -173,21 +174,21 @@ def truth(name: str, value) -> bool:
 
 def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buffer]:
     """The call's Buffers, source and target. `known`: the form that the key had before, None if any will do."""
-    source = Buffer(buf)
+    target = None if out is None else Buffer(out)
+    source = source_of(buf, target)
     source.arithmetic = processors.of(source).arithmetic
-    form = source.form
+    form = source.form.kept
     if known not in (None, form):
-        raise ValueError(f"key {key!r}: got shape, order, dtype {tuple(form)}, expected {tuple(known)} as before")
-    if out is None:
+        raise ValueError(f"key {key!r}: got shape, order, dtype {form}, expected {tuple(known)} as before")
+    if target is None:
         source.require_writable("buf")
         return source, source
-    target = Buffer(out)
     if target.device != source.device:
         raise ValueError(f"out is {target.device}, expected {source.device} as buf")
     target.arithmetic = source.arithmetic
     target.require_writable("out")
-    if target.form != form:
-        raise ValueError(f"out has {tuple(target.form)}, expected {tuple(form)} as buf")
-    if target.overlaps_partly(source):
+    if target.form.kept != form:
+        raise ValueError(f"out has {target.form.kept}, expected {form} as buf")
+    if source.overlaps_partly(target):
         raise ValueError("out overlaps buf partly; expected the same memory or other memory")
     return source, target

@@ -10,14 +10,14 @@ from collections import OrderedDict
 
 import numpy as np
 
-from gqallreduce import _kernels
-from gqallreduce.backends.buffer import Buffer
-from gqallreduce.coding.frame import LARGEST_STEP, NO_RANK
-from gqallreduce.coding.indirect import ALL_ALIKE, Own, Sum
+from gqallreduce.coding.frame import LARGEST_STEP
+from gqallreduce.coding.indirect import Gathered, Sum
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
-from gqallreduce.runtime.flaws import Flaws, own_flaws
+from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.operation import Operand, Operation
+from gqallreduce.runtime.own import OwnValues
+from gqallreduce.runtime.packets import gather
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import KernelCalls, answer
 from gqallreduce.scheduling.topology import Topology
@@ -74,6 +74,7 @@ class IndirectOperation:
         self.processor, self.workspace = plan.processor, plan.processor.workspace
         self.arithmetic = plan.processor.arithmetic
         self.flaws, self._lent = Flaws(self), []
+        self.step = sum(each.step for each in given) & LARGEST_STEP
         self.tensors, begin = [], 0
         for bound, each in zip(plan.tensors, given, strict=True):
             self.tensors.append(OwnValues(self, bound, each, begin))
@@ -98,6 +99,8 @@ class IndirectOperation:
             yield from answer(self, left, self.signature)
             if (yield from self._sum_up(left)) and self.flaws:  # of which all ranks know by now
                 return
+            if (yield from self._gather(left)) and self.flaws:
+                return
 
     def _sum_up(self, asking: list[tuple]):
         """Stages: every Sum that is asked for, those by one codec together; answers take their places.
@@ -115,6 +118,18 @@ class IndirectOperation:
             for number, mine in zip(numbers, lost, strict=True):
                 asking[number] = (*asking[number][:2], mine)
         return bool(by_codec)
+
+    def _gather(self, asking: list[tuple]):
+        """A stage: every message that all ranks get, in one packet; answers take their places. Was there one?"""
+        numbers = [number for number, (_, _, asked) in enumerate(asking) if isinstance(asked, Gathered)]
+        if not numbers:
+            return False
+        messages = [asking[number][2].message for number in numbers]
+        everyone, at = (yield from gather(self, np.concatenate(messages))), 0
+        for number, message in zip(numbers, messages, strict=True):
+            asking[number] = (*asking[number][:2], everyone[:, at : at + message.size])
+            at += message.size
+        return True
 
     def _sum(self, codec, asked: list[Sum]):
         """Stages of an Operation; returns what the encodings of each vector lost."""
@@ -148,121 +163,3 @@ class IndirectOperation:
         for each in self.tensors:
             each.end()
         self.flaws.end()
-
-
-class OwnValues(Own):
-    """Of one tensor of such a call.
-
-    bound
-        its Indirect.
-    """
-
-    def __init__(self, operation: IndirectOperation, bound, given: Operand, begin: int):
-        self._operation, self.bound, self._given, self._begin = operation, bound, given, begin
-        self.rank, self.ranks = operation.plan.rank, operation.plan.size
-        self.size, self.number = given.source.size, given.stream
-        self.feedback, self.learned = given.new_residual is not None, given.learned
-        self._sums, self._room = 0, None
-        if self.feedback:
-            self.values = given.new_residual
-        elif _is_float32(given.source):
-            self.values = given.source.flat
-        else:
-            self.values = operation.lend(self.size, np.float32)
-
-    def draw(self):
-        return _kernels.Stream(self.number, *ALL_ALIKE, self._given.step & LARGEST_STEP)
-
-    # --- own values ---
-
-    def form(self, begin, stop):
-        source, v, residual = self._given.source, self.values[begin:stop], None
-        if not self.feedback:
-            x = v
-            if not _is_float32(source):
-                source.load(begin, stop, v)
-            flawed = self._operation.arithmetic.not_finite(v)
-        else:
-            residual, x = self._given.residual[begin:stop], v
-            if _is_float32(source):
-                x = source.flat[begin:stop]
-            else:
-                source.load(begin, stop, v)
-            flawed = self._operation.arithmetic.add_finite(x, residual, v)
-        if flawed:
-            self._note_flaws(begin, v, residual)
-
-    def _note_flaws(self, begin: int, v, residual) -> None:
-        own = own_flaws(v, residual)
-        rank, bad = (self.rank, own) if own.any() else (NO_RANK, ~np.isfinite(v))
-        self._note(rank, begin + np.flatnonzero(bad))
-
-    def _note(self, rank: int, elements) -> None:
-        self._operation.flaws.note((0, 0), (rank, self._number_of(elements)))
-
-    def _number_of(self, elements) -> int:
-        """Of the first of these, in C order, among those of all tensors."""
-        return self._begin + self._given.source.c_index(elements)
-
-    # --- sums ---
-
-    def operand(self, asked: Sum) -> Operand:
-        """Of the Operation that sums a vector."""
-        values, errors = asked.values, None
-        if self._operation.flaws:  # which are noted
-            values[~np.isfinite(values)] = 0
-        exact = asked.codec.unbiased and asked.codec.deterministic
-        if self.feedback and not exact:
-            errors = self._operation.lend(values.size, np.float32)
-            errors[:] = 0
-        buffer = Buffer.of_vector(values, self._operation.processor)
-        stream = hash64(self.number, self._sums) if self._sums else self.number
-        self._sums += 1
-
-        def locate(numbers) -> int:
-            return self._number_of(asked.origin(numbers))
-
-        return Operand(buffer, buffer, None, errors, self._given.step, stream, locate=locate)
-
-    # --- the result ---
-
-    def result(self, begin, stop):
-        target = self._given.target
-        return target.flat[begin:stop] if _is_float32(target) else self._scratch(stop - begin)
-
-    def store(self, begin, stop, y):
-        operation, target, scale = self._operation, self._given.target, self._operation.plan.scale
-        if _is_float32(target):
-            flawed, stored = operation.arithmetic.scale(y, scale), y
-        else:
-            stored = y * np.float32(scale)
-            flawed = target.store(begin, stop, stored)
-            target.load(begin, stop, stored)
-            if self.feedback and target.dtype != "float64":
-                self._keep_rounding(begin, stop, y - stored / np.float32(scale))
-        if flawed:
-            self._note(NO_RANK, begin + np.flatnonzero(~np.isfinite(stored)))
-
-    def _keep_rounding(self, begin: int, stop: int, error) -> None:
-        """Add what a buffer of 16 bits lost, alike on all ranks, to the residual of this rank's share."""
-        low, high = (self.size * rank // self.ranks for rank in (self.rank, self.rank + 1))
-        low, high = max(low, begin), min(high, stop)
-        if low < high:
-            self.values[low:high] += error[low - begin : high - begin]
-
-    def ended(self, learned: dict | None) -> None:
-        if learned is not None:
-            self.learned = learned
-
-    def _scratch(self, size: int):
-        if self._room is None or self._room.size < size:
-            self._room = self._operation.lend(size, np.float32)
-        return self._room[:size]
-
-    def end(self) -> None:
-        """The arrays are lent no more."""
-        self._operation = self._given = self.values = self._room = None
-
-
-def _is_float32(buffer: Buffer) -> bool:
-    return buffer.flat is not None and buffer.flat.dtype == np.float32

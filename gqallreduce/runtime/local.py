@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from time import perf_counter
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Host
+from gqallreduce.backends.product import source_of, written
 from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.flaws import not_finite
@@ -47,10 +49,14 @@ class LocalAllreduce:
         """Reduce; NonFiniteError as on every rank under MPI. For a group, a list of arrays per rank and of keys."""
         group = isinstance(key, (list, tuple))
         keys = list(key) if group else [key]
-        sources = [[Buffer(array) for array in (mine if group else [mine])] for mine in arrays]
-        targets = sources
-        if out is not None:
-            targets = [[Buffer(array) for array in (mine if group else [mine])] for mine in out]
+        results = [written(*each) for each in zip(arrays, out or [None] * self.size, strict=True)]
+        results = arrays if all(map(operator.is_, results, arrays)) else results
+        sources, targets = [], []
+        for each, into in zip(arrays, results, strict=True):
+            pairs = zip(each, into, strict=True) if group else [(each, into)]
+            of_rank = [(value, array, Buffer(array)) for value, array in pairs]
+            targets.append([target for _, _, target in of_rank])
+            sources.append([target if value is array else source_of(value, target) for value, array, target in of_rank])
         for rank, processor in enumerate(self.processors):
             for buffer in sources[rank] + targets[rank]:
                 buffer.arithmetic = processor.arithmetic
@@ -60,7 +66,7 @@ class LocalAllreduce:
             tensors = []
             for each, source, target in zip(keys, sources[rank], targets[rank], strict=True):
                 memory, processor = self.memory[rank], self.processors[rank]
-                residual, after = memory.next(each, source.form, source.size, processor, self.scheme.feedback)
+                residual, after = memory.next(each, source.form.kept, source.size, processor, self.scheme.feedback)
                 states[rank][each] = after
                 tensors.append(Operand.of(source, target, residual, after, hash64(self.seed, each, self.group)))
             plan = self.plan(rank, *sources[rank])
@@ -80,7 +86,7 @@ class LocalAllreduce:
             for each, found in zip(keys, known, strict=False):
                 after[each] = after[each]._replace(learned=found)
             memory.commit(after)
-        return arrays if out is None else out
+        return results if out is None else out
 
     def plan(self, rank: int, *sources: Buffer):
         """A rank's Plan for a buffer, or for those of a group."""

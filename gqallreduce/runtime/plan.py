@@ -73,7 +73,7 @@ class Plan:
         self.tensors, begin = [], 0
         for number, form in enumerate(forms):
             bound = codec.bind(form, size, processor.arithmetic)
-            shape, order, _ = form
+            shape, order, _ = form.kept
             grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(size)
             cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))

@@ -152,10 +152,11 @@ class Plans:
         choice, why = self.choose(forms, on_device)
         if isinstance(name, tuple):
             self._forget_groups(name)
-            shapes, orders, dtypes = zip(*forms, strict=True)
+            shapes, orders, dtypes = zip(*((form.compared, form.order, form.dtype) for form in forms), strict=True)
             streams = tuple(hash64(seed, key, group) for key in name)
         else:
-            ((shapes, orders, dtypes),), streams = forms, (hash64(seed, name, group),)
+            (form,), streams = forms, (hash64(seed, name, group),)
+            shapes, orders, dtypes = form.compared, form.order, form.dtype
         hashes = self.hashes(name, seed, shapes, dtypes, orders)
         return self._make((choice, forms), why, streams, hashes)
 

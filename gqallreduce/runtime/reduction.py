@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from gqallreduce.backends.product import written
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin
@@ -25,7 +26,8 @@ from gqallreduce.transport.dense import Dense, dense_on
 def reduce(call: Call, allreduce, buf, key, out):
     """The stages of `Allreduce.__call__` and `start`, of their object."""
     began = perf_counter()
-    call.result = buf if out is None else out
+    call.result = written(buf, out)
+    out = None if call.result is buf else call.result
     if isinstance(buf, (list, tuple)) or isinstance(key, (list, tuple)):  # copies, since the caller may change them
         buf, key, out = [each[:] if isinstance(each, (list, tuple)) else each for each in (buf, key, out)]
     allreduce.begun += 1
@@ -79,8 +81,8 @@ def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
     """
     if processor.batches or agreed.dense:
         return False
-    codec = Scheme.parse(agreed.what).codec
-    return codec.host_only or agreed.by_mpi or not (len(given.sources) == 1 or codec.fixed_size)
+    codec, products = Scheme.parse(agreed.what).codec, any(form.factors is not None for form in given.forms)
+    return codec.host_only or products or agreed.by_mpi or not (len(given.sources) == 1 or codec.fixed_size)
 
 
 def _why_staged(agreed: Agreed) -> str:
@@ -95,7 +97,7 @@ def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -
     operands, states, feedback = [], {}, allreduce.scheme.feedback
     with processor.active(given.sources[0].located, given.name):
         for key, source, target, stream in zip(given.keys, given.sources, given.targets, agreed.streams, strict=True):
-            form = None if key is None else source.form
+            form = None if key is None else source.form.kept
             residual, states[key] = allreduce.memory.next(key, form, source.size, processor, feedback)
             operands.append(Operand.of(source, target, residual, states[key], stream))
     return operands, states

@@ -174,7 +174,16 @@ def _lanes(schedule: str, vector: Summed, size: int) -> int:
 
 def bytes_sent(schedule: str, codec, size: int, what: int | tuple[Form, ...], dtype: str = "float32") -> float:
     """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
-    return sum(_bytes_sent(schedule, vector, size) for vector in summed(codec, size, what, dtype))
+    found = sum(_bytes_sent(schedule, vector, size) for vector in summed(codec, size, what, dtype))
+    return found + _bytes_gathered(codec, size, what)
+
+
+def _bytes_gathered(codec, size: int, what: int | tuple[Form, ...]) -> float:
+    """Bytes that a rank sends, and gets, of the messages that all ranks get."""
+    if not codec.indirect or isinstance(what, int):
+        return 0
+    found = sum(codec.bind(form, size).gathered for form in what)
+    return (size - 1) * (frame.SIZE + found) if found else 0
 
 
 def _bytes_sent(schedule: str, vector: Summed, size: int) -> float:
@@ -205,6 +214,7 @@ def predict(
     if codec.indirect:  # passes over the buffers
         elements = what if isinstance(what, int) else sum(form.size for form in what)
         found += 4 * elements * profile.copy * sum(_rates(profile, codec))
+        found += profile.beta * _bytes_gathered(codec, size, what)
     return found
 
 

@@ -3,15 +3,18 @@
 The inputs are integers turned into floats by exact steps, so that no library's random generator is part of the format.
 """
 
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from gqallreduce import Scheme
+from gqallreduce import Outer, Scheme
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 SIZES = (0, 1, 31, 1000, 4099)
+# Of gradients given as products; numbers that are fitted depend on LAPACK, and have none.
+OUTER = ("isgq(bits=2, send=factors)", "isgq(bits=3, x_bits=1, scale=matrix, send=factors)")
 
 
 def values(size: int) -> np.ndarray:
@@ -34,6 +37,20 @@ def messages(text: str) -> bytes:
     return b"".join(
         scheme.encode(values(size).reshape(shape(scheme, size)), seed=size, step=size + 1) for size in SIZES
     )
+
+
+def outer_file(text: str) -> Path:
+    return FOLDER / "outer" / file(text).name
+
+
+def outer_messages(text: str) -> bytes:
+    """Of a dense layer and of a convolution."""
+    scheme, padded = Scheme.parse(text), {"kernel": (3, 5), "padding": (1, 1)}
+    found = b""
+    for x, delta, options in [((3, 5), (3, 4), {}), ((2, 2, 4, 4), (2, 3, 4, 2), padded)]:
+        both = [values(2 * math.prod(each))[math.prod(each) :].reshape(each) for each in (x, delta)]
+        found += scheme.encode(Outer(np.abs(both[0]), both[1], **options), seed=5, step=7)
+    return found
 
 
 def shape(scheme: Scheme, size: int) -> tuple[int, ...]:
@@ -61,6 +78,9 @@ def write() -> None:
     FOLDER.mkdir(exist_ok=True)
     for text in TEXTS:
         file(text).write_bytes(messages(text))
+    (FOLDER / "outer").mkdir(exist_ok=True)
+    for text in OUTER:
+        outer_file(text).write_bytes(outer_messages(text))
 
 
 if __name__ == "__main__" and "--write" in sys.argv:

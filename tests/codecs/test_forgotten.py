@@ -4,7 +4,7 @@ import contextlib
 import pkgutil
 
 import pytest
-from golden import FOLDER, check_golden, file
+from golden import FOLDER, OUTER, check_golden, file, outer_file
 from schemes import CODEC, PARTICULARS, TEXTS, particulars_file
 
 import gqallreduce
@@ -81,6 +81,7 @@ def test_a_schedule_says_what_it_is(name):
 
 def test_every_text_has_golden_bytes_and_no_file_is_left_over():
     assert {file(text).name for text in TEXTS} == {path.name for path in FOLDER.glob("*.bin")}
+    assert {outer_file(text) for text in OUTER} == set((FOLDER / "outer").iterdir())
 
 
 def test_the_catalog_lists_everything():

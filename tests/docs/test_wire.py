@@ -22,6 +22,14 @@ def examples():
     return found
 
 
+def given(example):
+    """A matrix, of which `;` ends a row; two with an `x` between them are the factors of a gradient."""
+    matrices = [
+        np.array([row.split() for row in each.split(";")], np.float32) for each in example["values"].split("x")
+    ]
+    return gq.Outer(*matrices) if len(matrices) > 1 else matrices[0]
+
+
 every_example = pytest.mark.parametrize("example", examples(), ids=lambda example: example["scheme"])
 
 
@@ -36,8 +44,7 @@ def test_an_example_says_everything(example):
 
 @every_example
 def test_encoding_the_values_gives_the_bytes(example):
-    values = np.array([row.split() for row in example["values"].split(";")], np.float32)
-    data = gq.Scheme.parse(example["scheme"]).encode(values, step=int(example["step"]))
+    data = gq.Scheme.parse(example["scheme"]).encode(given(example), step=int(example["step"]))
     assert data[:32].hex(" ") == example["header"]
     assert data[32:].hex(" ") == example["payload"]
 
@@ -46,6 +53,6 @@ def test_encoding_the_values_gives_the_bytes(example):
 def test_decoding_the_bytes_gives_the_numbers(example):
     data = bytes.fromhex(example["header"] + example["payload"])
     expected = np.array(example["decoded"].split(), np.float32)
-    rows = 1 + example["values"].count(";")
-    shape = (rows, expected.size // rows) if rows > 1 else expected.size
-    assert gq.Scheme.parse(example["scheme"]).decode(data, shape).tobytes() == expected.tobytes()
+    like = given(example)
+    like = like if isinstance(like, gq.Outer) else expected.size if len(like) == 1 else like.shape
+    assert gq.Scheme.parse(example["scheme"]).decode(data, like).tobytes() == expected.tobytes()

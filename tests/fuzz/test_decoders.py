@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from schemes import CODEC, TEXTS
 
-from gqallreduce import Scheme, WireError
+from gqallreduce import Outer, Scheme, WireError
 from gqallreduce.codecs.mx import MX
 from gqallreduce.codecs.natural import Natural
 from gqallreduce.coding import frame
@@ -219,4 +219,32 @@ def test_any_payload_for_a_matrix(text, payload, large):
     except WireError:
         return
     assert y.shape == (35,)
+    assert np.isfinite(y).all()
+
+
+FACTORS = ["isgq(bits=1)", "isgq(bits=3, x_bits=2)", "isgq(bits=8, scale=matrix)", "isgq(method=mse, bits=2)"]
+PRODUCTS = {
+    "dense": Outer(np.ones((3, 5), np.float32), np.ones((3, 4), np.float32)),
+    "convolution": Outer(np.ones((2, 2, 4, 3), np.float32), np.ones((2, 3, 3, 2), np.float32), kernel=2),
+}
+
+
+@pytest.mark.parametrize("text", FACTORS)
+@pytest.mark.parametrize("like", PRODUCTS)
+@given(st.data())
+@settings(**MOST)
+def test_any_bytes_for_the_factors_of_a_gradient(text, like, data):
+    """Messages that were changed, and payloads of any bytes, numbers of all sizes among them."""
+    scheme, like = Scheme.parse(f"{text[:-1]}, send=factors)"), PRODUCTS[like]
+    message = scheme.encode(like)
+    if data.draw(st.booleans()):
+        message = data.draw(mutated(message))
+    else:
+        payload = data.draw(st.binary(min_size=4, max_size=64)) + b"\xff\xff\x7f\x7f" * data.draw(st.integers(0, 30))
+        message = message[: 32 + 4] + (payload * 40)[: len(message) - 36]
+    try:
+        y = scheme.decode(message, like)
+    except WireError:
+        return
+    assert y.shape == (np.prod(like.shape),)
     assert np.isfinite(y).all()

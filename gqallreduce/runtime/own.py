@@ -1,0 +1,152 @@
+"""A rank's own values of one tensor of a call with a codec that sums other vectors (coding/indirect.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gqallreduce import _kernels
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding.frame import LARGEST_STEP, NO_RANK
+from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Own, Sum
+from gqallreduce.hashing import hash64
+from gqallreduce.runtime.flaws import own_flaws
+from gqallreduce.runtime.operation import Operand
+
+if TYPE_CHECKING:
+    from gqallreduce.runtime.indirect import IndirectOperation
+
+
+class OwnValues(Own):
+    """Of one tensor of an IndirectOperation.
+
+    bound
+        its Indirect.
+    """
+
+    def __init__(self, operation: IndirectOperation, bound, given: Operand, begin: int):
+        self._operation, self.bound, self._given, self._begin = operation, bound, given, begin
+        self.rank, self.ranks = operation.plan.rank, operation.plan.size
+        self.size, self.number = given.source.size, given.stream
+        self.feedback, self.learned = given.new_residual is not None, given.learned
+        self.step, self.turned = given.step, getattr(given.source, "turned", False)
+        self._sums, self._room = 0, None
+        if self.feedback:
+            self.values = given.new_residual
+        elif _is_float32(given.source):
+            self.values = given.source.flat
+        else:
+            self.values = operation.lend(self.size, np.float32)
+
+    def draw(self):
+        return _kernels.Stream(self.number, *ALL_ALIKE, self._given.step & LARGEST_STEP)
+
+    def stream_of(self, rank: int):
+        return _kernels.Stream(self.number, ALL_ALIKE[0], ALONE + rank, self._given.step & LARGEST_STEP)
+
+    # --- own values ---
+
+    def matrices(self):
+        product = self._given.source
+        x, delta = product.matrices()
+        if np.isfinite(x).all() and np.isfinite(delta).all():
+            return x, delta
+        gradient = np.empty(self.size, np.float32)
+        product.load(0, self.size, gradient)
+        flawed = np.flatnonzero(~np.isfinite(gradient))
+        if len(flawed):
+            self._note(self.rank, flawed)
+        return tuple(np.where(np.isfinite(each), each, np.float32(0)) for each in (x, delta))
+
+    def form(self, begin, stop):
+        source, v, residual = self._given.source, self.values[begin:stop], None
+        if not self.feedback:
+            x = v
+            if not _is_float32(source):
+                source.load(begin, stop, v)
+            flawed = self._operation.arithmetic.not_finite(v)
+        else:
+            residual, x = self._given.residual[begin:stop], v
+            if _is_float32(source):
+                x = source.flat[begin:stop]
+            else:
+                source.load(begin, stop, v)
+            flawed = self._operation.arithmetic.add_finite(x, residual, v)
+        if flawed:
+            self._note_flaws(begin, v, residual)
+
+    def _note_flaws(self, begin: int, v, residual) -> None:
+        own = own_flaws(v, residual)
+        rank, bad = (self.rank, own) if own.any() else (NO_RANK, ~np.isfinite(v))
+        self._note(rank, begin + np.flatnonzero(bad))
+
+    def _note(self, rank: int, elements) -> None:
+        self._operation.flaws.note((0, 0), (rank, self._number_of(elements)))
+
+    def _number_of(self, elements) -> int:
+        """Of the first of these, in C order, among those of all tensors."""
+        return self._begin + self._given.source.c_index(elements)
+
+    # --- sums ---
+
+    def operand(self, asked: Sum) -> Operand:
+        """Of the Operation that sums a vector."""
+        values, errors = asked.values, None
+        if self._operation.flaws:  # which are noted
+            values[~np.isfinite(values)] = 0
+        exact = asked.codec.unbiased and asked.codec.deterministic
+        if self.feedback and not exact:
+            errors = self._operation.lend(values.size, np.float32)
+            errors[:] = 0
+        buffer = Buffer.of_vector(values, self._operation.processor)
+        stream = hash64(self.number, self._sums) if self._sums else self.number
+        self._sums += 1
+
+        def locate(numbers) -> int:
+            return self._number_of(asked.origin(numbers))
+
+        return Operand(buffer, buffer, None, errors, self._given.step, stream, locate=locate)
+
+    # --- the result ---
+
+    def result(self, begin, stop):
+        target = self._given.target
+        return target.flat[begin:stop] if _is_float32(target) else self._scratch(stop - begin)
+
+    def store(self, begin, stop, y):
+        operation, target, scale = self._operation, self._given.target, self._operation.plan.scale
+        if _is_float32(target):
+            flawed, stored = operation.arithmetic.scale(y, scale), y
+        else:
+            stored = y * np.float32(scale)
+            flawed = target.store(begin, stop, stored)
+            target.load(begin, stop, stored)
+            if self.feedback and target.dtype != "float64":
+                self._keep_rounding(begin, stop, y - stored / np.float32(scale))
+        if flawed:
+            self._note(NO_RANK, begin + np.flatnonzero(~np.isfinite(stored)))
+
+    def _keep_rounding(self, begin: int, stop: int, error) -> None:
+        """Add what a buffer of 16 bits lost, alike on all ranks, to the residual of this rank's share."""
+        low, high = (self.size * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        low, high = max(low, begin), min(high, stop)
+        if low < high:
+            self.values[low:high] += error[low - begin : high - begin]
+
+    def ended(self, learned: dict | None) -> None:
+        if learned is not None:
+            self.learned = learned
+
+    def _scratch(self, size: int):
+        if self._room is None or self._room.size < size:
+            self._room = self._operation.lend(size, np.float32)
+        return self._room[:size]
+
+    def end(self) -> None:
+        """The arrays are lent no more."""
+        self._operation = self._given = self.values = self._room = None
+
+
+def _is_float32(buffer: Buffer) -> bool:
+    return buffer.flat is not None and buffer.flat.dtype == np.float32
