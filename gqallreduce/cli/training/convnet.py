@@ -39,11 +39,13 @@ class ConvNet:
     values
         name -> float32 array: the parameters themselves, so that what is written there is what the network has.
 
-    Images are (samples, height * width), labels whole numbers. Raises ModuleNotFoundError without torch.
+    Images are (samples, height * width), labels whole numbers. torch computes with one thread from then on: a step is
+    small, and sums keep one order. Raises ModuleNotFoundError without torch.
     """
 
     def __init__(self, data_shape, classes, seed):
         self._torch = torch = _torch()
+        torch.set_num_threads(1)
         self._shape = height, width = tuple(data_shape)
         nn = torch.nn
         convolutions = [nn.Conv2d(*pair, KERNEL, STRIDE, PADDING) for pair in pairwise(CHANNELS)]
