@@ -132,7 +132,7 @@ def _losses(panel, rows, order, title):
         panel.plot([row["K"] for row in mine], [row["loss"] for row in mine], label=label, **look_of(number))
     for length in dict.fromkeys(row["K"] for row in rows if row["aligned"]):
         panel.axvline(length, color="#777777", linestyle=":", linewidth=1, zorder=0)
-    panel.set(title=title, xlabel="K (16 x 16 x 3 x 3, d = K / 8)", ylabel="loss |sum - g| / |g|", ylim=(0, 0.9))
+    panel.set(title=title, xlabel="K (16 x 16 x 3 x 3, d = K / 8)", ylabel="loss |sum - g| / |g|", ylim=(0, 1))
 
 
 def _ageing(panel, rows):

@@ -2,7 +2,9 @@
 
 import argparse
 import importlib.util
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from gqallreduce.cli.training.convnet import ConvNet
 from gqallreduce.cli.training.convolutions import Setting, ratio, train
 from gqallreduce.cli.training.data import load
 
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -127,3 +131,28 @@ def test_what_cannot_be_measured_is_refused_and_earlier_results_stay(tmp_path, c
     assert gradiveq.run(options(*words, "--output", tmp_path / "found"), MPI.COMM_SELF) == 2
     assert problem in capsys.readouterr().err
     assert before.read_text() == "earlier"
+
+
+def shown(first):
+    """The cells of the table in the docs whose head begins so."""
+    page = (ROOT / "docs" / "training.md").read_text()
+    table = re.search(rf"^\| {re.escape(first)} \|.*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
+    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:] if line]
+
+
+def test_the_losses_of_the_docs_are_those_of_the_results():
+    assert shown("K | multiple of") == gradiveq_results.loss_lines(read(RESULTS / "gradiveq.jsonl", "loss")[1])
+
+
+def test_the_trainings_of_the_docs_are_those_of_the_results():
+    files = {"digits": "gradiveq.jsonl", "MNIST": "gradiveq_mnist.jsonl"}
+    lines = {data: gradiveq_results.training_lines(read(RESULTS / file, "training")[1]) for data, file in files.items()}
+    assert shown("data | scheme | accuracy % | K / d") == [[data, *line] for data in files for line in lines[data]]
+
+
+def test_the_speed_ups_of_the_docs_are_those_of_the_results():
+    rows = [row for file in ("", "_netbed_4x1gbit") for row in read(RESULTS / f"gradiveq{file}.jsonl", "time")[1]]
+    lines = gradiveq_results.time_lines(rows)
+    layers = dict.fromkeys((line[1], line[2]) for line in lines)
+    expected = [[*layer, *(line[6] for line in lines if (line[1], line[2]) == layer)] for layer in layers]
+    assert shown("layer | size | 2 ranks") == expected
