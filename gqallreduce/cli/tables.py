@@ -1,4 +1,4 @@
-"""A table on the terminal: by rich where it is installed, else in aligned columns."""
+"""Tables: on the terminal by rich where it is installed, else in aligned columns; and those of results, by rich."""
 
 import importlib.util
 import sys
