@@ -16,6 +16,7 @@ from gqallreduce.cli import machine
 from gqallreduce.cli.plots import figure, look_of, plain_number, save
 from gqallreduce.cli.quantities import nbytes
 from gqallreduce.cli.report import Report, size_text
+from gqallreduce.cli.tables import results
 from gqallreduce.coding.learned import LearnedCodec
 
 CODECS = ("alq(bits=3)", "alq(bits=4)", "alq(bits=8)", "alq_n(bits=3)", "amq(bits=3)")
@@ -86,17 +87,9 @@ def measure(text, size, rounds):
 
 def table(rows):
     """A row for each codec and size."""
-    from rich import box
-    from rich.table import Table
-
     title = f"Calls of one rank; share: {UPDATES} updates of {SAMPLES} samples in {CALLS} calls"
-    made = Table(title=title, title_justify="left", title_style="", header_style="", box=box.SIMPLE_HEAD)
-    made.add_column("codec", no_wrap=True)
-    for name in ("size", "call, ms", "that gathers", "that updates", "share %"):
-        made.add_column(name, justify="right", no_wrap=True)
-    for line in lines(rows):
-        made.add_row(*line)
-    return made
+    columns = "codec", "size", "call, ms", "that gathers", "that updates", "share %"
+    return results(title, columns, lines(rows), left=("codec",))
 
 
 def lines(rows):

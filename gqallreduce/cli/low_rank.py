@@ -15,10 +15,12 @@ import gqallreduce as gq
 from gqallreduce.cli import machine
 from gqallreduce.cli.plots import figure, look_of, save
 from gqallreduce.cli.report import Report
+from gqallreduce.cli.tables import results
 
 SIDES = (512, 1024, 2048, 4096)
 RANKS = (1, 4, 16)
 KINDS = {"plain": "", "feedback": "/ef"}
+COLUMNS = "matrix", "rank", "call, ms", "/ef, ms", "products, ms", "sums, ms", "ratio", "ratio /ef", "sent, KiB"
 
 
 def add_arguments(parser):
@@ -96,26 +98,8 @@ def ratio(row, kind):
 
 def table(rows, ranks):
     """A row for each size and rank."""
-    from rich import box
-    from rich.table import Table
-
     title = f"powersgd on {ranks} rank{'s' * (ranks > 1)}; ratio: time of a call / time of products and sums"
-    made = Table(title=title, title_justify="left", title_style="", header_style="", box=box.SIMPLE_HEAD)
-    for name in (
-        "matrix",
-        "rank",
-        "call, ms",
-        "/ef, ms",
-        "products, ms",
-        "sums, ms",
-        "ratio",
-        "ratio /ef",
-        "sent, KiB",
-    ):
-        made.add_column(name, justify="right", no_wrap=True)
-    for line in lines(rows):
-        made.add_row(*line)
-    return made
+    return results(title, COLUMNS, lines(rows))
 
 
 def lines(rows):

@@ -18,6 +18,7 @@ from gqallreduce.cli import machine
 from gqallreduce.cli.logistic import DATA, load
 from gqallreduce.cli.plots import figure, look_of, save, ticks
 from gqallreduce.cli.report import Report, Silent
+from gqallreduce.cli.tables import results
 
 EVALUATIONS = 24
 LARGEST = 1e3  # a loss above it has diverged
@@ -139,17 +140,8 @@ def _share(t, a):
 
 def table(rows):
     """A row for each run."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title="Excess loss", title_justify="left", title_style="", header_style="", box=box.SIMPLE_HEAD)
-    for name in ("data", "scheme"):
-        made.add_column(name, no_wrap=True)
-    for name in ("delay", "a tenth of the way", "at the end", "bits per step", "seconds"):
-        made.add_column(name, justify="right", no_wrap=True)
-    for line in lines(rows):
-        made.add_row(*line)
-    return made
+    columns = "data", "scheme", "delay", "a tenth of the way", "at the end", "bits per step", "seconds"
+    return results("Excess loss", columns, lines(rows), left=("data", "scheme"))
 
 
 def lines(rows):

@@ -1,4 +1,4 @@
-"""A table on the terminal: by rich where it is installed, else in aligned columns."""
+"""Tables: on the terminal by rich where it is installed, else in aligned columns; and those of results, by rich."""
 
 import importlib.util
 import sys
@@ -36,3 +36,16 @@ def print_plain(columns, rows, right=()):
 
 def _widths(columns, rows):
     return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+
+
+def results(title, columns, lines, left=()):
+    """A rich table for a Report: columns are aligned to the right, but for those named in `left`."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", title_style="", header_style="", box=box.SIMPLE_HEAD)
+    for name in columns:
+        made.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    for line in lines:
+        made.add_row(*line)
+    return made

@@ -21,12 +21,11 @@ from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole, sum_whole
 from gqallreduce.coding.inner import inner_codec
 from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.coding.layout import Form, Grid
-from gqallreduce.coding.order import axes
 from gqallreduce.coding.preparing import FROM_RANK, SUM, Ask, mark_of
+from gqallreduce.coding.slices import Slices
 from gqallreduce.coding.text import codec_of, resolved
 
 _TOGETHER = 512  # slices whose products are added in float32
-LONGEST = 512  # of slices, if nothing is said: the basis costs the cube of that
 
 
 @register
@@ -151,77 +150,6 @@ class GradiVeQ(Codec):
 
 
 @dataclass(frozen=True)
-class Slices:
-    """Where the slices of a buffer lie.
-
-    length, count
-        K, and how many.
-    extents, turned
-        of the axes in memory; in which order the slices have them, None if that is the same.
-    """
-
-    length: int
-    count: int
-    extents: tuple[int, ...]
-    turned: tuple[int, ...] | None
-
-    @classmethod
-    def of(cls, codec: GradiVeQ, form: Form) -> Slices | None:
-        """None if there are none."""
-        if len(form.shape) < 2 or not form.size:
-            return None
-        every = list(range(len(form.shape)))
-        filters, inputs = (0, 1) if codec.layout == "oihw" else (every[-1], every[-2])
-        places = [axis for axis in every if axis not in (filters, inputs)]
-        if codec.order == "hwdf":
-            wanted, unit = [*places, inputs, filters], form.shape[filters] * form.shape[inputs]
-        else:
-            wanted, unit = [filters, *(axis for axis in every if axis != filters)], form.size // form.shape[filters]
-        length = codec.K or _usual_length(unit, form.size)
-        if form.size < length or codec.d > length:
-            return None
-        in_memory = axes(len(form.shape), form.order)
-        turned = [in_memory.index(axis) for axis in wanted]
-        wide = [axis for axis in turned if form.shape[in_memory[axis]] > 1]
-        extents = tuple(form.shape[axis] for axis in in_memory)
-        return cls(length, form.size // length, extents, tuple(turned) if wide != sorted(wide) else None)
-
-    @property
-    def size(self) -> int:
-        """Of all slices."""
-        return self.length * self.count
-
-    def ordered(self, vector: np.ndarray) -> np.ndarray:
-        """A vector in memory order, in the order of the slices: itself or a copy."""
-        if self.turned is None:
-            return vector
-        return vector.reshape(self.extents).transpose(self.turned).reshape(-1)
-
-    def put(self, ordered: np.ndarray, vector: np.ndarray) -> None:
-        """The vector in memory order := one in the order of the slices."""
-        if self.turned is None:
-            vector[:] = ordered
-            return
-        shape = [self.extents[axis] for axis in self.turned]
-        vector.reshape(self.extents)[...] = ordered.reshape(shape).transpose(np.argsort(self.turned))
-
-    def origin(self, numbers: np.ndarray) -> np.ndarray:
-        """Elements in memory order of numbers in the order of the slices."""
-        if self.turned is None:
-            return numbers
-        shape = [self.extents[axis] for axis in self.turned]
-        found = np.unravel_index(numbers, shape)
-        back = np.argsort(self.turned)
-        return np.ravel_multi_index([found[axis] for axis in back], self.extents)
-
-
-def _usual_length(unit: int, size: int) -> int:
-    if unit > LONGEST:
-        return unit // -(-unit // LONGEST)
-    return unit * min(LONGEST // unit, max(1, size // (2 * unit)))
-
-
-@dataclass(frozen=True)
 class Projected(Indirect):
     """A buffer that has slices."""
 
@@ -307,7 +235,7 @@ class Projected(Indirect):
             v = v - mean / np.float32(own.ranks)
         numbers = np.empty(rank * count + self.size - slices.size, np.float32)
         mine, rest = numbers[: rank * count], numbers[rank * count :]
-        for begin, stop, first in self._blocks():
+        for begin, stop, first in slices.blocks():
             _kernels.rows_of_factors(v[begin:stop], basis, mine, rank, first)
             yield
         rest[:] = v[slices.size :]
@@ -318,13 +246,6 @@ class Projected(Indirect):
             yield from self._leave(own, v, before, lost, basis, rank)
         yield from self._finish(own, numbers, basis, rank, mean)
         return known
-
-    def _blocks(self):
-        """(begin, stop, first slice) of whole slices."""
-        length, size = self.slices.length, self.slices.size
-        step = max(1, (1 << 18) // length) * length
-        for begin in range(0, size, step):
-            yield begin, min(begin + step, size), begin // length
 
     def _watch(self, own: Own, v, mine, rank: int, known: dict):
         """What the key learns of this call: training may begin again."""
@@ -354,20 +275,18 @@ class Projected(Indirect):
 
     def _leave(self, own: Own, v, before, lost, basis, rank: int):
         """The residual: own values less what was sent of them."""
-        slices = self.slices
         if lost is not None:
             before -= lost[: len(before)]
-        v[slices.size :] = 0
-        for begin, stop, first in self._blocks():
+        v[self.slices.size :] = 0
+        for begin, stop, first in self.slices.blocks():
             _kernels.product_of_factors(before, basis, v[begin:stop], rank, first, subtract=True)
             yield
-        slices.put(v, own.values)
+        self.slices.put(v, own.values)
         yield
 
     def _finish(self, own: Own, numbers, basis, rank: int, mean):
-        slices = self.slices
-        y = np.empty(self.size, np.float32)
-        for begin, stop, first in self._blocks():
+        slices, y = self.slices, np.empty(self.size, np.float32)
+        for begin, stop, first in slices.blocks():
             _kernels.product_of_factors(numbers[: rank * slices.count], basis, y[begin:stop], rank, first)
             yield
         y[slices.size :] = numbers[rank * slices.count :]

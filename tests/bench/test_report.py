@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gqallreduce.cli import plots, report
+from gqallreduce.cli import plots, report, tables
 from gqallreduce.cli.codecs_on_host import codecs_table
 
 
@@ -15,6 +15,16 @@ def rendered(table):
     console = Console(width=80, file=io.StringIO(), color_system=None)
     report.print_whole(console, table)
     return console.file.getvalue()
+
+
+def test_a_table_of_results_has_its_numbers_to_the_right():
+    lines = [["raw", "1.5"], ["qsgd(bits=4)", "12.25"]]
+    text = rendered(tables.results("Found", ("scheme", "ms"), lines, left=("scheme",)))
+    title, *_, first, second = (line.rstrip() for line in text.splitlines() if line.strip())
+    assert title == "Found"
+    assert [first.split(), second.split()] == lines
+    assert len(first) == len(second)
+    assert first.index("raw") == second.index("qsgd")
 
 
 def test_a_table_of_sums_has_a_row_for_each_scheme_and_says_what_auto_chose(sum_rows):

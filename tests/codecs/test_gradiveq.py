@@ -5,10 +5,11 @@ import pytest
 from contract import same_bits
 
 import gqallreduce as gq
-from gqallreduce.codecs.gradiveq import GradiVeQ, Slices
+from gqallreduce.codecs.gradiveq import GradiVeQ
 from gqallreduce.coding.basis import principal
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.order import to_vector
+from gqallreduce.coding.slices import Slices
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
 
