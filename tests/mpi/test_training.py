@@ -9,6 +9,7 @@ from images import write_images
 
 from gqallreduce.cli import report
 from gqallreduce.cli.training import command, evaluation, sums
+from gqallreduce.cli.training.data import part
 from gqallreduce.cli.training.experiment import weight_names
 from gqallreduce.cli.training.weights import Weight
 from gqallreduce.errors import NonFiniteError, ReplicaError
@@ -34,7 +35,7 @@ def rows(comm, folder, kind):
 
 
 def test_every_scheme_trains_and_all_is_written(folder, comm):
-    schemes = ["dense", "raw", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit"]
+    schemes = ["dense", "raw", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit", "isgq/ef"]
     assert train(comm, folder, "--schemes", *schemes, "--log-every", "5", "--loss-at", "4", "--flush") == 0
     found = rows(comm, folder, "run")
     assert [row["scheme"] for row in found] == schemes
@@ -91,7 +92,7 @@ def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs
 
 @pytest.mark.parametrize("overlap", ["always", "alternate"])
 def test_sums_started_during_the_backward_pass_train_the_same_weights(folder, comm, overlap):
-    words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit"]
+    words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit", "isgq(send=factors)/ef"]
     words += ["--scheme", "*.bias=raw", "--log-every", "1"]  # sums of MPI have other bits when they are started
     assert train(comm, folder, *words) == 0
     expected = rows(comm, folder, "run"), rows(comm, folder, "weight")
@@ -147,6 +148,25 @@ def test_views_with_gaps_are_summed_as_they_are(comm, scheme):
     assert spent.bytes_sent > 0 or comm.size == 1
     weight.value[...] = weight.gradient
     evaluation.replicas_digest(comm, [weight])
+
+
+@pytest.mark.parametrize("samples", [1, 8, 11])
+def test_a_sum_by_factors_is_that_of_all_ranks_products_also_where_their_samples_differ(comm, samples):
+    """Ranks with fewer samples, or none, send rows of zeros."""
+    scheme = "isgq(bits=8, send=factors)/ef"
+    random = np.random.default_rng(5)
+    x, delta = random.random((samples, 7), np.float32), random.standard_normal((samples, 10)).astype(np.float32)
+    mine = part(samples, comm.rank, comm.size)
+    weight = Weight("w", (10, 7), 16, np.float32)
+    weight.factors = x[mine], delta[mine]
+    weight.gradient[...] = delta[mine].T @ x[mine]
+    with sums.Sums({"w": scheme}, comm, 0, {}) as summing:
+        summing(weight, samples)
+        total = weight.gradient.copy()
+        assert comm.allgather(total.tobytes()) == [total.tobytes()] * comm.size
+        assert 0 < np.linalg.norm(total - delta.T @ x) < 0.02 * np.linalg.norm(delta.T @ x)
+        summing.flush([weight])
+    np.testing.assert_allclose(total + weight.gradient, delta.T @ x, atol=1e-5)
 
 
 def test_a_nan_is_an_error_on_every_rank(comm):

@@ -124,8 +124,8 @@ class Experiment:
         everyone = np.array(self._comm.allgather(trainer.seconds[done])) if trainer.done else np.zeros((1, 1, 3))
         mean = np.median(everyone.mean(axis=0), axis=0)
         hidden = _hidden(everyone.mean(axis=0)[:, 1], trainer.overlaps[done])
-        sent = self._comm.allgather((trainer.sent[done].sum(), trainer.flush_sent, trainer.flush_seconds))
-        calls, flushes, flush_seconds = np.mean(sent, axis=0)
+        own = trainer.sent[done].sum(), trainer.received[done].sum(), trainer.flush_sent, trainer.flush_seconds
+        calls, received, flushes, flush_seconds = np.mean(self._comm.allgather(own), axis=0)
         dense = sum(ring_bytes(weight.gradient.nbytes, self._comm.size) for weight in self._network.weights)
         reached = next((row for row in log.evaluations if row["accuracy"] >= self._setting.target), None)
         return {
@@ -137,6 +137,7 @@ class Experiment:
             "accuracy": log.evaluations[-1]["accuracy"] if diverged is None else None,
             "loss_at": {str(row["step"]): row["test_loss"] for row in log.evaluations},
             "sent": calls / steps,
+            "received": received / steps,
             "sent_with_flush": (calls + flushes) / steps,
             "ratio": dense * steps / (calls + flushes) if calls + flushes else 1.0,
             "compute": mean[0],

@@ -35,8 +35,12 @@ class Dense:
         return output
 
     def backward(self, delta):
-        """Sets both gradients from the loss's derivative by the output."""
+        """Sets both gradients from the loss's derivative by the output.
+
+        The weight's factors are this layer's memory, valid until the next mini-batch.
+        """
         np.matmul(delta, self._input.T, out=self.weight.gradient)
+        self.weight.factors = self._input.T, delta.T
         np.sum(delta, axis=1, out=self.bias.gradient)
 
     def delta_below(self, delta):

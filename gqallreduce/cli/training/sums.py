@@ -1,9 +1,13 @@
-"""The gradients' sums over ranks in one run: one Allreduce object per scheme, weights told apart by their names."""
+"""The gradients' sums over ranks in one run: one Allreduce object per scheme, weights told apart by their names.
+
+Of a layer's weight `isgq` gets the two matrices whose product the gradient is; all else gets the gradient.
+"""
 
 import contextlib
 import gc
 from time import perf_counter
 
+import numpy as np
 from mpi4py import MPI
 
 import gqallreduce as gq
@@ -20,13 +24,13 @@ class DenseSum:
     def __init__(self, name, comm, allreduce):
         self._name, self._comm, self._allreduce = name, comm, allreduce
 
-    def __call__(self, weight):
+    def __call__(self, weight, samples):
         """Sums the gradient; the call's Spent. MPI does not tell its bytes: they are what a ring would send."""
         began = perf_counter()
         self._allreduce(weight.gradient_memory)
         return self._spent(weight, perf_counter() - began)
 
-    def start(self, weight):
+    def start(self, weight, samples):
         """Begins the sum; returns what waits for it and returns its Spent.
 
         MPI's own non-blocking sum; its own choice of algorithm, also where a ring is asked for.
@@ -50,20 +54,24 @@ class DenseSum:
 
 
 class QuantizedSum:
-    """A scheme's Allreduce of the gradient's view."""
+    """A scheme's Allreduce of the gradient's view, or of its factors."""
 
     def __init__(self, text, comm, seed):
         self._allreduce = gq.Allreduce(text, comm=comm, seed=seed)
+        self._ranks = comm.size
+        self._by_factors = self._allreduce.scheme.codec.name == "isgq"
         self.feedback = self._allreduce.scheme.feedback
 
-    def __call__(self, weight):
+    def __call__(self, weight, samples):
         """Sums the gradient; the call's Spent. Raises NonFiniteError on every rank."""
-        self._allreduce(weight.gradient, key=weight.name)
+        given, out = self._given(weight, samples)
+        self._allreduce(given, key=weight.name, out=out)
         return self._allreduce.stats.last
 
-    def start(self, weight):
+    def start(self, weight, samples):
         """Begins the sum; returns what waits for it and returns its Spent."""
-        request = self._allreduce.start(weight.gradient, key=weight.name)
+        given, out = self._given(weight, samples)
+        request = self._allreduce.start(given, key=weight.name, out=out)
 
         def finish():
             request.wait()
@@ -73,7 +81,22 @@ class QuantizedSum:
 
     def flush(self, weight):
         """Replaces the gradient by the exact sum of the residuals, which are then zero."""
-        weight.gradient[...] = self._allreduce.flush(weight.name)
+        self._summed(weight)[...] = self._allreduce.flush(weight.name)
+
+    def _given(self, weight, samples):
+        """(what the Allreduce gets, the array that it writes)."""
+        summed = self._summed(weight)
+        if not self._takes_factors_of(weight):
+            return summed, summed
+        rows = None if samples is None else -(-samples // self._ranks)
+        return gq.Outer(*(with_rows(each, rows) for each in weight.factors)), summed
+
+    def _takes_factors_of(self, weight):
+        return self._by_factors and weight.factors is not None
+
+    def _summed(self, weight):
+        """The gradient as the Allreduce knows it: a product of input and delta is (inputs, outputs)."""
+        return weight.gradient.T if self._takes_factors_of(weight) else weight.gradient
 
 
 class Sums:
@@ -105,13 +128,17 @@ class Sums:
         self._of.clear()
         gc.collect()  # statistics refer back to what they are of
 
-    def __call__(self, weight):
-        """Sums one gradient over ranks in place; the Spent of the call."""
-        return self._of[weight.name](weight)
+    def __call__(self, weight, samples=None):
+        """Sums one gradient over ranks in place; the Spent of the call.
 
-    def start(self, weight):
+        samples
+            of the mini-batch over all ranks; None where all ranks have as many.
+        """
+        return self._of[weight.name](weight, samples)
+
+    def start(self, weight, samples=None):
         """Begins the sum of one gradient; returns what waits for it and returns its Spent."""
-        return self._of[weight.name].start(weight)
+        return self._of[weight.name].start(weight, samples)
 
     def flush(self, weights):
         """(weights with feedback, bytes): their gradients are now their residuals, summed exactly.
@@ -122,6 +149,13 @@ class Sums:
         for weight in flushed:
             self._of[weight.name].flush(weight)
         return flushed, sum(ring_bytes(weight.gradient.nbytes, self._comm.size) for weight in flushed)
+
+
+def with_rows(matrix, rows):
+    """The matrix with rows of zeros added to it until it has so many: ranks must give as many samples as each other."""
+    if rows is None or len(matrix) == rows:
+        return matrix
+    return np.concatenate([matrix, np.zeros((rows - len(matrix), matrix.shape[1]), matrix.dtype)])
 
 
 def ring_bytes(nbytes, size):

@@ -17,8 +17,8 @@ class Trainer:
 
     seconds
         float64[steps, 3]: computing, communicating, and of that waiting.
-    sent, losses
-        per step: bytes this rank sent; sum of its samples' cross-entropies.
+    sent, received, losses
+        per step: bytes this rank sent, and received; sum of its samples' cross-entropies.
     samples
         per step: samples of the mini-batch over all ranks.
     overlaps
@@ -33,7 +33,7 @@ class Trainer:
         self._network, self._optimizer, self._sums, self._overlap = network, optimizer, sums, overlap
         self.overlaps = np.zeros(steps, bool)
         self._backward_order = list(reversed(network.weights))
-        self.seconds, self.sent = np.zeros((steps, 3)), np.zeros(steps)
+        self.seconds, self.sent, self.received = np.zeros((steps, 3)), np.zeros(steps), np.zeros(steps)
         self.losses, self.samples = np.zeros(steps), np.zeros(steps, np.int64)
         self.flush_seconds, self.flush_sent = 0.0, 0.0
         self.done = 0
@@ -50,7 +50,7 @@ class Trainer:
         def start(weight):
             nonlocal starting
             before = perf_counter()
-            started.append((weight.name, self._sums.start(weight)))
+            started.append((weight.name, self._sums.start(weight, samples)))
             starting += perf_counter() - before
 
         began = perf_counter()
@@ -61,7 +61,7 @@ class Trainer:
         if overlaps:
             self.last = [(name, finish()) for name, finish in started]
         else:
-            self.last = [(weight.name, self._sums(weight)) for weight in self._backward_order]
+            self.last = [(weight.name, self._sums(weight, samples)) for weight in self._backward_order]
         summed = perf_counter()
         if look_again:
             look_again()
@@ -73,6 +73,7 @@ class Trainer:
         self.seconds[self.done] = computed - began + updated - looked, summed - ready, wait
         self.overlaps[self.done] = overlaps
         self.sent[self.done] = sum(spent.bytes_sent for _, spent in self.last)
+        self.received[self.done] = sum(spent.bytes_received for _, spent in self.last)
         self.losses[self.done], self.samples[self.done] = loss, samples
         self.done += 1
 

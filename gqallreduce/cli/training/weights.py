@@ -16,12 +16,16 @@ class Weight:
         views in Fortran order: (rows, columns), or (rows,) for a bias.
     value_memory, gradient_memory
         the memory under them as vectors, gaps included.
+    factors
+        of a layer's weight: (input, delta), a row per sample, of which `gradient` was made by this rank: the
+        transposed delta times the input. None of a bias.
     """
 
     def __init__(self, name, shape, align, dtype):
         self.name = name
         self.value_memory, self.value = fortran(shape, align, dtype)
         self.gradient_memory, self.gradient = fortran(shape, align, dtype)
+        self.factors = None
 
     def digest(self):
         """8 bytes that tell one value from another."""
