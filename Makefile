@@ -81,9 +81,9 @@ else
 test: test-alone test-harness test-ranks
 endif
 
-# Everything that needs no MPI, on all cores; `make docs` has the rest.
+# Everything that needs no MPI, on all cores, so BLAS gets one for each process; `make docs` has the rest.
 test-alone: build
-	$(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
 # They wait more than they compute: several at once.
 test-harness: build
