@@ -282,15 +282,26 @@ def lane_count(size: int, chunks: int, grid: Grid, nbytes_bound) -> int:
     return max(1, min(wanted, LANES_MOST, fitting))
 
 
-def pieces(size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0) -> list[list[Piece]]:
-    """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's."""
+def pieces(size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None) -> list[list[Piece]]:
+    """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's.
+
+    borders
+        None: they are nearly equal, in every call. Else between two pieces, if there are as many; messages then have
+        room for what any borders give, so that a rank with others is not met by a message that is too long.
+    """
     lanes = lane_count(size, chunks, grid, nbytes_bound)
     bounds = cut(size, lanes * chunks, grid)
+    if borders is not None and len(borders) == lanes * chunks - 1:
+        bounds = [0, *borders, size]
     flat = [Piece(start, stop, grid, size, tensor) for start, stop in itertools.pairwise(bounds)]
     first = 0
     for piece in flat:
         piece.bound, piece.first = nbytes_bound(piece.regions), first
         first += len(piece.regions)
+    if borders is not None:
+        most = nbytes_bound(Piece(0, size, grid, size).regions)
+        for piece in flat:
+            piece.bound = most
     return [flat[lane * chunks : (lane + 1) * chunks] for lane in range(lanes)]
 
 

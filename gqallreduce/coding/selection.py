@@ -194,7 +194,7 @@ def select_most(parts, k: int, separate: bool = False):
         survivors = Survivors(parts, parts.workspace, floor, capacity)
         yield from survivors.collect(formed=True)
     if not _kernels.all_finite(survivors.value[: survivors.total]):
-        return _flawed(survivors)
+        return flawed(survivors)
     choose = _keep_separate if separate else _keep_joint
     choose(survivors, k)
     return Selection(survivors.kept(), survivors.release)
@@ -256,7 +256,8 @@ def _exact_floor(parts, k: int):
     return max(1, bin_ << 19), int(reached[bin_])
 
 
-def _flawed(survivors: Survivors) -> Selection:
+def flawed(survivors: Survivors) -> Selection:
+    """Of values that are not all finite: nothing, and which parts have one that is not."""
     found = Selection(survivors.kept(), survivors.release)
     for kept in found:
         kept.finite = bool(_kernels.all_finite(kept.value))
