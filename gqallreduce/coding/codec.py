@@ -174,6 +174,10 @@ class RegionCodec(Codec):
         """What they take if their values are as those of the whole vector, for predictions: the bound, by default."""
         return self.nbytes_bound(regions)
 
+    def nbytes_in_lanes(self, regions: list[Region]) -> int:
+        """By which lanes are counted, so that messages do not get short: the bound, by default."""
+        return self.nbytes_bound(regions)
+
     @abstractmethod
     def encode(self, x, residual, new_residual, wire, region: Region, stream, selected=None) -> int: ...
 

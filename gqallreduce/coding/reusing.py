@@ -12,7 +12,7 @@ import itertools
 import numpy as np
 
 from gqallreduce import _kernels
-from gqallreduce.coding.selection import Selection, Survivors, flawed, select_most
+from gqallreduce.coding.selection import Selection, Survivors, flawed, keep_joint, select_most
 from gqallreduce.coding.union import regions_of
 
 _STEP = np.float32(1.012)
@@ -23,18 +23,26 @@ def most_reused(k: int) -> int:
     return -(-4 * k // 3)
 
 
+def most_collected(k: int) -> int:
+    """How many may reach a threshold, so that the k largest are found among these, without another pass."""
+    return 8 * k + 4096
+
+
 def select_reusing(parts, k: int, threshold: float):
     """What reaches the threshold, or exactly the k largest. A generator like select_most's.
 
     Returns (Selection, the threshold of the next call). `threshold`: 0 if none is known.
     """
     if threshold > 0:
-        floor, most = int(np.float32(threshold).view(np.uint32)), most_reused(k)
-        survivors = Survivors(parts, parts.workspace, floor, most)
+        survivors = Survivors(parts, parts.workspace, int(np.float32(threshold).view(np.uint32)), most_collected(k))
         if (yield from survivors.collect(formed=False)) and 2 * survivors.total >= k:
             if not _kernels.all_finite(survivors.value[: survivors.total]):
                 return flawed(survivors), threshold
-            return Selection(survivors.kept(), survivors.release), adjusted(threshold, survivors.total, k)
+            if survivors.total <= most_reused(k):
+                return Selection(survivors.kept(), survivors.release), adjusted(threshold, survivors.total, k)
+            keep_joint(survivors, k)
+            selected = Selection(survivors.kept(), survivors.release)
+            return selected, smallest(selected)
         survivors.release()
     selected = yield from select_most(parts, k)
     return selected, smallest(selected)

@@ -117,6 +117,10 @@ class SparseCodec(RegionCodec):
         elements = sum(region.size for region in regions)
         return self._nbytes(regions, max((self.most(elements, region.total) for region in regions), default=0))
 
+    def nbytes_in_lanes(self, regions: list[Region]) -> int:
+        """Of sums what is usual: the bound, all entries of all ranks in one piece, is P times as much."""
+        return self.nbytes_usual(regions) if self.sums_grow else self.nbytes_bound(regions)
+
     def _nbytes(self, regions: list[Region], most: int) -> int:
         """The most bytes, of at most so many own values, and sums of as many from each rank."""
         elements = sum(region.size for region in regions)

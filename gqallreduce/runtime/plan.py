@@ -80,7 +80,7 @@ class Plan:
             shape, order, _ = form
             grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(size)
             mine = None if borders is None else borders[number]
-            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine)
+            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self._number_blocks()

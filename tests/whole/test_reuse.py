@@ -154,9 +154,10 @@ def test_borders_change_no_sum_and_no_residual(schedule, ranks):
 
 @pytest.mark.usefixtures("small_pieces")
 def test_borders_are_the_mean_of_the_ranks_quantiles():
-    local = LocalAllreduce("direct/topk(k=40, sums=union, balance=1)", 2)
-    given = [np.zeros(1000, np.float32) for _ in range(2)]
-    given[0][100:140], given[1][500:580:2] = 1, 1
+    local = LocalAllreduce("direct/topk(k=40, sums=union, balance=1)", 4)
+    given = [np.zeros(1000, np.float32) for _ in range(4)]
+    for one, other in (given[:2], given[2:]):
+        one[100:140], other[500:580:2] = 1, 1
     local(copies(given), key="w")
     pieces = len(learned(local)[0]["borders"]) + 1
     firsts = [piece * 40 // pieces for piece in range(1, pieces)]
