@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemes import CODEC
 
+from gqallreduce import Scheme
 from gqallreduce.coding import layout
-from gqallreduce.coding.layout import LANE_BYTES, Grid, Region, blocks, columns, cut, lane_count, pieces
+from gqallreduce.coding.layout import LANE_BYTES, Form, Grid, Region, blocks, columns, cut, lane_count, pieces
 
 MANY = settings(max_examples=300, deadline=None)
 
@@ -185,3 +186,18 @@ def test_no_column_is_cut_for_the_sake_of_lanes(chunks, lanes):
     assert lane_count(10**7, chunks, grid, nbytes_bound) == lanes
     cuts = [piece.start for lane in pieces(10**7, chunks, grid, nbytes_bound) for piece in lane]
     assert chunks > 10 or all(start % 10**6 == 0 for start in cuts)
+
+
+def test_lanes_of_sparse_sums_are_counted_by_what_is_usual():
+    """Not by all entries of all ranks in one piece: messages would be as much shorter as there are ranks."""
+    union, own = (
+        Scheme.parse(f"topk(ratio=0.001{more})").codec.bind(Form((10**8,), "C", "float32"), 8)
+        for more in (", sums=union", "")
+    )
+    regions = [Region(0, 10**8 // 8, Grid(1), 10**8)]
+    assert own.nbytes_in_lanes(regions) == own.nbytes_bound(regions)
+    usual = 6 * 10**5  # an eighth of the entries of each of 8 ranks
+    assert union.nbytes_in_lanes(regions) == pytest.approx(usual, rel=0.01)
+    assert union.nbytes_bound(regions) > 7 * usual
+    cut_to = pieces(10**8, 8, Grid(1), union.nbytes_bound, 0, None, union.nbytes_in_lanes)
+    assert len(cut_to) == usual // LANE_BYTES == 4

@@ -134,3 +134,14 @@ def test_a_part_that_is_not_finite_says_so_and_nothing_is_kept(separate, value, 
     bad = [not np.isfinite(part).all() for part in (v[:10_000], v[10_000:20_000], v[20_000:])]
     assert [not each.finite for each in kept] == bad
     assert not any(len(each.index) for each in kept)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_guess_has_room_for_what_it_lets_through(seed, monkeypatch):
+    """Where a sample holds few of the k values the guess is that much lower, and no second pass is needed."""
+    monkeypatch.setattr(selection, "_SAMPLE", 1 << 10)
+    v, k = np.random.default_rng(seed).standard_normal(1 << 20).astype(np.float32), 1000
+    parts = Parts([Region(0, v.size, Grid(1), v.size)], lambda _: (v, None, None), Workspace())
+    with mock.patch.object(selection, "_exact_floor", side_effect=AssertionError("a second pass")):
+        (kept,) = alone(selection.select_most(parts, k))
+    np.testing.assert_array_equal(kept.index, np.sort(np.argsort(-np.abs(v), kind="stable")[:k]))

@@ -77,6 +77,8 @@ class Codec(ABC):
     sums_grow: ClassVar[bool] = False
     # has it no operations on a device? Then device arrays go through host memory
     host_only: ClassVar[bool] = False
+    # do the borders of its chunks follow from earlier calls? Then it has borders(learned)
+    moves_borders: ClassVar[bool] = False
     # does it sum other vectors than the buffer? Then it is host_only too
     indirect: ClassVar[bool] = False
 
@@ -108,6 +110,10 @@ class Codec(ABC):
     def relearned(self, learned: dict, form: Form) -> dict:
         """For codecs that learn: what one has learned, from a checkpoint, checked. ValueError if it is unfit."""
         raise AssertionError(f"{self.name} learns nothing")
+
+    def borders(self, learned: dict | None) -> tuple[int, ...]:
+        """Between the pieces of a tensor, as the State of its key has them; empty for equal pieces."""
+        raise AssertionError(f"{self.name} has equal pieces")
 
     @classmethod
     def options(cls) -> dict:
@@ -166,6 +172,10 @@ class RegionCodec(Codec):
 
     def nbytes_usual(self, regions: list[Region]) -> int:
         """What they take if their values are as those of the whole vector, for predictions: the bound, by default."""
+        return self.nbytes_bound(regions)
+
+    def nbytes_in_lanes(self, regions: list[Region]) -> int:
+        """By which lanes are counted, so that messages do not get short: the bound, by default."""
         return self.nbytes_bound(regions)
 
     @abstractmethod

@@ -290,23 +290,42 @@ def of(array, region: Region):
     return None if array is None else array[region.start : region.start + region.size]
 
 
-def lane_count(size: int, chunks: int, grid: Grid, nbytes_bound) -> int:
-    """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake."""
+def lane_count(size: int, chunks: int, grid: Grid, nbytes) -> int:
+    """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake.
+
+    nbytes
+        (regions) -> bytes of their message; the codec's `nbytes_in_lanes`.
+    """
     largest = -(-size // chunks)
-    wanted = nbytes_bound([Region(0, largest, grid, size)]) // LANE_BYTES
+    wanted = nbytes([Region(0, largest, grid, size)]) // LANE_BYTES
     fitting = max(grid.count(0, size), chunks) // chunks
     return max(1, min(wanted, LANES_MOST, fitting))
 
 
-def pieces(size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0) -> list[list[Piece]]:
-    """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's."""
-    lanes = lane_count(size, chunks, grid, nbytes_bound)
+def pieces(
+    size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None, nbytes_in_lanes=None
+) -> list[list[Piece]]:
+    """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's.
+
+    borders
+        None: they are nearly equal, in every call. Else between two pieces, if there are as many; messages then have
+        room for what any borders give, so that a rank with others is not met by a message that is too long.
+    nbytes_in_lanes
+        the codec's, by which lanes are counted; None for the bound.
+    """
+    lanes = lane_count(size, chunks, grid, nbytes_in_lanes or nbytes_bound)
     bounds = cut(size, lanes * chunks, grid)
+    if borders is not None and len(borders) == lanes * chunks - 1:
+        bounds = [0, *borders, size]
     flat = [Piece(start, stop, grid, size, tensor) for start, stop in itertools.pairwise(bounds)]
     first = 0
     for piece in flat:
         piece.bound, piece.first = nbytes_bound(piece.regions), first
         first += len(piece.regions)
+    if borders is not None:
+        most = nbytes_bound(Piece(0, size, grid, size).regions)
+        for piece in flat:
+            piece.bound = most
     return [flat[lane * chunks : (lane + 1) * chunks] for lane in range(lanes)]
 
 

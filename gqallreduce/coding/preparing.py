@@ -81,11 +81,16 @@ class Parts:
         of the key, alike on all ranks: a hash.
     stream
         what this rank alone draws own choices from in this call; None for partial sums.
+    pieces
+        into how many pieces the range is cut.
     """
 
-    def __init__(self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1, number=0, stream=None):
+    def __init__(
+        self, regions, load, workspace=None, whole=None, learned=None, rank=0, size=1, number=0, stream=None, pieces=1
+    ):
         self.regions, self._load, self.workspace, self.whole = regions, load, workspace, whole
         self.learned, self.rank, self.size, self.number, self.stream = learned, rank, size, number, stream
+        self.pieces = pieces
 
     def __len__(self):
         return len(self.regions)

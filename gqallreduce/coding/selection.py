@@ -184,8 +184,7 @@ def select_largest(parts, pi: int, separate: bool):
 def select_most(parts, k: int, separate: bool = False):
     """As select_largest, exactly k <= the number of values, fewer if fewer are nonzero."""
     elements = sum(region.size for region in parts.regions)
-    floor = 1 if separate else _sampled_floor(parts, k, elements)
-    capacity = elements if separate else min(elements, 2 * k + _SPARE)
+    floor, capacity = (1, elements) if separate else _sampled_floor(parts, k, elements)
     survivors = Survivors(parts, parts.workspace, floor, capacity)
     complete = yield from survivors.collect(formed=False)
     if not complete or (survivors.total < k and floor > 1):
@@ -194,8 +193,8 @@ def select_most(parts, k: int, separate: bool = False):
         survivors = Survivors(parts, parts.workspace, floor, capacity)
         yield from survivors.collect(formed=True)
     if not _kernels.all_finite(survivors.value[: survivors.total]):
-        return _flawed(survivors)
-    choose = _keep_separate if separate else _keep_joint
+        return flawed(survivors)
+    choose = _keep_separate if separate else keep_joint
     choose(survivors, k)
     return Selection(survivors.kept(), survivors.release)
 
@@ -226,8 +225,12 @@ def select_regions(x, residual, new_residual, table, pi: int, separate: bool) ->
     return Kept(index[:count], value[:count], counts)
 
 
-def _sampled_floor(parts, k: int, elements: int) -> int:
-    """Bits of a magnitude that, very likely, at least k and not many more values reach."""
+def _sampled_floor(parts, k: int, elements: int) -> tuple[int, int]:
+    """(bits of a magnitude that, very likely, at least k and not many more values reach, how many these may be).
+
+    Four standard deviations of a sample's count are left on either side: where k is a small share of a long vector the
+    upper ones are most of the room.
+    """
     stride = max(1, elements // _SAMPLE) | 1  # odd: not in step with columns
     samples = []
     for part in range(0, len(parts), max(1, len(parts) // 64)):
@@ -236,10 +239,12 @@ def _sampled_floor(parts, k: int, elements: int) -> int:
     sample = np.concatenate(samples) if samples else np.zeros(0, np.float32)
     expected = k * len(sample) / max(elements, 1)
     rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+    most = math.ceil((rank + 4 * math.sqrt(rank)) * elements / max(len(sample), 1))
+    capacity = min(elements, max(2 * k + _SPARE, most))
     if rank >= len(sample):
-        return 1
+        return 1, capacity
     magnitude = np.partition(sample.view(np.uint32), len(sample) - rank)[len(sample) - rank]
-    return max(1, int(magnitude))
+    return max(1, int(magnitude)), capacity
 
 
 def _exact_floor(parts, k: int):
@@ -256,7 +261,8 @@ def _exact_floor(parts, k: int):
     return max(1, bin_ << 19), int(reached[bin_])
 
 
-def _flawed(survivors: Survivors) -> Selection:
+def flawed(survivors: Survivors) -> Selection:
+    """Of values that are not all finite: nothing, and which parts have one that is not."""
     found = Selection(survivors.kept(), survivors.release)
     for kept in found:
         kept.finite = bool(_kernels.all_finite(kept.value))
@@ -264,7 +270,8 @@ def _flawed(survivors: Survivors) -> Selection:
     return found
 
 
-def _keep_joint(survivors: Survivors, k: int) -> None:
+def keep_joint(survivors: Survivors, k: int) -> None:
+    """Of these the k largest magnitudes, or all if they are fewer."""
     k = min(k, survivors.total)
     if k:
         bits, above = _kernels.kth(survivors.value[: survivors.total], k, 0)

@@ -47,6 +47,10 @@ class SparseCodec(RegionCodec):
     def most(self, elements: int, total: int) -> int:
         """How many of `elements` values of a vector of `total` are sent."""
 
+    def at_most(self, most: int) -> int:
+        """Own values that are sent in one call at most, where `most` are usual."""
+        return most
+
     @abstractmethod
     def select(self, parts, most: int):
         """A generator that yields between kernel calls: the Selection of so many values of a range."""
@@ -88,10 +92,16 @@ class SparseCodec(RegionCodec):
         return self._select(parts)
 
     def _select(self, parts):
-        elements = sum(region.size for region in parts.regions)
+        return Prepared(self.in_a_call(), (yield from self.select(parts, self.most_of(parts))))
+
+    def most_of(self, parts) -> int:
+        """How many values of a range are sent."""
         total = parts.regions[0].total if parts.regions else 0
-        codec = self.knowing(union=UnionSums(self.read)) if self.sums == "union" else self
-        return Prepared(codec, (yield from self.select(parts, self.most(elements, total))))
+        return self.most(sum(region.size for region in parts.regions), total)
+
+    def in_a_call(self) -> SparseCodec:
+        """With sums of its own."""
+        return self.knowing(union=UnionSums(self.read)) if self.sums == "union" else self
 
     def _selected_here(self, x, residual, new_residual, region, stream):
         parts = Parts([region], lambda _: (x, residual, new_residual), Fresh(), stream=stream)
@@ -100,11 +110,16 @@ class SparseCodec(RegionCodec):
     # --- to bytes and back ---
 
     def nbytes_bound(self, regions: list[Region]) -> int:
-        return self._nbytes(regions, max((self.most(region.total, region.total) for region in regions), default=0))
+        most = max((self.most(region.total, region.total) for region in regions), default=0)
+        return self._nbytes(regions, self.at_most(most))
 
     def nbytes_usual(self, regions: list[Region]) -> int:
         elements = sum(region.size for region in regions)
         return self._nbytes(regions, max((self.most(elements, region.total) for region in regions), default=0))
+
+    def nbytes_in_lanes(self, regions: list[Region]) -> int:
+        """Of sums what is usual: the bound, all entries of all ranks in one piece, is P times as much."""
+        return self.nbytes_usual(regions) if self.sums_grow else self.nbytes_bound(regions)
 
     def _nbytes(self, regions: list[Region], most: int) -> int:
         """The most bytes, of at most so many own values, and sums of as many from each rank."""

@@ -70,7 +70,7 @@ class UnionSums:
             return np.flatnonzero(x).astype(np.uint32)
         if len(touched) == 1:
             return touched[0]
-        merged = np.unique(np.concatenate(touched))
+        merged = _sorted_once(np.concatenate(touched))
         self._touched[region.start] = [merged]
         return merged
 
@@ -97,6 +97,14 @@ class UnionSums:
             touched = None
         self._touched[region.start] = touched
         return at
+
+
+def _sorted_once(places: np.ndarray) -> np.ndarray:
+    """Ascending, each once. np.unique goes by a hash table: ten times as long."""
+    places.sort()
+    first = np.ones(len(places), bool)
+    np.not_equal(places[1:], places[:-1], out=first[1:])
+    return places[first]
 
 
 def read_sum(body, elements: int, entries: int) -> tuple[np.ndarray | None, np.ndarray]:

@@ -69,7 +69,7 @@ class LocalAllreduce:
                 residual, after = memory.next(each, source.form.kept, source.size, processor, self.scheme.feedback)
                 states[rank][each] = after
                 tensors.append(Operand.of(source, target, residual, after, hash64(self.seed, each, self.group)))
-            plan = self.plan(rank, *sources[rank])
+            plan = self.plan(rank, *sources[rank], learned=[each.learned for each in tensors])
             operations.append(begin(plan, tensors, key, hash64(key), self.spent[rank]))
         try:
             self._carry_out(operations)
@@ -88,12 +88,14 @@ class LocalAllreduce:
             memory.commit(after)
         return results if out is None else out
 
-    def plan(self, rank: int, *sources: Buffer):
-        """A rank's Plan for a buffer, or for those of a group."""
+    def plan(self, rank: int, *sources: Buffer, learned=()):
+        """A rank's Plan for a buffer, or for those of a group, of keys that have learned this."""
         forms = tuple(source.form for source in sources)
         schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, forms)
         topology, processor = apart(self.size), self.processors[rank]
-        return plan_for(schedule, self.scheme.codec, rank, topology, forms, self.average, processor)
+        codec = self.scheme.codec
+        borders = [tuple(map(codec.borders, learned or [None] * len(forms)))] if codec.moves_borders else []
+        return plan_for(schedule, codec, rank, topology, forms, self.average, processor, *borders)
 
     def _carry_out(self, operations: list) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""

@@ -60,14 +60,18 @@ class Plan:
         how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 256 KiB).
     messages, longest
         the most messages that a lane has under way at once in one direction; the most bytes of one.
+    borders
+        of each tensor, if its codec moves them: between its pieces, empty for equal ones. Else None.
     widest
         elements of the largest extent.
     batched
         block -> the tensors of which several are worked on at once.
     """
 
-    def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
-        size = topology.size
+    def __init__(
+        self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor, borders=None
+    ):
+        size, self.borders = topology.size, borders
         self.schedule, self.rank, self.size, self.processor = SCHEDULES[schedule], rank, size, processor
         self.program = instructions(self.schedule, rank, topology)
         self.tensors, begin = [], 0
@@ -75,7 +79,8 @@ class Plan:
             bound = codec.bind(form, size, processor.arithmetic)
             shape, order, _ = form.kept
             grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(size)
-            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number)
+            mine = None if borders is None else borders[number]
+            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self._number_blocks()

@@ -22,6 +22,7 @@ from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
 RAW = "/raw"
 EXACT = "ring/raw"
 SHAPES_MOST = 64
+BORDERS_MOST = 4  # of each choice and forms
 GROUPS_MOST = 512  # more than calls can be under way: a call's own group is known until it ends
 
 
@@ -180,18 +181,28 @@ class Plans:
         choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
         return Agreed(choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
 
-    def plan(self, agreed: Agreed, processor) -> Plan | IndirectPlan:
-        """The Plan on a processor; made once."""
-        if agreed.plan is not None and agreed.plan.processor is processor:
+    def plan(self, agreed: Agreed, processor, learned=()) -> Plan | IndirectPlan:
+        """The Plan on a processor; made once, or for the last few borders where a codec moves them.
+
+        learned
+            what the State of each key holds of its codec.
+        """
+        moves = self.scheme.codec.moves_borders and not agreed.choice.endswith(RAW)
+        if agreed.plan is not None and agreed.plan.processor is processor and not moves:
             return agreed.plan
-        which = (*agreed.form, processor)
+        borders = (tuple(map(self.scheme.codec.borders, learned)),) if moves else ()
+        which = (*agreed.form, processor, *borders)
         found = self._plans.get(which)
         if found is None:
             choice, forms = agreed.form
             schedule, raw, _ = choice.partition(RAW)
             schedule = PIECES_OF if schedule == MPI_SUM else schedule
             codec = CODECS["raw"]() if raw else self.scheme.codec
-            found = plan_for(schedule, codec, self.rank, self.topology, forms, self.average, processor)
+            found = plan_for(schedule, codec, self.rank, self.topology, forms, self.average, processor, *borders)
             self._plans[which] = found
+            if moves:
+                same = [each for each in self._plans if each[:3] == which[:3]]
+                for each in same[:-BORDERS_MOST]:
+                    del self._plans[each]
         agreed.plan = found
         return found

@@ -55,7 +55,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
-        plan = allreduce.plans.plan(agreed, worker)
+        plan = allreduce.plans.plan(agreed, worker, [each.learned for each in operands])
         flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
         for key, found in zip(given.keys, learned, strict=False):
             states[key] = states[key]._replace(learned=found)

@@ -84,7 +84,8 @@ class Values:
             extents = [each for lane in tensor.pieces for piece in lane for each in piece.extents] or extents
         known = self._operation.workspace, whole, self.learned or {}, plan.rank, plan.size, self._number
         stream = self._operation.stream_of(tensor.number, ALL_ALIKE[0], ALONE + plan.rank)
-        return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known, stream))
+        known = *known, stream, sum(map(len, tensor.pieces))
+        return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known))
 
     def prepared(self, found: Prepared) -> None:
         self.codec, self._selection = found.codec, found.selected

@@ -169,7 +169,7 @@ def work(schedule: str, size: int) -> Work:
 def _lanes(schedule: str, vector: Summed, size: int) -> int:
     codec, elements, dtype = vector
     bound = codec.bind(Form((elements,), "C", dtype), size)
-    return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_bound)
+    return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_in_lanes)
 
 
 def bytes_sent(schedule: str, codec, size: int, what: int | tuple[Form, ...], dtype: str = "float32") -> float:

@@ -22,6 +22,8 @@ VARIANTS = [
     "topk(ratio=0.2, values=qsgd(bits=2, bucket=16, coding=rans))",
     "topk(ratio=0.3, sums=union)",
     "topk(ratio=0.5, values=qsgd(bits=4, bucket=8), sums=union)",
+    "topk(ratio=0.3, reuse=3)",
+    "topk(ratio=0.2, sums=union, reuse=2, balance=2)",
 ]
 WHOLE = [VARIANTS[1], VARIANTS[3], *VARIANTS[5:]]
 
@@ -106,6 +108,9 @@ def test_values_travel_as_their_codec_sends_them(values):
         ("topk(values='')", "expected codec"),
         ("topk(values=qsgd(bits=f()))", "cannot be read"),
         ("topk(k=True)", "integer"),
+        ("topk(reuse=-1)", "integer from 0"),
+        ("topk(balance=0.5, sums=union)", "integer from 0"),
+        ("topk(balance=2)", "sums=union"),
         ("topk(values=topk)", "expected raw"),
         ("topk(values=terngrad)", "expected raw"),
         ("topk(values=qsdg)", "did you mean 'qsgd'"),
