@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.basis import EMPTY, checked, principal
-from gqallreduce.coding.codec import Codec, choice, integer, register
+from gqallreduce.coding.codec import choice, integer, register
 from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole, sum_whole
-from gqallreduce.coding.inner import inner_codec
+from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.preparing import FROM_RANK, SUM, Ask, mark_of
@@ -29,7 +28,7 @@ _TOGETHER = 512  # slices whose products are added in float32
 
 
 @register
-class GradiVeQ(Codec):
+class GradiVeQ(CompositeCodec):
     """Vector quantization by principal components: of slices of K values d coefficients are summed. Use it without /ef.
 
     Calls of a key go through phases: `warmup` calls sum all values, then `train` calls too, of whose sums a basis is
@@ -117,26 +116,18 @@ class GradiVeQ(Codec):
         found = inner_codec(self, "coefficients", IntegerCodec, also_named="one that sums integers")
         object.__setattr__(self, "coefficients", resolved(found))
 
-    @cached_property
-    def codecs(self) -> tuple[Codec, Codec]:
+    @property
+    def inner_texts(self) -> tuple[str, ...]:
         """Of training sums, and of coefficients."""
-        found = codec_of(f"qsgd(bits={self.train_bits})" if self.train_bits else "raw"), codec_of(self.coefficients)
-        return tuple(each.with_feedback() if self.contracted else each for each in found)
+        return f"qsgd(bits={self.train_bits})" if self.train_bits else "raw", self.coefficients
 
     @property
     def linear(self) -> bool:
-        return all(each.linear for each in self.codecs)
+        return all(each.linear for each in self.inner_codecs)
 
     @property
     def deterministic(self) -> bool:
-        return all(each.deterministic for each in self.codecs)
-
-    def with_feedback(self):
-        if all(each.with_feedback() is each for each in self.codecs):
-            return self
-        made = self.knowing(contracted=True)
-        vars(made).pop("codecs", None)
-        return made
+        return all(each.deterministic for each in self.inner_codecs)
 
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Indirect:
         slices = Slices.of(self, form)
@@ -161,7 +152,7 @@ class Projected(Indirect):
     def summed(self):
         """Of a call that sums coefficients: a quarter of K, if nothing says how many."""
         kept = self.codec.d or -(-self.slices.length // 4)
-        return [(self.codec.codecs[1], kept * self.slices.count + self.size - self.slices.size)]
+        return [(self.codec.inner_codecs[1], kept * self.slices.count + self.size - self.slices.size)]
 
     def runs(self, columns: Grid) -> Grid:
         return Grid(2**62)
@@ -179,7 +170,7 @@ class Projected(Indirect):
             yield from sum_whole(own, codec_of("raw"), mark)
             return known
         gathered = [known["gathered"], known["total"]]
-        yield from sum_whole(own, self.codec.codecs[0], mark, lambda y: self._gather(y, gathered))
+        yield from sum_whole(own, self.codec.inner_codecs[0], mark, lambda y: self._gather(y, gathered))
         if calls + 1 < since + train:
             return known | {"gathered": gathered[0], "total": gathered[1]}
         return (yield from self._learn(own, known, *gathered))
@@ -225,7 +216,7 @@ class Projected(Indirect):
     # --- coefficients ---
 
     def _coefficients(self, own: Own, known: dict, mark: int):
-        slices, basis, codec = self.slices, known["basis"].reshape(-1), self.codec.codecs[1]
+        slices, basis, codec = self.slices, known["basis"].reshape(-1), self.codec.inner_codecs[1]
         rank, count = len(known["basis"]), slices.count
         for begin, stop in own.blocks():
             own.form(begin, stop)

@@ -16,16 +16,16 @@ from gqallreduce.coding.codec import Codec, choice, integer, register
 from gqallreduce.coding.factor_fit import coded, fit, gains
 from gqallreduce.coding.factor_wire import FactorWire
 from gqallreduce.coding.indirect import Gathered, Indirect, Own, Whole, sum_whole
-from gqallreduce.coding.inner import inner_codec
+from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.layout import Form, Grid, Region
 from gqallreduce.coding.outer import Factors, accumulate
-from gqallreduce.coding.text import codec_of, resolved
+from gqallreduce.coding.text import resolved
 
 _FITTED_BITS = 4  # of codes whose numbers are sought
 
 
 @register
-class ISGQ(Codec):
+class ISGQ(CompositeCodec):
     """Indirect quantization: of a gradient given as `gq.Outer(x, delta)` the two factors travel, and are multiplied.
 
     bits
@@ -89,10 +89,13 @@ class ISGQ(Codec):
         integer(self, "every", 0, 2**31 - 1)
         object.__setattr__(self, "direct", resolved(inner_codec(self, "direct")))
 
-    @cached_property
+    @property
+    def inner_texts(self) -> tuple[str, ...]:
+        return (self.direct,)
+
+    @property
     def direct_codec(self) -> Codec:
-        found = codec_of(self.direct)
-        return found.with_feedback() if self.contracted else found
+        return self.inner_codecs[0]
 
     @property
     def unbiased(self) -> bool:
@@ -109,13 +112,6 @@ class ISGQ(Codec):
     @property
     def bit_exact(self) -> bool:
         return self.method == "dither"
-
-    def with_feedback(self):
-        if self.direct_codec.with_feedback() is self.direct_codec:
-            return self
-        made = self.knowing(contracted=True)
-        vars(made).pop("direct_codec", None)
-        return made
 
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Indirect:
         whole = Whole(form.size, self.direct_codec)

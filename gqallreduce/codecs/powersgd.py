@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, integer, register
 from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole
-from gqallreduce.coding.inner import inner_codec
+from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.order import axes
 from gqallreduce.coding.preparing import mark_of
@@ -24,7 +23,7 @@ from gqallreduce.coding.text import codec_of, resolved
 
 
 @register
-class PowerSGD(Codec):
+class PowerSGD(CompositeCodec):
     """A low-rank approximation of the sum of matrices, by one step of power iteration from that of the call before.
 
     rank
@@ -60,11 +59,14 @@ class PowerSGD(Codec):
         integer(self, "rank", 1, 2**31 - 1)
         object.__setattr__(self, "inner", resolved(inner_codec(self, "inner")))
 
-    @cached_property
+    @property
+    def inner_texts(self) -> tuple[str, ...]:
+        return (self.inner,)
+
+    @property
     def factor_codec(self) -> Codec:
         """That of P and Q."""
-        found = codec_of(self.inner)
-        return found.with_feedback() if self.contracted else found
+        return self.inner_codecs[0]
 
     @property
     def linear(self) -> bool:
@@ -73,13 +75,6 @@ class PowerSGD(Codec):
     @property
     def fixed_size(self) -> bool:
         return self.factor_codec.fixed_size
-
-    def with_feedback(self):
-        if self.factor_codec.with_feedback() is self.factor_codec:
-            return self
-        made = self.knowing(contracted=True)
-        vars(made).pop("factor_codec", None)
-        return made
 
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> Indirect:
         rows, columns = matrix_of(form)

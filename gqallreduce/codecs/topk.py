@@ -8,6 +8,7 @@ from dataclasses import field
 import numpy as np
 
 from gqallreduce.coding.codec import Codec, choice, integer, register
+from gqallreduce.coding.inner import inner_codec
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.preparing import SUM, Ask, Prepared, mark_of
 from gqallreduce.coding.reusing import borders_of, most_reused, select_reusing
@@ -71,7 +72,7 @@ class TopK(SparseCodec):
         integer(self, "balance", 0, 2**31 - 1)
         if self.balance and self.sums != "union":
             raise ValueError(f"topk: balance={self.balance}, expected sums=union with it, or balance=0")
-        object.__setattr__(self, "values", resolved(self.inner))
+        object.__setattr__(self, "values", resolved(inner_codec(self, "values")))
 
     @classmethod
     def make(cls, given: dict) -> Codec:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from abc import abstractmethod
+from functools import cached_property
+
 from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.plain import PlainCodec
@@ -25,3 +29,22 @@ def inner_codec(codec: Codec, option: str, *also: type, also_named: str = "") ->
         expected = f"{_PLAIN}, {levels}, or {also_named}" if also_named else f"{_PLAIN} or {levels}"
         raise ValueError(f"{codec.name}: {option}={text}, expected {expected}")
     return found
+
+
+class CompositeCodec(Codec):
+    """A codec that has others do a part of its work, which an option names; as they are with feedback, if it is so."""
+
+    @property
+    @abstractmethod
+    def inner_texts(self) -> tuple[str, ...]:
+        """Those codecs as text."""
+
+    @cached_property
+    def inner_codecs(self) -> tuple[Codec, ...]:
+        found = map(codec_of, self.inner_texts)
+        return tuple(each.with_feedback() if self.contracted else each for each in found)
+
+    def with_feedback(self):
+        if all(each.with_feedback() is each for each in self.inner_codecs):
+            return self
+        return dataclasses.replace(self).knowing(contracted=True)  # anew, without what was found before

@@ -17,7 +17,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.arithmetic import LARGEST_WITH_ERROR, exceeds
 from gqallreduce.coding.codec import NOT_FINITE, Region, RegionCodec
-from gqallreduce.coding.inner import inner_codec
+from gqallreduce.coding.inner import CompositeCodec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.places import places_bound
 from gqallreduce.coding.plain import PlainCodec
@@ -28,7 +28,7 @@ from gqallreduce.errors import WireError
 
 
 @dataclass(frozen=True)
-class SparseCodec(RegionCodec):
+class SparseCodec(CompositeCodec, RegionCodec):
     """A subclass has the options `values`, a codec, and `sums`, "reselect" or "union"; it says which values are sent.
 
     contributions
@@ -55,22 +55,18 @@ class SparseCodec(RegionCodec):
     def select(self, parts, most: int):
         """A generator that yields between kernel calls: the Selection of so many values of a range."""
 
+    @property
+    def inner_texts(self) -> tuple[str, ...]:
+        return (self.values,)
+
     @cached_property
     def inner(self) -> RegionCodec:
         """The codec of the values."""
-        found = inner_codec(self, "values")
-        return found.with_feedback() if self.contracted else found
+        return self.inner_codecs[0]
 
     @property
     def deterministic(self) -> bool:
         return self.inner.deterministic
-
-    def with_feedback(self):
-        if self.inner.with_feedback() is self.inner:
-            return self
-        made = self.knowing(contracted=True)
-        vars(made).pop("inner", None)
-        return made
 
     def bind(self, form: Form, size: int = 1, arithmetic=arithmetic) -> RegionCodec:
         inner = self.inner.bind(Form((form.size,), "C", "float32"), size, arithmetic)
