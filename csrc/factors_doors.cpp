@@ -35,12 +35,16 @@ void columns_of_factors(const float* v, const Block& block, const float* p, floa
   });
 }
 
-void product_of_factors(const float* p, const float* q, const Block& block, Put put, float* y) {
+void pack_factors(const float* q, std::size_t rank, std::size_t columns, float* packed) {
+  kernels().pack_factors(q, rank, columns, packed);
+}
+
+void product_of_factors(const float* p, const float* q, const Block& block, Put put, bool packed, float* y) {
   const int count = threads_for(block.rows * block.columns);
   on_threads(count, [&](int thread) {
     const std::size_t begin = block.rows * thread / count, end = block.rows * (thread + 1) / count;
     kernels().product_of_factors(p + block.first + begin, block.all, q, block.rank, end - begin, block.columns, put,
-                                 y + begin * block.columns);
+                                 packed, y + begin * block.columns);
     return 0;
   });
 }

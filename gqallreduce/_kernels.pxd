@@ -168,7 +168,9 @@ cdef extern from "gq/factors_doors.hpp" namespace "gq" nogil:
     void c_rows_of_factors "gq::rows_of_factors" (const float* v, const Block& block, const float* q, float* p)
     void c_columns_of_factors "gq::columns_of_factors" (const float* v, const Block& block, const float* p, float* q)
     void c_product_of_factors "gq::product_of_factors" (
-        const float* p, const float* q, const Block& block, Put put, float* y)
+        const float* p, const float* q, const Block& block, Put put, bint packed, float* y)
+    void c_pack_factors "gq::pack_factors" (const float* q, size_t rank, size_t columns, float* packed)
+    size_t packed_columns "gq::packed_columns" (size_t columns)
     void c_orthonormalize "gq::orthonormalize" (float* p, size_t size, size_t rank)
 
 cdef extern from "gq/dither_doors.hpp" namespace "gq" nogil:

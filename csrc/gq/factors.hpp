@@ -187,35 +187,52 @@ static void product_panel(const float* p, std::size_t stride, const float* panel
   }
 }
 
-constexpr std::size_t kFewRanks = 16, kTogether = 256;  // ranks
+constexpr std::size_t kTogether = 256;  // ranks
 
-// Of at most kTogether ranks.
-static void product_block(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
-                          std::size_t columns, Put put, float* y) {
-  std::size_t i = 0;
-  if (rank <= kFewRanks) {
-    for (; i + 4 <= rows; i += 4) product_rows<4>(p + i, stride, q, rank, columns, put, y + i * columns);
-    for (; i < rows; ++i) product_rows<1>(p + i, stride, q, rank, columns, put, y + i * columns);
-    return;
-  }
-  constexpr int kRows = GQ_LEVEL == 2 ? 8 : 2;  // as many sums as there are registers for
-  float panel[kTogether * kPanel] = {};
+// Q in panels, one after the other: of each the numbers of its columns, zeros beyond the last, rank by rank.
+static void pack_factors(const float* q, std::size_t rank, std::size_t columns, float* packed) {
   for (std::size_t j = 0; j < columns; j += kPanel) {
     const std::size_t n = columns - j < kPanel ? columns - j : kPanel;
-    for (std::size_t k = 0; k < rank; ++k) std::memcpy(panel + k * kPanel, q + k * columns + j, n * sizeof(float));
-    for (i = 0; i + kRows <= rows; i += kRows)
-      product_panel<kRows>(p + i, stride, panel, rank, n, columns, put, y + i * columns + j);
-    for (; i < rows; ++i) product_panel<1>(p + i, stride, panel, rank, n, columns, put, y + i * columns + j);
+    for (std::size_t k = 0; k < rank; ++k, packed += kPanel) {
+      std::memset(packed, 0, kPanel * sizeof(float));
+      std::memcpy(packed, q + k * columns + j, n * sizeof(float));
+    }
   }
 }
 
+// Of Q in panels, the ranks from `first` on, `some` of them.
+static void product_of_panels(const float* p, std::size_t stride, const float* packed, std::size_t rank,
+                              std::size_t first, std::size_t some, std::size_t rows, std::size_t columns, Put put,
+                              float* y) {
+  constexpr int kRows = GQ_LEVEL == 2 ? 8 : 2;  // as many sums as there are registers for
+  const float* panel = packed + first * kPanel;
+  for (std::size_t j = 0; j < columns; j += kPanel, panel += rank * kPanel) {
+    const std::size_t n = columns - j < kPanel ? columns - j : kPanel;
+    std::size_t i = 0;
+    for (; i + kRows <= rows; i += kRows)
+      product_panel<kRows>(p + first * stride + i, stride, panel, some, n, columns, put, y + i * columns + j);
+    for (; i < rows; ++i)
+      product_panel<1>(p + first * stride + i, stride, panel, some, n, columns, put, y + i * columns + j);
+  }
+}
+
+static void product_of_rows(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
+                            std::size_t columns, Put put, float* y) {
+  std::size_t i = 0;
+  for (; i + 4 <= rows; i += 4) product_rows<4>(p + i, stride, q, rank, columns, put, y + i * columns);
+  for (; i < rows; ++i) product_rows<1>(p + i, stride, q, rank, columns, put, y + i * columns);
+}
+
 // y := the product of P and the transposed Q, or y plus or minus it. Up to 256 ranks are added in order; of more, the
-// sums of each 256.
+// sums of each 256. If `packed`, Q is in panels, which pays where the ranks are more than a few.
 static void product_of_factors(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
-                               std::size_t columns, Put put, float* y) {
+                               std::size_t columns, Put put, bool packed, float* y) {
   for (std::size_t k = 0; k < rank; k += kTogether) {
     const std::size_t some = rank - k < kTogether ? rank - k : kTogether;
-    product_block(p + k * stride, stride, q + k * columns, some, rows, columns, put, y);
+    if (packed)
+      product_of_panels(p, stride, q, rank, k, some, rows, columns, put, y);
+    else
+      product_of_rows(p + k * stride, stride, q + k * columns, some, rows, columns, put, y);
     if (put == Put::kSet) put = Put::kAdd;
   }
 }

@@ -132,7 +132,8 @@ struct Kernels {
   void (*columns_of_factors)(const float* v, std::size_t rows, std::size_t columns, std::size_t begin, std::size_t end,
                              const float* p, std::size_t stride, std::size_t rank, float* q);
   void (*product_of_factors)(const float* p, std::size_t stride, const float* q, std::size_t rank, std::size_t rows,
-                             std::size_t columns, Put put, float* y);
+                             std::size_t columns, Put put, bool packed, float* y);
+  void (*pack_factors)(const float* q, std::size_t rank, std::size_t columns, float* packed);
 
   // dither.hpp: what the comments there say.
   void (*largest_of_rows)(const float* x, std::size_t rows, std::size_t columns, float* largest);

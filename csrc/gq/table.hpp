@@ -35,6 +35,7 @@ const Kernels table = {
     rows_of_factors,
     columns_of_factors,
     product_of_factors,
+    pack_factors,
     largest_of_rows,
     dither_encode,
     dither_decode,

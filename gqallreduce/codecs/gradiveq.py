@@ -21,6 +21,7 @@ from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.preparing import FROM_RANK, SUM, Ask, mark_of
+from gqallreduce.coding.products import multiplier
 from gqallreduce.coding.slices import Slices
 from gqallreduce.coding.text import codec_of, resolved
 
@@ -269,16 +270,18 @@ class Projected(Indirect):
         if lost is not None:
             before -= lost[: len(before)]
         v[self.slices.size :] = 0
+        times_basis = multiplier(basis, rank)
         for begin, stop, first in self.slices.blocks():
-            _kernels.product_of_factors(before, basis, v[begin:stop], rank, first, subtract=True)
+            times_basis(before, v[begin:stop], first, subtract=True)
             yield
         self.slices.put(v, own.values)
         yield
 
     def _finish(self, own: Own, numbers, basis, rank: int, mean):
         slices, y = self.slices, np.empty(self.size, np.float32)
+        times_basis = multiplier(basis, rank)
         for begin, stop, first in slices.blocks():
-            _kernels.product_of_factors(numbers[: rank * slices.count], basis, y[begin:stop], rank, first)
+            times_basis(numbers[: rank * slices.count], y[begin:stop], first)
             yield
         y[slices.size :] = numbers[rank * slices.count :]
         if mean is not None:

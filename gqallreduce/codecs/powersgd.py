@@ -19,6 +19,7 @@ from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.order import axes
 from gqallreduce.coding.preparing import mark_of
+from gqallreduce.coding.products import multiplier
 from gqallreduce.coding.text import codec_of, resolved
 
 
@@ -143,11 +144,12 @@ class LowRank(Indirect):
         lost = yield Sum(own, q, self.codec, lambda numbers: numbers % self.columns, 1)
         if lost is not None:
             mine -= lost
+        times_mine, times_q = (multiplier(each, rank) for each in (mine, q))
         for begin, stop, first in self._blocks(own):
             if own.feedback:
-                _kernels.product_of_factors(p, mine, own.values[begin:stop], rank, first, subtract=True)
+                times_mine(p, own.values[begin:stop], first, subtract=True)
             y = own.result(begin, stop)
-            _kernels.product_of_factors(p, q, y, rank, first)
+            times_q(p, y, first)
             own.store(begin, stop, y)
             yield
         return {"calls": calls + 1, "q": self._scaled(q)}

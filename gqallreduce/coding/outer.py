@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gqallreduce import _kernels
+from gqallreduce.coding.products import multiplier
 
 _TOGETHER = 1 << 22  # values of the matrices that are multiplied at one time
 _PRODUCTS = 1 << 23  # of one kernel call: less than a millisecond
+_ROWS = 32  # of one at least, which each read delta from memory together
 
 
 class Convolution(NamedTuple):
@@ -136,8 +137,10 @@ def accumulate(factors: Factors, x, delta, y, turned: bool = False, **how):
         p, q = factors.operands(x[begin : begin + factors.together], delta[begin : begin + factors.together], turned)
         rank, columns = q.shape
         p, q = (np.ascontiguousarray(each).reshape(-1) for each in (p, q))
-        step = max(1, _PRODUCTS // (8 * rank * columns)) * 8 * columns
+        times_q = multiplier(q, rank)
+        yield
+        step = max(_ROWS, _PRODUCTS // (rank * columns) // _ROWS * _ROWS) * columns
         for at in range(0, len(y), step):
-            _kernels.product_of_factors(p, q, y[at : at + step], rank, at // columns, **how)
+            times_q(p, y[at : at + step], at // columns, **how)
             yield
         how = how or {"add": True}

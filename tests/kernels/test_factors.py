@@ -50,7 +50,7 @@ def test_products_of_factors_are_those_of_the_definition(level, rows, columns, r
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("rank", [17, 255, 256, 257, 600])
+@pytest.mark.parametrize("rank", [1, 17, 255, 256, 257, 600])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 31), (9, 33), (17, 64), (8, 100)])
 def test_products_of_many_ranks_add_the_sums_of_256_each(level, rank, rows, columns):
     rng, first = np.random.default_rng(rank), 1
@@ -71,6 +71,9 @@ def test_products_of_many_ranks_add_the_sums_of_256_each(level, rank, rows, colu
             also = {} if how == "set" else {how: True}
             _kernels.product_of_factors(p.reshape(-1), q.reshape(-1), y.reshape(-1), rank, first, **also)
             assert same_bits(y, wanted), how
+            y, packed = v.copy(), _kernels.pack_factors(q.reshape(-1), rank)
+            _kernels.product_of_packed(p.reshape(-1), packed, y.reshape(-1), columns, rank, first, **also)
+            assert same_bits(y, wanted), f"{how}, packed"
 
 
 def test_factors_are_the_same_for_any_number_of_threads():
@@ -84,6 +87,7 @@ def test_factors_are_the_same_for_any_number_of_threads():
             _kernels.rows_of_factors(v, q, p, 5, 0)
             _kernels.columns_of_factors(v, p, total, 5, 0)
             _kernels.product_of_factors(p, q, y, 5, 0, subtract=True)
+            _kernels.product_of_packed(p, _kernels.pack_factors(q, 5), y, 301, 5, 0, add=True)
         finally:
             _kernels.set_threads(1)
         made.add((p.tobytes(), total.tobytes(), y.tobytes()))
@@ -105,6 +109,18 @@ def test_factors_that_do_not_fit_are_refused(call, sizes):
         call(*arrays, 2, 1)
     with pytest.raises(ValueError, match="rank 0"):
         call(*arrays, 0, 0)
+
+
+def test_packed_factors_that_do_not_fit_are_refused():
+    p, packed, y = np.zeros(6, np.float32), _kernels.pack_factors(np.zeros(10, np.float32), 2), np.zeros(15, np.float32)
+    _kernels.product_of_packed(p, packed, y, 5, 2, 0)
+    for columns, rank, first, problem in [(33, 2, 0, "expected 128"), (5, 3, 0, "packed"), (5, 2, 1, "a block of")]:
+        with pytest.raises(ValueError, match=problem):
+            _kernels.product_of_packed(p, packed, y, columns, rank, first)
+    with pytest.raises(ValueError, match="do not have rank"):
+        _kernels.product_of_packed(p, np.zeros(0, np.float32), y, 5, 0, 0)
+    with pytest.raises(ValueError, match="does not have rank"):
+        _kernels.pack_factors(np.zeros(10, np.float32), 3)
 
 
 @pytest.mark.parametrize("size", [1, 5, 64, 5000])
