@@ -47,13 +47,14 @@ def outer_allreduce(x, delta, scheme, *, key=None, comm=None, average=False, out
     Scheme `isgq` sends quantized factors where they are shorter than the gradient; any other scheme sums the gradients.
     For convolutions give `gq.Outer` with a kernel to `quantized_allreduce`, alone or in a list. Else as that.
     """
-    if isinstance(x, (list, tuple)) or isinstance(delta, (list, tuple)):
-        if not isinstance(x, (list, tuple)) or not isinstance(delta, (list, tuple)) or len(x) != len(delta):
-            raise ValueError("x and delta: expected two arrays, or two lists of as many")
-        return quantized_allreduce(
-            [Outer(*each) for each in zip(x, delta, strict=True)], scheme, key=key, comm=comm, average=average, out=out
-        )
-    return quantized_allreduce(Outer(x, delta), scheme, key=key, comm=comm, average=average, out=out)
+    lists = [isinstance(each, (list, tuple)) for each in (x, delta)]
+    if any(lists) and (not all(lists) or len(x) != len(delta)):
+        error = ValueError("x and delta: expected two arrays, or two lists of as many")
+        comm = require_intracommunicator(comm)
+        _tell_others(comm, home(comm).cached, error)
+        raise error
+    given = [Outer(*each) for each in zip(x, delta, strict=True)] if any(lists) else Outer(x, delta)
+    return quantized_allreduce(given, scheme, key=key, comm=comm, average=average, out=out)
 
 
 def _tell_others(comm, objects: dict, error: Exception) -> None:

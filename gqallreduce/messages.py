@@ -6,11 +6,13 @@ all ranks would have got.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
-from gqallreduce.backends.product import Outer, Product
+from gqallreduce.backends.product import Outer, Product, without_flaws
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.coding.codec import NOT_FINITE, Codec, RegionCodec
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Gathered, Own, Sum
@@ -43,6 +45,9 @@ def encode(codec: Codec, x, seed: int, step: int) -> bytes:
 
 def decode(codec: Codec, data, like, seed: int, step: int) -> tuple[np.ndarray, int]:
     """(float32 vector, bytes that were read). `like`: the shape, or an Outer of the same shapes."""
+    if isinstance(like, Outer):  # whatever its values are
+        like = copy.copy(like)
+        like.x, like.delta = (np.zeros(np.shape(each), np.float32) for each in (like.x, like.delta))
     form, vector, matrices = _given(like if isinstance(like, Outer) else np.zeros(like, np.float32))
     if not codec.indirect:
         y = np.zeros(form.size, np.float32)
@@ -57,8 +62,7 @@ def decode(codec: Codec, data, like, seed: int, step: int) -> tuple[np.ndarray, 
         at += _decode(asked.codec, data[at:], asked.values)
         return None
 
-    own = _OwnAlone(np.zeros_like(vector), None if matrices is None else [0 * each for each in matrices], seed, step)
-    y = _go_through(codec, form, own, receive)
+    y = _go_through(codec, form, _OwnAlone(vector, matrices, seed, step), receive)
     if not np.isfinite(y).all():
         raise WireError(f"{codec.name}: got numbers whose products leave float32")
     return y, at
@@ -72,7 +76,7 @@ def _given(x) -> tuple[Form, np.ndarray, list | None]:
     product = Product.of(x, Buffer(x.room()))
     vector = np.empty(product.size, np.float32)
     product.load(0, product.size, vector)
-    return product.form, vector, product.matrices()
+    return product.form, vector, [without_flaws(each) for each in product.matrices()]
 
 
 class _OwnAlone(Own):
@@ -94,6 +98,12 @@ class _OwnAlone(Own):
         return self._matrices
 
     def form(self, begin, stop):
+        pass
+
+    def limit(self, begin, stop, most=0.0):
+        pass
+
+    def keep_share(self, begin, stop, error):
         pass
 
     def result(self, begin, stop):

@@ -24,15 +24,27 @@ class Outer:
     kernel, stride, padding
         of a convolution, each a number or two (height, width); without a kernel the layer is dense.
     The gradient is the transposed x times delta, (inputs, outputs); of a convolution it has the shape (output channels,
-    input channels, *kernel). TypeError, ValueError for an argument that is none of these.
+    input channels, *kernel), rounded as float32 products and sums are.
+
+    What is given is checked when it is summed, so that all ranks learn of an error, or when `shape` is asked for:
+    TypeError, ValueError for an argument that is none of these.
     """
 
     def __init__(self, x, delta, *, kernel=None, stride=1, padding=0):
         self.x, self.delta = x, delta
-        self.convolution = None if kernel is None else Convolution.of(kernel, stride, padding)
+        self._convolution = kernel, stride, padding
+
+    @property
+    def convolution(self) -> Convolution | None:
+        kernel, stride, padding = self._convolution
         if kernel is None and (stride, padding) != (1, 0):
             raise ValueError(f"got stride={stride!r}, padding={padding!r} without a kernel")
-        self.shape = self.factors_of(Buffer(x), Buffer(delta)).result
+        return None if kernel is None else Convolution.of(kernel, stride, padding)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the gradient."""
+        return self.factors_of(Buffer(self.x), Buffer(self.delta)).result
 
     def factors_of(self, x: Buffer, delta: Buffer) -> Factors:
         return Factors.of(x.shape, delta.shape, self.convolution)
@@ -117,6 +129,8 @@ class Product:
 
 def source_of(value, target: Buffer | None) -> Buffer | Product:
     """What is summed: an array, or an Outer, whose gradient is then in the target's order."""
+    if isinstance(value, Outer) and target is None:
+        raise TypeError("out: expected an array for the gradient of a gq.Outer, or no `out` at all")
     return Product.of(value, target) if isinstance(value, Outer) else Buffer(value)
 
 
@@ -129,3 +143,8 @@ def written(buf, out):
     if isinstance(buf, (list, tuple)) and any(isinstance(each, Outer) for each in buf):
         return [each.room() if isinstance(each, Outer) else each for each in buf]
     return buf
+
+
+def without_flaws(matrix: np.ndarray) -> np.ndarray:
+    """Itself, or with zeros for what is not finite: values of which no number of the gradient is made may be that."""
+    return matrix if np.isfinite(matrix).all() else np.where(np.isfinite(matrix), matrix, np.float32(0))

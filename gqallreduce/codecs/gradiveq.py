@@ -16,7 +16,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.basis import EMPTY, checked, principal
 from gqallreduce.coding.codec import choice, integer, register
-from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole, sum_whole
+from gqallreduce.coding.indirect import LARGEST_PROJECTED, Indirect, Own, Sum, Whole, sum_whole
 from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.integers import IntegerCodec
 from gqallreduce.coding.layout import Form, Grid
@@ -68,7 +68,8 @@ class GradiVeQ(CompositeCodec):
         rank looks.
     A buffer with fewer than two axes, or fewer than K values, is always summed whole.
     Error: what of a rank's values is not in the span of the basis, at most |v|; with sums as in training, of relative
-    energy `lam`. With /ef that stays in the residual until the basis changes, and is then sent at once.
+    energy `lam`. With /ef that stays in the residual until the basis changes, and is then sent at once;
+    values above 2^100 are refused (NonFiniteError, rank None), and with center=True 2^-20 of the mean may be lost.
     Cost: 4 bytes for each of d coefficients of K values, on every hop, and 4 per value of the rest; 4 K d operations
     per slice; K^3 on one rank at the end of a training, and K (K + 2) numbers of memory while it lasts.
     Source: Yu et al., GradiVeQ, NeurIPS 2018, section 3 (linear compression), 4 (training), algorithm 1;
@@ -221,6 +222,8 @@ class Projected(Indirect):
         rank, count = len(known["basis"]), slices.count
         for begin, stop in own.blocks():
             own.form(begin, stop)
+            if own.feedback:
+                own.limit(begin, stop, LARGEST_PROJECTED)
             yield
         v, mean = slices.ordered(own.values), known["mean"]
         if mean is not None:

@@ -51,9 +51,11 @@ class ISGQ(CompositeCodec):
         with /ef, each so-many-th call of a key sends the gradient and the residual by `direct`; 0: only `flush` does.
     Zeros stay exact zeros, but of signed values with one bit. Signed values with b bits have 2^(b-1) - 1 steps on each
     side, others 2^b - 2 (one bit: 0 or the largest, at random).
-    Error: dither: none on average; the mean square is the sum over samples of |x|^2 |delta|^2 ((1 + r)(1 + s) - 1),
-    where r and s are the mean square errors of the sample's rows over their squares, at most n/(12 m^2) for n values
-    and m steps. With /ef what products lack waits in the residual, from which no factor can take it.
+    Error: dither: none on average; the mean square is the sum over samples (of a convolution: over samples and places)
+    of |x|^2 |delta|^2 ((1 + r)(1 + s) - 1), r and s the mean square errors of the two rows over their squares.
+    That of a value is d^2 / 12, d a step: the scale over the number of steps on one side; 0 of a zero; with one bit
+    x (d - x) of a value x where none is negative, else d^2 / 12 with d twice the scale. Steps of denormal size are
+    rounded themselves. With /ef what products lack waits in the residual, from which no factor can take it.
     Cost: (bits of x and delta of all ranks' samples) received by each rank, once, whatever the gradient's size, and a
     product of all ranks' samples on each rank.
     Source: Abdi and Fekri, Indirect stochastic gradient quantization, AAAI 2020, equation 6 and algorithm 1;
@@ -168,9 +170,9 @@ class Multiplied(Indirect):
         yield
         self._encode(own, matrices, message)
         yield
-        everyone = yield Gathered(own, message)
-        if own.feedback:
+        if own.feedback:  # before the exchange, which tells all ranks if a value leaves float32
             yield from self._leave(own, message)
+        everyone = yield Gathered(own, message)
         yield from self._multiply(own, everyone)
         return None
 
@@ -208,10 +210,13 @@ class Multiplied(Indirect):
     # --- the gradient ---
 
     def _multiply(self, own: Own, everyone):
-        """The sum of all ranks' products: those of several ranks at one time."""
+        """The sum of all ranks' products: those of several ranks at one time, with feedback each by itself.
+
+        So a rank's part of the sum is what its residual is less by, whatever the other ranks add.
+        """
         y, how = own.result(0, own.size), {}
         rows = self.wires[0].rows
-        together = max(1, self.factors.together // rows)
+        together = 1 if own.feedback else max(1, self.factors.together // rows)
         for first in range(0, own.ranks, together):
             ranks = range(first, min(first + together, own.ranks))
             x, delta = self._room(len(ranks))
@@ -233,3 +238,6 @@ class Multiplied(Indirect):
         x, delta = self._room(1)
         self._decode(own, own.rank, message, x, delta)
         yield from accumulate(self.factors, x, delta, own.values, own.turned, subtract=True)
+        for begin, stop in own.blocks():
+            own.limit(begin, stop)
+            yield

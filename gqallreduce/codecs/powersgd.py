@@ -14,7 +14,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Codec, integer, register
-from gqallreduce.coding.indirect import Indirect, Own, Sum, Whole
+from gqallreduce.coding.indirect import LARGEST_PROJECTED, Indirect, Own, Sum, Whole
 from gqallreduce.coding.inner import CompositeCodec, inner_codec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.order import axes
@@ -38,6 +38,7 @@ class PowerSGD(CompositeCodec):
     Error: of a rank's own matrix v at most |v|; 0 for a sum of matrices whose rank together is at most `rank`. Use it
     with /ef: what the approximation leaves out waits in the residual, and residuals and result add up exactly, but for
     rounding to float32.
+    With /ef values above 2^100 are refused (NonFiniteError, rank None).
     Cost: 4 rank (m + n) bytes with inner=raw, in two sums one after the other; each value is read four times and
     written three times, with 6 rank operations.
     Source: Vogels, Karimireddy and Jaggi, PowerSGD, NeurIPS 2019, algorithms 1 and 2; differs: a start at random is
@@ -132,6 +133,8 @@ class LowRank(Indirect):
         p, q = np.empty(rank * rows, np.float32), np.zeros(self.q_size, np.float32)
         for begin, stop, first in self._blocks(own):
             own.form(begin, stop)
+            if own.feedback:
+                own.limit(begin, stop, LARGEST_PROJECTED)
             _kernels.rows_of_factors(own.values[begin:stop], start, p, rank, first)
             yield
         yield Sum(own, p, self.codec, lambda numbers: numbers % rows * self.columns, mark)

@@ -8,6 +8,7 @@ all ranks. All works on NumPy arrays in host memory.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,8 @@ import numpy as np
 
 from gqallreduce.coding.layout import BLOCK, Grid
 
+# With feedback own values are at most so large where they are projected: no product or residual leaves float32 then.
+LARGEST_PROJECTED = 2.0**100
 ALL_ALIKE = 0xFFFF, 0xFFFFFFFF  # hop and author of the stream that all ranks draw from, which no encoding has
 ALONE = 0x80000000  # plus a rank: with hop 0xFFFF the author of that from which the rank draws choices of its own
 
@@ -103,6 +106,17 @@ class Own(ABC):
     @abstractmethod
     def form(self, begin: int, stop: int) -> None:
         """values[begin:stop] := own values plus the residual."""
+
+    @abstractmethod
+    def limit(self, begin: int, stop: int, most: float = math.inf) -> None:
+        """Refuse the call, on all ranks, if a magnitude among values[begin:stop] is above `most` or not finite.
+
+        Before the last Sum or Gathered, which tells them.
+        """
+
+    @abstractmethod
+    def keep_share(self, begin: int, stop: int, error) -> None:
+        """Of an error that all ranks made alike, add this rank's share to `values`."""
 
     @abstractmethod
     def result(self, begin: int, stop: int) -> np.ndarray:

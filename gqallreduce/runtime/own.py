@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
+from gqallreduce.backends.product import without_flaws
 from gqallreduce.coding.frame import LARGEST_STEP, NO_RANK
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Own, Sum
 from gqallreduce.hashing import hash64
@@ -16,6 +18,8 @@ from gqallreduce.runtime.operation import Operand
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.indirect import IndirectOperation
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class OwnValues(Own):
@@ -50,14 +54,13 @@ class OwnValues(Own):
     def matrices(self):
         product = self._given.source
         x, delta = product.matrices()
-        if np.isfinite(x).all() and np.isfinite(delta).all():
-            return x, delta
-        gradient = np.empty(self.size, np.float32)
-        product.load(0, self.size, gradient)
-        flawed = np.flatnonzero(~np.isfinite(gradient))
-        if len(flawed):
-            self._note(self.rank, flawed)
-        return tuple(np.where(np.isfinite(each), each, np.float32(0)) for each in (x, delta))
+        if not (np.isfinite(x).all() and np.isfinite(delta).all()):
+            gradient = np.empty(self.size, np.float32)
+            product.load(0, self.size, gradient)
+            flawed = np.flatnonzero(~np.isfinite(gradient))
+            if len(flawed):
+                self._note(self.rank, flawed)
+        return without_flaws(x), without_flaws(delta)
 
     def form(self, begin, stop):
         source, v, residual = self._given.source, self.values[begin:stop], None
@@ -75,6 +78,12 @@ class OwnValues(Own):
             flawed = self._operation.arithmetic.add_finite(x, residual, v)
         if flawed:
             self._note_flaws(begin, v, residual)
+
+    def limit(self, begin, stop, most=math.inf):
+        v, largest = self.values[begin:stop], np.empty(1, np.float32)
+        _kernels.largest_of_rows(v, largest)  # an infinity for what is not finite
+        if not largest[0] <= min(most, _LARGEST):
+            self._note(NO_RANK, begin + np.flatnonzero(~(np.abs(v) <= min(most, _LARGEST))))
 
     def _note_flaws(self, begin: int, v, residual) -> None:
         own = own_flaws(v, residual)
@@ -123,12 +132,11 @@ class OwnValues(Own):
             flawed = target.store(begin, stop, stored)
             target.load(begin, stop, stored)
             if self.feedback and target.dtype != "float64":
-                self._keep_rounding(begin, stop, y - stored / np.float32(scale))
+                self.keep_share(begin, stop, y - stored / np.float32(scale))
         if flawed:
             self._note(NO_RANK, begin + np.flatnonzero(~np.isfinite(stored)))
 
-    def _keep_rounding(self, begin: int, stop: int, error) -> None:
-        """Add what a buffer of 16 bits lost, alike on all ranks, to the residual of this rank's share."""
+    def keep_share(self, begin, stop, error):
         low, high = (self.size * rank // self.ranks for rank in (self.rank, self.rank + 1))
         low, high = max(low, begin), min(high, stop)
         if low < high:

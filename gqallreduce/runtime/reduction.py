@@ -26,13 +26,15 @@ from gqallreduce.transport.dense import Dense, dense_on
 def reduce(call: Call, allreduce, buf, key, out):
     """The stages of `Allreduce.__call__` and `start`, of their object."""
     began = perf_counter()
-    call.result = written(buf, out)
-    out = None if call.result is buf else call.result
+    asked = buf, out
     if isinstance(buf, (list, tuple)) or isinstance(key, (list, tuple)):  # copies, since the caller may change them
         buf, key, out = [each[:] if isinstance(each, (list, tuple)) else each for each in (buf, key, out)]
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
+        call.result = written(*asked)
+        if call.result is not asked[0]:
+            out = call.result[:] if isinstance(call.result, list) else call.result
         given = _given(call, allreduce, buf, key, out)
         dropped = _require_free(allreduce, given) if allreduce.home.unclaimed else []
         for other in dropped:

@@ -334,3 +334,33 @@ def test_an_overflow_names_a_value_of_the_slice():
         local(given, key="w")
     assert caught.value.rank is None
     assert 3 * 45 <= caught.value.index < 4 * 45
+
+
+def test_with_feedback_values_that_may_leave_float32_are_refused_on_all_ranks():
+    rng, local = np.random.default_rng(0), LocalAllreduce("direct/gradiveq(K=3, d=1, warmup=0, train=1)/ef", 2)
+    local([rng.standard_normal((3, 9)).astype(np.float32) for _ in range(2)], key="w")
+    before = [memory.residual("w").copy() for memory in local.memory]
+    large = [rng.standard_normal((3, 9)).astype(np.float32) for _ in range(2)]
+    large[1][1, 2] = 1.5e30
+    with pytest.raises(gq.NonFiniteError) as caught:
+        local([each.copy() for each in large], key="w")
+    assert (caught.value.rank, caught.value.index) == (None, 11)
+    assert all(same_bits(memory.residual("w"), old) for memory, old in zip(local.memory, before, strict=True))
+    large[1][1, 2] = 1.2e30
+    local(large, key="w")
+    assert all(np.isfinite(memory.residual("w")).all() for memory in local.memory)
+
+
+@pytest.mark.parametrize("size", [1, 1e-3, 1e-5])
+def test_means_that_are_larger_than_gradients_take_a_little_of_them_with_feedback(size):
+    """What float32 rounds of the mean, as the docstring says; with a basis of all directions nothing else is left."""
+    local = LocalAllreduce("direct/gradiveq(K=4, d=4, warmup=0, train=2, center=True)/ef", 3)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        local([rng.standard_normal((8, 8)).astype(np.float32) for _ in range(3)], key="w")
+    mean = np.abs(learned(local)[0]["mean"]).max()
+    given = [(rng.standard_normal((8, 8)) * size).astype(np.float32) for _ in range(3)]
+    exact = sum(each.astype(np.float64).reshape(-1) for each in given)
+    result = local(given, key="w")[0].astype(np.float64).reshape(-1)
+    left = sum(memory.residual("w").astype(np.float64) for memory in local.memory)
+    assert np.abs(result + left - exact).max() <= 2**-20 * mean + 1e-6 * np.abs(exact).max()

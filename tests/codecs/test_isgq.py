@@ -269,10 +269,11 @@ def test_dithered_products_have_the_exact_mean_and_the_stated_variance(options):
 
 
 def test_ranks_with_equal_factors_draw_apart():
-    product = outer.dense(3)
-    one = LocalAllreduce(f"isgq({SENT})", 1)([product], key="w")[0].astype(np.float64)
-    two = LocalAllreduce(f"isgq({SENT})", 2)([product] * 2, key="w")[0].astype(np.float64)
-    assert np.abs(two - 2 * one).max() > 0.1 * np.abs(one).max()
+    product, nothing = outer.dense(3), gq.Outer(np.zeros((8, 40), np.float32), np.zeros((8, 30), np.float32))
+    of_each = [
+        LocalAllreduce(f"isgq({SENT})", 2)(given, key="w")[0] for given in ([product, nothing], [nothing, product])
+    ]
+    assert np.abs(of_each[0] - of_each[1]).max() > 0.1 * np.abs(of_each[0]).max()
 
 
 # --- fitted numbers ---
@@ -399,6 +400,57 @@ def test_a_product_that_leaves_float32_is_of_no_rank():
     assert (caught.value.rank, caught.value.index) == (None, 0)
 
 
+@pytest.mark.parametrize("options", ["", "bits=8, ", "method=mse, bits=1, ", "method=mvu, "])
+@pytest.mark.parametrize("make", [lambda: 2e19, lambda: 1.5e19], ids=["product", "residual"])
+def test_own_values_that_leave_float32_are_known_to_all_before_any_commits(options, make):
+    """A product of its own, or that and the residual, beside a small one of the other rank."""
+    local = LocalAllreduce(f"isgq({options}{SENT})/ef", 2)
+    small = gq.Outer(np.ones((1, 8), np.float32), np.ones((1, 8), np.float32))
+    large = gq.Outer(*[np.array([[make(), 1e19, *[1e18] * 6]], np.float32)] * 2)
+    local([small, small], key="w")
+    for memory in local.memory[1:]:  # 2.25e38 and this are above the largest float32
+        memory.get("w").residual[:] = 2e38
+    before = [memory.residual("w").copy() for memory in local.memory]
+    with pytest.raises(gq.NonFiniteError):
+        local([small, large], key="w")
+    assert all(same_bits(memory.residual("w"), old) for memory, old in zip(local.memory, before, strict=True))
+    local([small, small], key="w")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_no_residual_leaves_float32(ranks):
+    """What is sent may be of the other sign, and as large."""
+    refused = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        local = LocalAllreduce(f"direct/isgq(bits=1, {SENT})/ef", ranks, seed=seed)
+        for _ in range(2):
+            factors = [(rng.normal(size=(4, 6)) * 5e18).astype(np.float32) for _ in range(2 * ranks)]
+            try:
+                local([gq.Outer(*factors[2 * rank :][:2]) for rank in range(ranks)], key="w")
+            except gq.NonFiniteError:
+                refused += 1
+            assert all(np.isfinite(memory.residual("w")).all() for memory in local.memory if "w" in memory)
+    assert 0 < refused < 120
+
+
+def test_with_feedback_samples_that_cancel_take_nothing_from_other_ranks():
+    one = np.ones((1, 8), np.float32)
+    x = [np.concatenate([one, 0 * one]), np.full((2, 8), 1e3, np.float32)]
+    delta = [np.concatenate([one * np.float32(1.03), 0 * one]), np.array([[1e3] * 8, [-1e3] * 8], np.float32)]
+    local = LocalAllreduce(f"direct/isgq(method=mse, bits=1, sweeps=0, {SENT})/ef", 2)
+    result = local([gq.Outer(*each) for each in zip(x, delta, strict=True)], key="w")[0]
+    left = sum(memory.residual("w")[0] for memory in local.memory)
+    assert abs(float(result[0, 0]) + float(left) - 1.03) < 1e-5
+
+
+def test_a_gradient_needs_an_array_to_go_to():
+    product = outer.dense(0)
+    for out in (product, None):
+        with pytest.raises(TypeError):
+            LocalAllreduce("isgq", 1)([[product]], key=["w"], out=[[out]])
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -436,15 +488,17 @@ def test_unfit_options_are_refused(text, problem):
     ],
 )
 def test_factors_that_are_no_layers_are_refused(x, delta, options, problem):
+    given = gq.Outer(np.zeros(x, np.float32), np.zeros(delta, np.float32), **options)
     with pytest.raises(ValueError, match=problem):
-        gq.Outer(np.zeros(x, np.float32), np.zeros(delta, np.float32), **options)
+        given.shape  # noqa: B018
+    with pytest.raises(ValueError, match=problem):
+        LocalAllreduce("isgq", 1)([given])
 
 
 def test_factors_of_other_kinds_are_refused():
-    with pytest.raises(TypeError):
-        gq.Outer(np.zeros((4, 5), int), np.zeros((4, 5), np.float32))
-    with pytest.raises(TypeError):
-        gq.Outer([[1.0]], np.zeros((1, 5), np.float32))
+    for x in (np.zeros((4, 5), int), [[1.0] * 5] * 4):
+        with pytest.raises(TypeError):
+            LocalAllreduce("isgq", 1)([gq.Outer(x, np.zeros((4, 5), np.float32))])
 
 
 # --- messages ---
@@ -480,6 +534,22 @@ def test_messages_come_back_and_others_are_refused(text, like):
     bad.x[(-1,) * bad.x.ndim] = np.inf
     with pytest.raises(gq.NonFiniteError):
         scheme.encode(bad)
+
+
+def test_what_stands_in_an_outer_of_the_same_shapes_does_not_matter():
+    scheme, made = gq.Scheme.parse("isgq(bits=2, method=mse, send=factors)"), outer.dense(1, 3, 4, 5)
+    other = gq.Outer(np.full((3, 4), np.nan), np.full((3, 5), np.inf))
+    message = scheme.encode(made)
+    assert same_bits(scheme.decode(message, other), scheme.decode(message, made))
+
+
+def test_pixels_under_no_kernel_may_be_anything():
+    images = np.ones((1, 1, 3, 3), np.float32)
+    images[0, 0, 1, 1] = np.nan
+    given = [gq.Outer(each, np.ones((1, 1, 2, 2), np.float32), kernel=1, stride=2) for each in (images, images * 0 + 1)]
+    scheme = gq.Scheme.parse(f"isgq(bits=2, {SENT})")
+    assert np.isfinite(scheme.decode(scheme.encode(given[0]), given[1])).all()
+    assert np.isfinite(LocalAllreduce(f"isgq({SENT})/ef", 2)([given[0]] * 2, key="w")[0]).all()
 
 
 def test_promises_follow_the_options():

@@ -50,6 +50,13 @@ def test_the_function_takes_one_pair_or_lists(comm):
         gq.outer_allreduce([given.x], given.delta, "isgq", key=["w"], comm=comm)
     with pytest.raises(ValueError, match="no extent of 0"):
         gq.outer_allreduce(given.x[:0], given.delta[:0], "isgq", comm=comm)
+    if comm.size > 1:
+        for known in (False, True):  # a rank whose own factors are unfit, in the first call of a key and in a later one
+            for bad in ((given.x[:3], given.delta), ([given.x], given.delta)):
+                mine = bad if comm.rank == 0 else (given.x, given.delta)
+                with pytest.raises(ValueError, match="expected" if comm.rank == 0 else "arguments"):
+                    gq.outer_allreduce(*mine, "isgq(send=factors)", key="z", comm=comm)
+                gq.outer_allreduce(given.x, given.delta, "isgq(send=factors)", key="z" if known else "y", comm=comm)
     gq.cached(comm, "isgq(send=factors)").close()
 
 
@@ -151,6 +158,16 @@ def test_what_is_not_finite_is_named_on_every_rank(comm):
     with pytest.raises(gq.NonFiniteError):
         request.wait()
     assert np.isfinite(other.wait()).all()
+
+
+def test_own_values_beyond_float32_are_told_before_any_rank_commits(comm):
+    allreduce = gq.Allreduce("isgq(method=mse, bits=1, send=factors)/ef", comm=comm, timeout=TIMEOUT)
+    small = gq.Outer(np.ones((1, 8), np.float32), np.ones((1, 8), np.float32))
+    large = gq.Outer(*[np.array([[2e19, *[1e18] * 7]], np.float32)] * 2)
+    with pytest.raises(gq.NonFiniteError):
+        allreduce(large if comm.rank == comm.size - 1 else small, key="w")
+    allreduce(small, key="w")
+    assert allreduce.state_dict()["keys"]["w"]["step"] == 1
 
 
 def test_a_checkpoint_goes_on_bit_for_bit(comm):
