@@ -41,16 +41,20 @@ def _saved(drawing, panel, what, machine, name):
 
 
 def styles(ways):
-    """(scheme, optimizer) -> line: one colour per scheme, dotted without feedback; one marker per optimizer."""
+    """(scheme, optimizer) -> line: one colour per scheme, dotted without feedback; one marker per optimizer.
+
+    Schemes beyond the colours have these again, with other markers.
+    """
     schemes = dict.fromkeys(scheme.removesuffix("/ef") for scheme, _ in ways if scheme not in (DENSE, RING))
-    colours = {scheme: COLOURS[number % len(COLOURS)] for number, scheme in enumerate(schemes)}
+    numbers = {scheme: divmod(number, len(COLOURS)) for number, scheme in enumerate(schemes)}
     optimizers = list(dict.fromkeys(optimizer for _, optimizer in ways))
     found = {}
     for scheme, optimizer in ways:
         exact = scheme in (DENSE, RING)
-        look = {"color": "#000000" if exact else colours[scheme.removesuffix("/ef")]}
+        again, colour = numbers.get(scheme.removesuffix("/ef"), (0, 0))
+        look = {"color": "#000000" if exact else COLOURS[colour]}
         look["linestyle"] = "--" if scheme == RING else "-" if exact or scheme.endswith("/ef") else ":"
-        look["marker"] = MARKERS[optimizers.index(optimizer) % len(MARKERS)]
+        look["marker"] = MARKERS[(optimizers.index(optimizer) + again * len(optimizers)) % len(MARKERS)]
         found[scheme, optimizer] = look | {"markersize": 3.5, "linewidth": 1.4}
     return found
 
