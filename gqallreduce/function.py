@@ -19,6 +19,8 @@ OBJECTS_MOST = 64
 def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=None):
     """Sum (or average) `buf` over the ranks of `comm`, compressed by `scheme`; returns the object it wrote.
 
+    `buf` may be a gq.Outer, a gradient that is given as a product: the result is a new array then, or `out`.
+
     See Allreduce for arguments and errors. The Allreduce is reused; `cached` finds it, for statistics and residuals.
     At most 64 are kept per communicator; if there are more, the oldest without /ef is closed. After an error in the
     middle of a call the Allreduce is dropped, and the next call begins with residuals of zero: keep `cached(...)`, or
@@ -39,13 +41,14 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
 
 
 def outer_allreduce(x, delta, scheme, *, key=None, comm=None, average=False, out=None):
-    """The sum (or average) over ranks of the gradients of layers, each given as a product; returns what it wrote.
+    """The sum (or average) over ranks of the gradients of dense layers, given as products; returns what it wrote.
 
     x, delta
         a layer's input and the derivative of the loss by its output, as of `gq.Outer`: the gradient is the transposed x
         times delta. Or lists of as many; `key` is a list of as many strings then, and `out` None or a list.
     Scheme `isgq` sends quantized factors where they are shorter than the gradient; any other scheme sums the gradients.
-    For convolutions give `gq.Outer` with a kernel to `quantized_allreduce`, alone or in a list. Else as that.
+    For convolutions, and for layers with biases, give `gq.Outer` to `quantized_allreduce`, alone or in a list beside
+    arrays. Else as that.
     """
     lists = [isinstance(each, (list, tuple)) for each in (x, delta)]
     if any(lists) and (not all(lists) or len(x) != len(delta)):

@@ -100,6 +100,9 @@ class _OwnAlone(Own):
     def form(self, begin, stop):
         pass
 
+    def add_residual(self, begin, stop):
+        pass
+
     def limit(self, begin, stop, most=0.0):
         pass
 

@@ -43,12 +43,13 @@ class ISGQ(CompositeCodec):
     sweeps
         with mse and mvu: how often numbers are sought for delta, then for x; 0: those for half-normal magnitudes stay.
     send
-        shorter: factors where they take fewer bytes than the gradient by `direct`, summed with equal shares for all
-        ranks; factors: always.
+        shorter: factors where the messages of all ranks together are shorter than twice the gradient by `direct`;
+        factors: always.
     direct
         how all other gradients travel: raw, float16, bfloat16, or a level codec that does not learn.
     every
-        with /ef, each so-many-th call of a key sends the gradient and the residual by `direct`; 0: only `flush` does.
+        N: with /ef, every N-th call of a key sums gradient and residual by `direct`; 0: residuals are sent by `flush`
+        alone, and are part of no message.
     Zeros stay exact zeros, but of signed values with one bit. Signed values with b bits have 2^(b-1) - 1 steps on each
     side, others 2^b - 2 (one bit: 0 or the largest, at random).
     Error: dither: none on average; the mean square is the sum over samples (of a convolution: over samples and places)
@@ -171,7 +172,7 @@ class Multiplied(Indirect):
         self._encode(own, matrices, message)
         yield
         if own.feedback:  # before the exchange, which tells all ranks if a value leaves float32
-            yield from self._leave(own, message)
+            yield from self._leave(own, matrices, message)
         everyone = yield Gathered(own, message)
         yield from self._multiply(own, everyone)
         return None
@@ -230,10 +231,11 @@ class Multiplied(Indirect):
             own.store(begin, stop, y[begin:stop])
             yield
 
-    def _leave(self, own: Own, message):
+    def _leave(self, own: Own, matrices, message):
         """The residual: own values less what was sent of them."""
+        yield from accumulate(self.factors, *matrices, own.values, own.turned)
         for begin, stop in own.blocks():
-            own.form(begin, stop)
+            own.add_residual(begin, stop)
             yield
         x, delta = self._room(1)
         self._decode(own, own.rank, message, x, delta)

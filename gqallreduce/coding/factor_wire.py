@@ -111,10 +111,9 @@ class FactorWire:
 
     def parts(self, wire):
         """(head, numbers, scales, codes) of a message, as views; the second and third of float32."""
-        ends = np.cumsum([_HEAD, 4 * self.numbers, 4 * self.scales, self._code_bytes])
-        sizes = np.diff([0, *ends])
-        head, numbers, scales, codes = (wire[end - size : end] for end, size in zip(ends, sizes, strict=True))
-        return head, numbers.view("<f4"), scales.view("<f4"), codes
+        scales = _HEAD + 4 * self.numbers
+        codes = scales + 4 * self.scales
+        return wire[:_HEAD], wire[_HEAD:scales].view("<f4"), wire[scales:codes].view("<f4"), wire[codes:]
 
     def dither(self, x: np.ndarray, stream, begin: int, wire: np.ndarray) -> None:
         """Encode finite values; `begin` is the number of the first one's random bits."""

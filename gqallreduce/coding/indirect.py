@@ -108,6 +108,10 @@ class Own(ABC):
         """values[begin:stop] := own values plus the residual."""
 
     @abstractmethod
+    def add_residual(self, begin: int, stop: int) -> None:
+        """values[begin:stop] += the residual, with feedback: as `form`, where own values are written there."""
+
+    @abstractmethod
     def limit(self, begin: int, stop: int, most: float = math.inf) -> None:
         """Refuse the call, on all ranks, if a magnitude among values[begin:stop] is above `most` or not finite.
 

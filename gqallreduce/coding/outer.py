@@ -67,7 +67,8 @@ class Factors(NamedTuple):
         got = f"got x of shape {x}, delta of {delta}"
         if convolution is None:
             if len(x) < 2 or x[:-1] != delta[:-1]:
-                raise ValueError(f"{got}, expected (samples, inputs), (samples, outputs)")
+                images = "; for a convolution gq.Outer(x, delta, kernel=...)" if len(x) == len(delta) == 4 else ""
+                raise ValueError(f"{got}, expected (samples, inputs), (samples, outputs){images}")
         elif len(x) != 4 or len(delta) != 4 or min(convolution.places(x[2:])) < 1:
             raise ValueError(f"{got}, expected two of (samples, channels, height, width)")
         elif (x[0], *convolution.places(x[2:])) != (delta[0], *delta[2:]):

@@ -79,6 +79,11 @@ class OwnValues(Own):
         if flawed:
             self._note_flaws(begin, v, residual)
 
+    def add_residual(self, begin, stop):
+        v, residual = self.values[begin:stop], self._given.residual[begin:stop]
+        if self._operation.arithmetic.add_finite(v, residual, v):
+            self._note_flaws(begin, v, residual)
+
     def limit(self, begin, stop, most=math.inf):
         v, largest = self.values[begin:stop], np.empty(1, np.float32)
         _kernels.largest_of_rows(v, largest)  # an infinity for what is not finite
