@@ -66,7 +66,7 @@ class Kept:
 
 
 class Fresh:
-    """Lends memory that nobody else has."""
+    """Lends memory that is not lent elsewhere."""
 
     def take(self, nbytes: int) -> np.ndarray:
         return np.empty(nbytes, np.uint8)

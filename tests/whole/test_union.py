@@ -171,7 +171,7 @@ def test_a_range_is_looked_at_where_something_was_added():
     message = wire[: codec.encode(x, None, None, wire, region, None)].copy()
     sums.decode(message, y, region)
     sums.decode_add(message, y, region)
-    y[500] = 9  # by nobody: it is not looked for
+    y[500] = 9  # no rank added it: it is not looked for
     found = np.zeros(1000, np.float32)
     codec.decode(wire[: sums.encode(y, None, None, wire, region, None)], found, region)
     np.testing.assert_array_equal(found, 2 * x)
