@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.backends.product import Outer
@@ -50,13 +51,9 @@ def outer_allreduce(x, delta, scheme, *, key=None, comm=None, average=False, out
     For convolutions, and for layers with biases, give `gq.Outer` to `quantized_allreduce`, alone or in a list beside
     arrays. Else as that.
     """
-    lists = [isinstance(each, (list, tuple)) for each in (x, delta)]
-    if any(lists) and (not all(lists) or len(x) != len(delta)):
-        error = ValueError("x and delta: expected two arrays, or two lists of as many")
-        comm = require_intracommunicator(comm)
-        _tell_others(comm, home(comm).cached, error)
-        raise error
-    given = [Outer(*each) for each in zip(x, delta, strict=True)] if any(lists) else Outer(x, delta)
+    both = isinstance(x, (list, tuple)) and isinstance(delta, (list, tuple))
+    # What does not fit is found in the call, which tells the other ranks.
+    given = [Outer(*each) for each in itertools.zip_longest(x, delta)] if both else Outer(x, delta)
     return quantized_allreduce(given, scheme, key=key, comm=comm, average=average, out=out)
 
 

@@ -46,18 +46,30 @@ def test_the_function_takes_one_pair_or_lists(comm):
     )
     assert both is out
     assert comm.allgather(out[1].tobytes()) == [out[1].tobytes()] * comm.size
-    with pytest.raises(ValueError, match="lists of as many"):
-        gq.outer_allreduce([given.x], given.delta, "isgq", key=["w"], comm=comm)
+    for x, delta in (([given.x], given.delta), ([given.x], [given.delta] * 2)):
+        with pytest.raises(TypeError, match="expected"):
+            gq.outer_allreduce(x, delta, "isgq", key=["w"] * len(delta[:2]), comm=comm)
     with pytest.raises(ValueError, match="no extent of 0"):
         gq.outer_allreduce(given.x[:0], given.delta[:0], "isgq", comm=comm)
-    if comm.size > 1:
-        for known in (False, True):  # a rank whose own factors are unfit, in the first call of a key and in a later one
-            for bad in ((given.x[:3], given.delta), ([given.x], given.delta)):
-                mine = bad if comm.rank == 0 else (given.x, given.delta)
-                with pytest.raises(ValueError, match="expected" if comm.rank == 0 else "arguments"):
-                    gq.outer_allreduce(*mine, "isgq(send=factors)", key="z", comm=comm)
-                gq.outer_allreduce(given.x, given.delta, "isgq(send=factors)", key="z" if known else "y", comm=comm)
     gq.cached(comm, "isgq(send=factors)").close()
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("unfit", ["rows", "list"])
+def test_unfit_factors_of_a_rank_are_told_to_all(comm, known, unfit):
+    """In the first call of a key, and in a later one; then all go on alike."""
+    if comm.size == 1:
+        pytest.skip("there is no other rank")
+    given, scheme = products(comm.size, 0)[comm.rank], "isgq(send=factors)"
+    if known:
+        gq.outer_allreduce(given.x, given.delta, scheme, key="w", comm=comm)
+    x = given.x if comm.rank else {"rows": given.x[:3], "list": [given.x]}[unfit]
+    with pytest.raises((TypeError, ValueError), match="arguments" if comm.rank else "expected"):
+        gq.outer_allreduce(x, given.delta, scheme, key="w", comm=comm)
+    comm.Barrier()
+    result = gq.outer_allreduce(given.x, given.delta, scheme, key="w", comm=comm)
+    assert comm.allgather(result.tobytes()) == [result.tobytes()] * comm.size
+    gq.cached(comm, scheme).close()
 
 
 def test_no_group_is_larger_than_the_limit_of_messages(comm, monkeypatch):
