@@ -137,7 +137,7 @@ def _times(panel, rows):
     panel.axhline(1, color="#777777", linewidth=0.8, zorder=0)
     sizes = sorted({row["bytes"] for row in rows})
     panel.set(title="Product and dense sum against factors", xscale="log", yscale="log", xlabel="size of the gradient")
-    panel.set_xticks(sizes, [size_text(size) for size in sizes])
+    panel.set_xticks(sizes, [size_text(size) for size in sizes], rotation=30, ha="right")
     panel.minorticks_off()
     ticks(panel.yaxis, "x")
     panel.set_ylabel("times as fast")
