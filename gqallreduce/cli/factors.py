@@ -3,6 +3,8 @@
 A worker's message is Scheme.encode of its factors, or of its gradient; the sum is that of what messages decode to.
 """
 
+import itertools
+
 import numpy as np
 
 import gqallreduce as gq
@@ -48,9 +50,13 @@ def cases(part, data, arguments):
 
 def sent(scheme):
     """The scheme, whose factors always travel."""
-    if not scheme.startswith("isgq"):
-        return scheme
-    return scheme.replace("()", "(send=factors)") if "()" in scheme else f"{scheme[:-1]}, send=factors)"
+    return f"{scheme[:-1]}, send=factors)" if scheme.startswith("isgq(") else scheme
+
+
+def _mini_batches(data, seed):
+    """(samples, images, labels), epoch after epoch."""
+    for epoch in itertools.count():
+        yield from Batches(data.training, BATCH, 0, 1).epoch(seed, epoch)
 
 
 def decoded(scheme, x, delta, seed, step, given=None):
@@ -78,22 +84,17 @@ class Worker:
         return found[::-1]
 
 
-def _at(data, step, samples, count):
-    """`count` lists of factors of later mini-batches, after so many steps of exact training."""
+def _at(data, step, samples, batches):
+    """`batches` lists of factors of later mini-batches, after so many steps of exact training."""
     worker = Worker(data, max(BATCH, samples))
     worker.network.draw(0)
-    optimizer, done, epoch = Momentum(RATE), 0, 0
-    while done < step:
-        for together, images, labels in Batches(data.training, BATCH, 0, 1).epoch(0, epoch):
-            worker.network.loss_and_gradients(images, labels, 1 / together)
-            for weight in worker.network.weights:
-                optimizer.update(weight)
-            done += 1
-            if done == step:
-                break
-        epoch += 1
+    optimizer = Momentum(RATE)
+    for together, images, labels in itertools.islice(_mini_batches(data, 0), step):
+        worker.network.loss_and_gradients(images, labels, 1 / together)
+        for weight in worker.network.weights:
+            optimizer.update(weight)
     found = []
-    for number in range(count):
+    for number in range(batches):
         chosen = np.random.default_rng([1, number]).choice(len(data.training.labels), samples, replace=False)
         images, labels = data.training.images[chosen].T, data.training.labels[chosen]
         found.append([(x.copy(), delta.copy()) for _, x, delta in worker.factors(images, labels, samples)])
@@ -130,31 +131,25 @@ def workers(data, count):
             yield "workers", {"scheme": text, "step": step, "workers": count, "error": float(error)}
 
 
-def training(data, scheme, count, seed, steps):
+def training(data, scheme, workers, seed, steps):
     """The row of kind `training`: the accuracy after so many steps, and how many times fewer bytes a worker sends."""
     worker, optimizer = Worker(data, BATCH), Momentum(RATE)
     worker.network.draw(seed)
-    done, epoch, nbytes, dense = 0, 0, 0, 0
-    while done < steps:
-        for together, images, labels in Batches(data.training, BATCH, 0, 1).epoch(seed, epoch):
-            if together < BATCH:
-                continue
-            for weight, x, delta in worker.factors(images, labels, together):
-                total = np.zeros(weight.gradient.shape[::-1], np.float32)
-                for number, mine in enumerate(np.split(np.arange(BATCH), count)):
-                    found, sent_bytes = decoded(scheme, x[mine], delta[mine], [seed, number], done)
-                    total += found
-                nbytes, dense = nbytes + sent_bytes, dense + 4 * total.size
-                weight.gradient[...] = total.T
-            for weight in worker.network.weights:
-                optimizer.update(weight)
-            done += 1
-            if done == steps:
-                break
-        epoch += 1
+    whole = (each for each in _mini_batches(data, seed) if each[0] == BATCH)
+    nbytes = dense = 0
+    for step, (together, images, labels) in enumerate(itertools.islice(whole, steps)):
+        for weight, x, delta in worker.factors(images, labels, together):
+            total = np.zeros(weight.gradient.shape[::-1], np.float32)
+            for number, mine in enumerate(np.split(np.arange(BATCH), workers)):
+                found, sent_bytes = decoded(scheme, x[mine], delta[mine], [seed, number], step)
+                total += found
+            nbytes, dense = nbytes + sent_bytes, dense + 4 * total.size
+            weight.gradient[...] = total.T
+        for weight in worker.network.weights:
+            optimizer.update(weight)
     _, right = worker.network.evaluate(data.test.images.T, data.test.labels)
     yield "training", {
-        "scheme": scheme, "workers": count, "seed": seed, "accuracy": right / len(data.test.labels),
+        "scheme": scheme, "workers": workers, "seed": seed, "accuracy": right / len(data.test.labels),
         "ratio": dense / nbytes, "steps": steps,
     }  # fmt: skip
 

@@ -10,13 +10,14 @@ fixed where the loss of the projection is measured.
 """
 
 import sys
-from time import perf_counter, sleep
+from time import sleep
 
 import numpy as np
 from mpi4py import MPI
 
 import gqallreduce as gq
 from gqallreduce.cli import gradiveq_results, machine, projection
+from gqallreduce.cli.measure import in_turn
 from gqallreduce.cli.report import Report, Silent
 from gqallreduce.cli.training.convnet import ConvNet
 from gqallreduce.cli.training.convolutions import EXACT, Setting, shape_of, train
@@ -162,7 +163,6 @@ def _measure(comm, shape, rounds):
     codec = gq.Scheme.parse("gradiveq").codec
     length = Slices.of(codec, Form(shape, "C", "float32")).length
     scheme = f"gradiveq(d={length // 8}, warmup=0, train=1, compress=0)"
-    times = {"dense": [], "raw": [], "gradiveq": []}
     with gq.Allreduce("raw", comm=comm) as raw, gq.Allreduce(scheme, comm=comm) as compressed:
         compressed(gradient, key="w", out=y)  # learns
         work = {
@@ -170,15 +170,8 @@ def _measure(comm, shape, rounds):
             "raw": lambda: raw(gradient, key="w", out=y),
             "gradiveq": lambda: compressed(gradient, key="w", out=y),
         }
-        for number in range(rounds + 1):
-            for kind, each in work.items():
-                comm.Barrier()
-                began = perf_counter()
-                each()
-                if number:
-                    times[kind].append(perf_counter() - began)
+        found = in_turn(comm, work, rounds)
         sent = {kind: each.stats.last.bytes_sent for kind, each in (("raw", raw), ("gradiveq", compressed))}
-    found = {kind: comm.allreduce(float(np.median(each)), MPI.MAX) for kind, each in times.items()}
     return {
         "ranks": comm.size, "shape": shape, "bytes": gradient.nbytes, "K": length, "d": length // 8, **found,
         "sent": sent["gradiveq"], "sent_exact": sent["raw"],

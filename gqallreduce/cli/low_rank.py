@@ -6,13 +6,13 @@ counts.
 """
 
 import sys
-from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
 
 import gqallreduce as gq
 from gqallreduce.cli import machine
+from gqallreduce.cli.measure import in_turn
 from gqallreduce.cli.plots import figure, look_of, save
 from gqallreduce.cli.report import Report
 from gqallreduce.cli.tables import results
@@ -76,18 +76,10 @@ def measure(comm, side, rank, rounds):
         work = {kind: lambda call=call: call(gradient, key="w", out=y) for kind, call in calls.items()}
         work["products"] = lambda: (gradient @ q, gradient.T @ p, np.matmul(p, q.T, out=y))
         work["sums"] = lambda: (raw(thin), raw(thin))
-        times = {kind: [] for kind in work}
-        for number in range(rounds + 1):
-            for kind, each in work.items():
-                comm.Barrier()
-                began = perf_counter()
-                each()
-                if number:
-                    times[kind].append(perf_counter() - began)
+        found = in_turn(comm, work, rounds)
     sent = calls["plain"].stats.last.bytes_sent
     for call in calls.values():
         call.close()
-    found = {kind: comm.allreduce(float(np.median(each)), MPI.MAX) for kind, each in times.items()}
     return {"side": side, "rank": rank, "bytes": 4 * side**2, "sent": sent, **found}
 
 

@@ -95,6 +95,19 @@ def groups(texts, budget, check=False):
     return groups
 
 
+def in_turn(comm, work, rounds):
+    """name -> median seconds of the slowest rank, of functions that all ranks call in turn, after one round more."""
+    times = {name: [] for name in work}
+    for number in range(rounds + 1):
+        for name, each in work.items():
+            comm.Barrier()
+            began = time.perf_counter()
+            each()
+            if number:
+                times[name].append(time.perf_counter() - began)
+    return {name: max(comm.allgather(float(np.median(each)))) for name, each in times.items()}
+
+
 def interleave(contenders, buffers, comm, seconds, repetitions, before, after):
     """Samples of each contender over the same rounds: at least one round, at most `repetitions`, within `seconds`.
 
