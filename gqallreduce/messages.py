@@ -7,6 +7,7 @@ all ranks would have got.
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 
@@ -103,10 +104,7 @@ class _OwnAlone(Own):
     def add_residual(self, begin, stop):
         pass
 
-    def limit(self, begin, stop, most=0.0):
-        pass
-
-    def keep_share(self, begin, stop, error):
+    def limit(self, begin, stop, most=math.inf):
         pass
 
     def result(self, begin, stop):

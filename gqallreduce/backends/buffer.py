@@ -98,6 +98,8 @@ class Buffer:
         the operations by which elements are loaded and stored: the host's, until a device's are set.
     """
 
+    turned = False  # as of a Product
+
     __slots__ = (
         "_memory", "arithmetic", "array", "dtype", "flat", "form", "located", "order", "owner", "readonly", "shape",
         "size",

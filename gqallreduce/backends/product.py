@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -94,9 +95,7 @@ class Product:
         return self.parts[0].device
 
     def copied_to_host(self, processor) -> Product:
-        made = Product.__new__(Product)
-        for name, value in vars(self).items():
-            setattr(made, name, value)
+        made = copy.copy(self)
         made.parts, made.located = tuple(part.copied_to_host(processor) for part in self.parts), None
         return made
 

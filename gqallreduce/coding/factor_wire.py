@@ -59,13 +59,9 @@ class Steps:
         return found
 
     def encode(self, x: np.ndarray, step: np.ndarray, stream, begin: int, wire: np.ndarray) -> None:
-        meeting = 0.0 if self.shifts else 0.5
-        nearest, zero = self.bits > 1, self.zero if self.bits > 1 else 0
-        most = self.most if nearest else 0.0
-        vector = x.reshape(-1)
-        _kernels.dither_encode(
-            vector, step, wire, self.bits, nearest, self.offset if nearest else 0.0, most, meeting, zero, stream, begin
-        )
+        nearest, meeting, vector = self.bits > 1, 0.0 if self.shifts else 0.5, x.reshape(-1)
+        steps = self.offset, self.most, meeting, self.zero % 256  # one bit has no code of zero
+        _kernels.dither_encode(vector, step, wire, self.bits, nearest, *steps, stream, begin)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class Own(ABC):
         """The stream from which a rank draws choices of its own in this call."""
 
     @abstractmethod
-    def matrices(self) -> tuple[np.ndarray, np.ndarray]:
+    def matrices(self) -> list[np.ndarray]:
         """Of a gradient that is given as a product: x and delta (outer.py), float32, finite; not to be written."""
 
     @abstractmethod
@@ -117,10 +117,6 @@ class Own(ABC):
 
         Before the last Sum or Gathered, which tells them.
         """
-
-    @abstractmethod
-    def keep_share(self, begin: int, stop: int, error) -> None:
-        """Of an error that all ranks made alike, add this rank's share to `values`."""
 
     @abstractmethod
     def result(self, begin: int, stop: int) -> np.ndarray:

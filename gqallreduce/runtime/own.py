@@ -34,7 +34,7 @@ class OwnValues(Own):
         self.rank, self.ranks = operation.plan.rank, operation.plan.size
         self.size, self.number = given.source.size, given.stream
         self.feedback, self.learned = given.new_residual is not None, given.learned
-        self.step, self.turned = given.step, getattr(given.source, "turned", False)
+        self.step, self.turned = given.step, given.source.turned
         self._sums, self._room = 0, None
         if self.feedback:
             self.values = given.new_residual
@@ -53,14 +53,15 @@ class OwnValues(Own):
 
     def matrices(self):
         product = self._given.source
-        x, delta = product.matrices()
-        if not (np.isfinite(x).all() and np.isfinite(delta).all()):
+        given = product.matrices()
+        found = [without_flaws(each) for each in given]
+        if any(one is not other for one, other in zip(found, given, strict=True)):
             gradient = np.empty(self.size, np.float32)
             product.load(0, self.size, gradient)
             flawed = np.flatnonzero(~np.isfinite(gradient))
             if len(flawed):
                 self._note(self.rank, flawed)
-        return without_flaws(x), without_flaws(delta)
+        return found
 
     def form(self, begin, stop):
         source, v, residual = self._given.source, self.values[begin:stop], None
@@ -137,11 +138,12 @@ class OwnValues(Own):
             flawed = target.store(begin, stop, stored)
             target.load(begin, stop, stored)
             if self.feedback and target.dtype != "float64":
-                self.keep_share(begin, stop, y - stored / np.float32(scale))
+                self._keep_rounding(begin, stop, y - stored / np.float32(scale))
         if flawed:
             self._note(NO_RANK, begin + np.flatnonzero(~np.isfinite(stored)))
 
-    def keep_share(self, begin, stop, error):
+    def _keep_rounding(self, begin: int, stop: int, error) -> None:
+        """Add what a buffer of 16 bits lost, alike on all ranks, to the residual of this rank's share."""
         low, high = (self.size * rank // self.ranks for rank in (self.rank, self.rank + 1))
         low, high = max(low, begin), min(high, stop)
         if low < high:

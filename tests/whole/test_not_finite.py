@@ -7,6 +7,7 @@ import ml_dtypes
 import noisy
 import numpy as np
 import pytest
+from contract import same_bits
 from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, same_everywhere
 from schemes import SCHEDULE_NAMES, WHOLE
 
@@ -297,3 +298,19 @@ def test_zeros_denormals_and_constants_pass(text, schedule, kind):
             else:
                 nothing_lost(local, given, before, results)
             assert kind != "zero" or not results[0].any()
+
+
+@pytest.mark.parametrize("codec", ["powersgd(rank=1)", "gradiveq(K=3, d=1, warmup=0, train=1)"])
+def test_with_feedback_values_whose_projections_may_leave_float32_are_refused_on_all_ranks(codec):
+    rng, local = np.random.default_rng(0), LocalAllreduce(f"direct/{codec}/ef", 2)
+    local([rng.standard_normal((3, 9)).astype(np.float32) for _ in range(2)], key="w")
+    before = [memory.residual("w").copy() for memory in local.memory]
+    large = [rng.standard_normal((3, 9)).astype(np.float32) for _ in range(2)]
+    large[1][1, 2] = 1.5e30
+    with pytest.raises(NonFiniteError) as caught:
+        local([each.copy() for each in large], key="w")
+    assert (caught.value.rank, caught.value.index) == (None, 11)
+    assert all(same_bits(memory.residual("w"), old) for memory, old in zip(local.memory, before, strict=True))
+    large[1][1, 2] = 1.2e30
+    local(large, key="w")
+    assert all(np.isfinite(memory.residual("w")).all() for memory in local.memory)
