@@ -24,7 +24,7 @@ STAMP := $(VENV)/.complete
 GPU_STAMP := $(VENV)/.gpu
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
-CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp)
+CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
 # Compiled when they are first used, by NVRTC, and by the tests.
 CUDA := $(wildcard gqallreduce/backends/cuda/*.cu gqallreduce/backends/cuda/*.hpp)
 CYTHON := gqallreduce/_kernels.pyx gqallreduce/_kernels.pxd $(wildcard gqallreduce/kernels/*.pxi)

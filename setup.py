@@ -13,7 +13,7 @@ NOISE = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # GCC 12 warns insid
 kernels = Extension(
     "gqallreduce._kernels",
     sources=["gqallreduce/_kernels.pyx", *sorted(map(str, Path("csrc").glob("*.cpp")))],
-    depends=sorted(map(str, [*Path("csrc/gq").glob("*.hpp"), *Path("gqallreduce").glob("**/*.px[di]")])),
+    depends=sorted(map(str, [*Path("csrc/gq").rglob("*.hpp"), *Path("gqallreduce").glob("**/*.px[di]")])),
     include_dirs=["csrc"],
     language="c++",
     extra_compile_args=FLAGS + NOISE,

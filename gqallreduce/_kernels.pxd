@@ -1,6 +1,9 @@
 """What the C++ headers in csrc/gq offer to the Cython doors."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp cimport bool as c_bool
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
 cdef extern from "gq/kernels.hpp" namespace "gq" nogil:
     cdef struct Grid:
@@ -228,3 +231,143 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
     int64_t c_integers_decode "gq::integers_decode" (
         const uint8_t* wire, size_t nbytes, float* y, const float* units, bint whole, float scale, bint add,
         uint32_t terms, const CRegions& regions)
+
+cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
+    cdef enum class Family "gq::runtime::Family":
+        kLevels, kCodedLevels, kEden, kOneBit, kPlain
+    cdef struct Options "gq::runtime::Options":
+        CLevels levels
+        Coding coding
+        bint l2
+        int bits
+        bint contracted
+        int format
+    cdef struct CCoder "gq::runtime::Coder":
+        Options options
+    CCoder coder_of "gq::runtime::coder_of" (Family family)
+
+cdef extern from "gq/runtime/pool.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass CPool "gq::runtime::Pool":
+        pass
+
+cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
+    cdef enum class Op "gq::runtime::Op":
+        kPost
+    cdef cppclass CInstruction "gq::runtime::Instruction":
+        Op op
+        int slot, chunk, peer, part, hop, author, index, of, first, count, target
+        bint own, alone, adds, result
+    cdef struct CWire "gq::runtime::Wire":
+        int chunk, author
+    cdef struct CPart "gq::runtime::Part":
+        int slot, number
+    cdef struct CChoice "gq::runtime::Choice":
+        int slot, target
+    cdef cppclass CExtent "gq::runtime::Extent":
+        vector[CRegion] regions
+        int tensor, piece
+        size_t start, size, at
+        bint streams
+    cdef struct CStretch "gq::runtime::Stretch":
+        int tensor
+        size_t start, stop, at
+    cdef cppclass CPiece "gq::runtime::Piece":
+        int tensor
+        size_t size
+        vector[CStretch] parts
+    cdef cppclass CChunk "gq::runtime::Chunk":
+        size_t bound
+        vector[CPiece] pieces
+        vector[CExtent] extents
+    cdef cppclass CProgram "gq::runtime::Program":
+        int rank, size, slots, lanes_at_once, messages
+        vector[CInstruction] instructions
+        vector[CWire] wires
+        vector[CPart] parts
+        vector[CChoice] choices
+        vector[vector[CChunk]] lanes
+        vector[pair[int, int]] error_holders
+        size_t widest, longest
+        float scale, unscale
+
+cdef extern from "gq/runtime/event.hpp" namespace "gq::runtime" nogil:
+    cdef enum class Kind "gq::runtime::Kind":
+        kNone, kOwnFlaw, kBegunFlaw, kSumFlaw, kFinishFlaw, kResultFlaw, kForeign, kMalformed, kPost, kPoll,
+        kOutOfMemory
+    cdef cppclass CEvent "gq::runtime::Event":
+        CEvent()
+        Kind kind
+        COperation* operation
+        int lane, chunk, extent, source, code
+        const void* data
+        size_t nbytes
+
+cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass CArray "gq::runtime::Array":
+        uint8_t* data
+        int format
+        size_t run, stride
+    cdef cppclass CTensor "gq::runtime::Tensor":
+        CArray source, target
+        const float* residual
+        float* new_residual
+        const CCoder* coder
+        uint32_t key0, key1, step
+        bint loses, narrow
+    cdef cppclass CFlaw "gq::runtime::Flaw":
+        uint32_t rank
+        uint64_t number
+        bint known
+        void note(uint32_t rank, uint64_t number)
+    cdef struct CSpent "gq::runtime::Spent":
+        double encode, decode, wait
+        uint64_t messages, bytes_sent, bytes_received
+    cdef cppclass COperation "gq::runtime::Operation":
+        COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature, uint32_t step)
+        int tag
+        bint done
+        CSpent spent
+        CFlaw& flaw(int lane, int chunk)
+        CFlaw first_flaw()
+
+cdef extern from "gq/runtime/transport.hpp" namespace "gq::runtime" nogil:
+    cdef struct CTicket "gq::runtime::Ticket":
+        int message, peer
+        bint receives
+    cdef cppclass CTransport "gq::runtime::Transport":
+        const vector[CTicket]& pending()
+
+cdef extern from "gq/runtime/mpi.hpp" namespace "gq::runtime" nogil:
+    ctypedef uint64_t Handle "gq::runtime::Handle"
+    cdef cppclass MpiFunctions "gq::runtime::MpiFunctions":
+        bint look_up(const char* library)
+    cdef struct MpiHandles "gq::runtime::MpiHandles":
+        Handle byte, null_request
+        size_t request_size, status_size
+    cdef cppclass CMpiTransport "gq::runtime::MpiTransport" (CTransport):
+        CMpiTransport(const MpiFunctions& functions, const MpiHandles& handles, Handle communicator)
+        void set_topology(vector[char] near, size_t most, size_t most_far)
+        Handle request(size_t at)
+        const vector[uint8_t]& statuses()
+        void forget()
+
+cdef extern from "gq/runtime/loopback.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass CMailboxes "gq::runtime::Mailboxes":
+        bint empty()
+        void put(int source, int to, int tag, const uint8_t* data, size_t nbytes)
+        bint take(int source, int to, int tag, uint8_t* data, size_t room, size_t& nbytes)
+        void set_tap(void (*tap)(void*, int, int, int, vector[uint8_t]&) noexcept, void* context)
+    cdef cppclass CLoopback "gq::runtime::Loopback" (CTransport):
+        CLoopback(CMailboxes& mailboxes, int rank, size_t longest, uint32_t seed)
+
+cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass Turn "gq::runtime::Engine::Turn":
+        bint worked, completed, received
+    cdef cppclass CEngine "gq::runtime::Engine":
+        CEngine(CTransport& transport, double poll_every)
+        void start(COperation& operation)
+        void clear()
+        Turn work() except +
+        double run(double seconds, c_bool& received) except +
+        CEvent event
+    void c_run_alone "gq::runtime::run_alone" (COperation& operation, CEvent& event) except +

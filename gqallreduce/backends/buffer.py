@@ -92,6 +92,8 @@ class Buffer:
         None, or where in GPU memory it is (cuda/arrays.py).
     array
         the memory as an array of the processor's; bfloat16 is seen as uint16.
+    memory
+        the same as a vector, or with gaps as rows of one.
     flat
         the vector as a float32 or float64 array that shares memory, or None (16 bits, or gaps).
     arithmetic
@@ -101,7 +103,7 @@ class Buffer:
     turned = False  # as of a Product
 
     __slots__ = (
-        "_memory", "arithmetic", "array", "dtype", "flat", "form", "located", "order", "owner", "readonly", "shape",
+        "arithmetic", "array", "dtype", "flat", "form", "located", "memory", "order", "owner", "readonly", "shape",
         "size",
     )  # fmt: skip
 
@@ -118,7 +120,7 @@ class Buffer:
     def copied_to_host(self, processor) -> Buffer:
         """A buffer of the same form and content in host memory, without gaps."""
         made = Buffer.__new__(Buffer)
-        vector = processor.on_host(self.arithmetic.contiguous(self._memory)).reshape(-1)
+        vector = processor.on_host(self.arithmetic.contiguous(self.memory)).reshape(-1)
         made.owner = made.array = to_array(vector, self.shape, self.order)
         made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
         made._see_as_vector()
@@ -126,7 +128,7 @@ class Buffer:
 
     def copy_from_host(self, processor, other: Buffer) -> None:
         """Take over what `copied_to_host` gave, after a change."""
-        self.arithmetic.copy(self._memory, processor.adopt(other._memory).reshape(self._memory.shape))
+        self.arithmetic.copy(self.memory, processor.adopt(other.memory).reshape(self.memory.shape))
 
     @classmethod
     def of_vector(cls, vector, processor, dtype: str = "float32") -> Buffer:
@@ -141,18 +143,18 @@ class Buffer:
         self.shape, self.size = self.array.shape, self.array.size
         flags = self.array.flags
         if flags.c_contiguous:
-            self.order, self._memory = "C", self.array.reshape(-1)
+            self.order, self.memory = "C", self.array.reshape(-1)
         elif flags.f_contiguous:
-            self.order, self._memory = "F", self.array.reshape(-1, order="F")
+            self.order, self.memory = "F", self.array.reshape(-1, order="F")
         else:
             self.order, form, strides = in_memory(self.shape, self.array.strides, self.array.itemsize)
             if self.located is None:
-                self._memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
+                self.memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
             else:
-                self._memory = _view(self.located._replace(shape=form, strides=strides, owner=(self.located.owner,)))
+                self.memory = _view(self.located._replace(shape=form, strides=strides, owner=(self.located.owner,)))
         self.form = Form(self.shape, self.order, self.dtype)
-        plain = self._memory.ndim == 1 and self.dtype in ("float32", "float64")
-        self.flat = self._memory if plain else None
+        plain = self.memory.ndim == 1 and self.dtype in ("float32", "float64")
+        self.flat = self.memory if plain else None
 
     @property
     def device(self) -> str:
@@ -164,7 +166,7 @@ class Buffer:
         """(first address, the one after the last) of the memory that it lies in."""
         if self.located is not None:
             return self.located.pointer, self.located.pointer + self.located.extent
-        return _kernels.bounds(self._memory)
+        return _kernels.bounds(self.memory)
 
     @property
     def parts(self) -> tuple[Buffer, ...]:
@@ -174,7 +176,7 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Of its elements, gaps not counted."""
-        return self.size * self._memory.dtype.itemsize
+        return self.size * self.memory.dtype.itemsize
 
     def require_writable(self, name: str) -> None:
         if self.readonly:
@@ -198,7 +200,7 @@ class Buffer:
     @property
     def vector(self):
         """Of a buffer made by `of_vector`, that."""
-        return self._memory
+        return self.memory
 
     def put(self, start: int, values) -> None:
         """Elements from `start` on := values, which are of the memory's own dtype."""
@@ -218,19 +220,19 @@ class Buffer:
 
     def _segments(self, start: int, stop: int):
         """(offset, view) pairs that cover [start, stop): one, or with gaps a partial run, whole runs, a partial run."""
-        if self._memory.ndim == 1:
-            yield 0, self._memory[start:stop]
+        if self.memory.ndim == 1:
+            yield 0, self.memory[start:stop]
             return
-        run = self._memory.shape[1]
+        run = self.memory.shape[1]
         at = start
         while at < stop:
             row, inside = divmod(at, run)
             if inside or stop - at < run:
                 end = min(stop, (row + 1) * run)
-                yield at - start, self._memory[row, inside : inside + end - at]
+                yield at - start, self.memory[row, inside : inside + end - at]
             else:
                 end = stop // run * run
-                yield at - start, self._memory[row : end // run]
+                yield at - start, self.memory[row : end // run]
             at = end
 
     def c_index(self, positions) -> int:
@@ -239,7 +241,7 @@ class Buffer:
 
     def _bounds_meet(self, other: Buffer) -> bool:
         """Quickly: False if the two share no memory for certain."""
-        here, there = self._memory, other._memory
+        here, there = self.memory, other.memory
         return self.located is not None or other.located is not None or np.may_share_memory(here, there)
 
     def overlaps(self, other: Buffer) -> bool:
@@ -248,13 +250,13 @@ class Buffer:
             return self.size > 0
         if self.size == 0 or other.size == 0 or not self._bounds_meet(other):
             return False
-        return share_a_byte(runs(self._memory), runs(other._memory))
+        return share_a_byte(runs(self.memory), runs(other.memory))
 
     def overlaps_partly(self, other: Buffer) -> bool:
         """Do the two share memory without being the same?"""
         if self.size == 0 or other.size == 0 or not self._bounds_meet(other):
             return False
-        mine, others = runs(self._memory), runs(other._memory)
+        mine, others = runs(self.memory), runs(other.memory)
         if (mine, self.shape, self.order, self.dtype) == (others, other.shape, other.order, other.dtype):
             return False
         return share_a_byte(mine, others)

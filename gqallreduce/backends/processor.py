@@ -6,6 +6,8 @@ arithmetic
     the operations on arrays in its memory (arithmetic.py).
 workspace
     buffers of its memory.
+pool
+    the same for the runtime in C++; None if Python carries out all instructions.
 extents(regions)
     consecutive regions of a tensor as Spans: of one each, or one of all.
 batches
@@ -23,9 +25,11 @@ its `ship`, `settle`, `join` and `head` give None for a Receipt.
 from __future__ import annotations
 
 import contextlib
+import os
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.backends.cuda.awareness import mpi_is_cuda_aware
 from gqallreduce.backends.cuda.device import Device
 from gqallreduce.backends.cuda.runtime import runtime
@@ -35,6 +39,14 @@ from gqallreduce.coding.layout import Span
 from gqallreduce.coding.message import Frame
 
 _NOTHING = contextlib.nullcontext()
+
+
+def _native_is_wanted() -> bool:
+    """GQALLREDUCE_RUNTIME=python: Python carries out all instructions; native, the default: C++ those that it can."""
+    runtime = os.environ.get("GQALLREDUCE_RUNTIME", "native")
+    if runtime not in ("native", "python"):
+        raise ValueError(f"GQALLREDUCE_RUNTIME={runtime!r}, expected native or python")
+    return runtime == "native"
 
 
 class Processors:
@@ -67,6 +79,7 @@ class Host:
 
     def __init__(self):
         self.workspace = Workspace()
+        self.pool = _kernels.Pool() if _native_is_wanted() else None
 
     def active(self, located, key) -> contextlib.AbstractContextManager:
         """What a call's work is done in."""

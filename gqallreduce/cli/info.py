@@ -7,11 +7,14 @@ import platform
 import gqallreduce
 from gqallreduce import _kernels
 from gqallreduce.backends.cuda import awareness, runtime
+from gqallreduce.backends.processor import Host
 from gqallreduce.cli import machine
 from gqallreduce.errors import Error
 
 PACKAGES = ("numpy", "mpi4py", "cupy", "torch")
-OVERRIDES = ("GQALLREDUCE_SIMD", "GQALLREDUCE_THREADS", "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS")
+OVERRIDES = (
+    "GQALLREDUCE_SIMD", "GQALLREDUCE_THREADS", "GQALLREDUCE_RUNTIME", "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS",
+)  # fmt: skip
 
 
 def add_arguments(parser):
@@ -63,7 +66,16 @@ def _mpi():
     first_line = MPI.Get_library_version().strip("\0").splitlines()[0]
     yield "MPI", first_line.split(", package")[0]
     yield "ranks", machine.wrong_launcher(MPI.COMM_WORLD.size) or MPI.COMM_WORLD.size
+    yield "runtime", _runtime(MPI.COMM_WORLD)
     yield "CUDA-aware", "yes" if awareness.mpi_is_cuda_aware() else "no"
+
+
+def _runtime(comm):
+    from gqallreduce.transport.requests import native_transport
+
+    if Host().pool is None:
+        return "Python"
+    return "C++" if native_transport(comm) is not None else "Python: functions of this MPI cannot be looked up"
 
 
 def _gpu():

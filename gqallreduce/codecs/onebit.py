@@ -42,6 +42,9 @@ class OneBit(FixedSizeCodec):
     def nbytes(self, region: Region) -> int:
         return _kernels.onebit_nbytes(region.table)
 
+    def coder(self):
+        return _kernels.onebit_coder()
+
     def write(self, x, residual, new_residual, payload, region, stream):
         return self.arithmetic.onebit_encode(x, residual, new_residual, payload, region)
 

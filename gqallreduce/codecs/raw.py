@@ -43,6 +43,9 @@ class _RawFloat64(Raw):
     batches = False
     working = np.dtype(np.float64)
 
+    def coder(self):
+        return None  # the runtime works in float32
+
     def write(self, x, residual, new_residual, payload, region, stream):
         if new_residual is not None:
             self.arithmetic.clear(new_residual)

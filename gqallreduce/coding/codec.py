@@ -198,6 +198,10 @@ class RegionCodec(Codec):
         """Values that a message holds, for codecs that send some only."""
         return 0
 
+    def coder(self):
+        """For the runtime in C++: what encodes, decodes and adds own values and sums alike; None if it has no such."""
+        return None
+
     # --- how sums are kept ---
 
     @property

@@ -101,6 +101,9 @@ class LevelCodec(FixedSizeCodec):
     def grid(self, columns: Grid) -> Grid:
         return Grid(self.bucket)
 
+    def coder(self):
+        return _kernels.levels_coder(self.levels, self.norm == "l2", self.coding)
+
     # --- codes of equal length ---
 
     def nbytes(self, region: Region) -> int:

@@ -31,6 +31,9 @@ class PlainCodec(FixedSizeCodec):
     def nbytes(self, region: Region) -> int:
         return self.itemsize * region.size
 
+    def coder(self):
+        return _kernels.plain_coder(self.format)
+
     def write(self, x, residual, new_residual, payload, region, stream):
         return self.arithmetic.plain_encode(x, residual, new_residual, payload, self.format)
 

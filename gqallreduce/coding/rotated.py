@@ -47,6 +47,9 @@ class EdenCodec(FixedSizeCodec):
     def nbytes(self, region: Region) -> int:
         return _kernels.eden_nbytes(region.table, self.bits)
 
+    def coder(self):
+        return _kernels.eden_coder(self.bits, self.contracted)
+
     def write(self, x, residual, new_residual, payload, region, stream):
         return bool(
             _kernels.eden_encode(x, residual, new_residual, payload, self.bits, region.table, stream, self.contracted)

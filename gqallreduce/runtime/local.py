@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections import deque
 from time import perf_counter
 
+from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Host
 from gqallreduce.backends.product import source_of, written
@@ -30,7 +30,12 @@ class LocalAllreduce:
 
     allreduce(arrays, key="w") reduces one array per rank in place and returns them; `memory[rank]` holds residuals,
     `spent[rank]` what the last call cost. `processors` has one per rank, for arrays in their memory.
+
+    tap
+        (source, to, tag, bytes) -> bytes: sees each message on its way, and may change it.
     """
+
+    tap = None
 
     def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0, processors=None):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
@@ -99,8 +104,8 @@ class LocalAllreduce:
 
     def _carry_out(self, operations: list) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""
-        mail: dict[tuple, deque] = {}
-        ranks = [Mailbox(rank, mail, self.order) for rank in range(self.size)]
+        mailboxes = _kernels.Mailboxes(self.tap)
+        ranks = [Mailbox(rank, mailboxes, self.order) for rank in range(self.size)]
         calls = [Call("a call") for _ in ranks]
         for rank, call, operation in zip(ranks, calls, operations, strict=True):
             rank.progress.start(call, operation.stages())
@@ -109,22 +114,26 @@ class LocalAllreduce:
             if sum(any(rank.progress.work()) for rank in self.order(ranks)):  # of all of them
                 moved = perf_counter()
             assert perf_counter() - moved < STUCK, "all ranks wait for each other"
-        assert not any(mail.values()), "messages that were never received"
+        assert mailboxes.empty, "messages that were never received"
 
 
 class Mailbox:
     """The transport of one rank, and what its progress engine asks of a communicator.
 
-    mail
-        (source, to, tag) -> messages, shared by all ranks.
+    mailboxes
+        shared by all ranks.
+    native
+        the same for the runtime in C++.
     """
 
     shortest = 1 << 30
 
-    def __init__(self, rank: int, mail: dict[tuple, deque], order):
-        self.rank, self.mail, self._order = rank, mail, order
+    def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order):
+        self.rank, self.mailboxes, self._order = rank, mailboxes, order
+        shuffled = order is not list
+        self.native = _kernels.Loopback(mailboxes, rank, seed=shuffled * (rank + 1))
         self.messages: list = []
-        self._due: list[tuple] = []  # (message, room, box)
+        self._due: list[tuple] = []  # (message, room, tag)
         self._sent: list = []
         self.progress = Progress(self, self, poll_every=0)
 
@@ -136,25 +145,29 @@ class Mailbox:
 
     def send(self, data, peer: int, tag: int, message) -> None:
         assert len(data) <= message.bound
-        self.mail.setdefault((self.rank, peer, tag), deque()).append(data.copy())
-        self._sent.append((message, len(data)))
+        self.mailboxes.put(self.rank, peer, tag, data)
+        self._sent.append((message, 0))
 
     def receive(self, data, peer: int, tag: int, message) -> None:
-        self._due.append((message, data, self.mail.setdefault((peer, self.rank, tag), deque())))
+        self._due.append((message, data, tag))
 
     def poll(self) -> list[tuple]:
         """What has been sent, and of what is due what has come: the first of each sender's for each that waits."""
         completed, self._sent = self._sent, []
         left = []
-        for message, room, box in self._due:
-            if box:
-                data = box.popleft()
-                room[: len(data)] = data
-                completed.append((message, len(data)))
+        for message, room, tag in self._due:
+            (source,) = message.peers
+            nbytes = self.mailboxes.take(source, self.rank, tag, room)
+            if nbytes is None:
+                left.append((message, room, tag))
             else:
-                left.append((message, room, box))
+                assert nbytes <= len(room), "a message is longer than its room"
+                completed.append((message, nbytes))
         self._due = left
         return self._order(completed)
+
+    def failed(self, event):
+        raise AssertionError("a message is longer than its room")
 
     def listen(self, calls) -> None:
         """No rank gives up."""

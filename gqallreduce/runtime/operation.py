@@ -16,6 +16,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Chunk, Piece, Span
 from gqallreduce.coding.preparing import Parts
+from gqallreduce.runtime import native
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.plan import Plan
@@ -129,8 +130,26 @@ class Operation:
         else:
             self._run()
 
+    def native(self):
+        """For the runtime in C++, once the codecs are prepared; None if Python must carry it out."""
+        return native.native_operation(self)
+
+    def answer(self, running, event) -> None:
+        """What the runtime tells of `running`, which `native` returned: a flaw is noted, anything else raised."""
+        native.answer(self, running, event)
+
+    def account(self, running) -> None:
+        """The runtime is done with it."""
+        native.account(self, running)
+
     def _run(self) -> None:
         """On a single rank and the host, where no lane waits: all of them, one after the other."""
+        running = self.native()
+        if running is not None:
+            while (event := running.run_alone()) is not None:
+                self.answer(running, event)
+            self.account(running)
+            return
         for number in range(self.lanes):
             lane = self.lane(number)
             while not lane.finished:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns, lanes_of, pieces
 from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.runtime.native import program_of
 from gqallreduce.scheduling.instructions import Join, Post, Transmit, instructions, rounds
 from gqallreduce.scheduling.topology import Topology
 
@@ -26,6 +29,8 @@ class Tensor:
         of its first element in the numbers by which ranks tell each other elements: all tensors end to end.
     extents
         of its regions in order, for what looks at the whole tensor.
+    coder
+        of its codec, for the runtime in C++; None if it has none.
     narrow
         has the buffer values of 16 bits? Then rounding the result is one more error.
     together, whole
@@ -44,6 +49,7 @@ class Tensor:
         self.batches = codec.batches and not codec.learns
         if regions and processor.batches and self.batches and form.size <= SMALL:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
+        self.coder = codec.coder()
         self.narrow = form.dtype in ("float16", "bfloat16")
 
 
@@ -101,6 +107,11 @@ class Plan:
     @property
     def lanes(self) -> int:
         return len(self.pieces)
+
+    @cached_property
+    def native(self):
+        """As the runtime in C++ reads it."""
+        return program_of(self)
 
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""

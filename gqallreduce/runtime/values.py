@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gqallreduce import _kernels
+from gqallreduce.coding import frame
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE
 from gqallreduce.coding.layout import BatchPiece, Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
@@ -28,6 +29,8 @@ class Values:
         before and after the call; None without feedback.
     codec
         bound, and as prepared for this call.
+    number, step
+        what its random streams are made of.
     learned
         what the State of the key holds, before the call or, once the codec is prepared, after it.
     working
@@ -39,8 +42,8 @@ class Values:
     """
 
     __slots__ = (
-        "_locate", "_number", "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual",
-        "residual", "source", "target", "tensor", "working",
+        "_locate", "_operation", "_selection", "batch", "codec", "direct", "learned", "new_residual", "number",
+        "residual", "source", "step", "target", "tensor", "working",
     )  # fmt: skip
 
     def __init__(self, operation: Operation, tensor, given):
@@ -48,10 +51,21 @@ class Values:
         self.source, self.target, self.residual, self.new_residual = given[:4]
         self.working, self.batch = self.codec.working, None
         self.direct = self.target.flat is not None and self.target.flat.dtype == self.working
-        self.learned, self._number, self._selection, self._locate = given.learned, given.stream, None, given.locate
+        self.learned, self.number, self.step = given.learned, given.stream, given.step & frame.LARGEST_STEP
+        self._selection, self._locate = None, given.locate
 
     def codec_of(self, extent: Span):
         return self.codec if self.batch is None else self.batch.codec_of(extent)
+
+    @property
+    def coder(self):
+        """For the runtime in C++; None if Python must encode."""
+        codec, selected = self.codec, self._selection
+        if self.batch is not None:
+            codec, selected = self.batch.prepared_of(self)
+        if selected is not None:
+            return None
+        return self.tensor.coder if codec is self.tensor.codec else codec.coder()
 
     # --- own values ---
 
@@ -82,7 +96,7 @@ class Values:
             extents, whole = [tensor.together], tensor.whole
         elif flat is None or flat.dtype != self.working:
             extents = [each for lane in tensor.pieces for piece in lane for each in piece.extents] or extents
-        known = self._operation.workspace, whole, self.learned or {}, plan.rank, plan.size, self._number
+        known = self._operation.workspace, whole, self.learned or {}, plan.rank, plan.size, self.number
         stream = self._operation.stream_of(tensor.number, ALL_ALIKE[0], ALONE + plan.rank)
         known = *known, stream, sum(map(len, tensor.pieces))
         return self.codec.prepare(Parts(extents, lambda at: (*self.own(at), of(self.new_residual, at)), *known))
@@ -190,9 +204,13 @@ class Batch:
             self._new_residuals = [tensor.new_residual for tensor in tensors]
 
     def codec_of(self, extent: Span):
-        tensor = self._tensors[extent.segment]
+        codec, _ = self.prepared_of(self._tensors[extent.segment])
+        return codec
+
+    def prepared_of(self, tensor: Values) -> tuple:
+        """(codec, what is selected of own values or None) of a tensor."""
         found = self._prepared.get(tensor.tensor.block)
-        return tensor.codec if found is None else found.codec
+        return (tensor.codec, None) if found is None else (found.codec, found.selected)
 
     def _others(self, extent: Span, arrays: list):
         """(tensor, region, slice of the extent's arrays) of regions that are none of these float32 vectors."""

@@ -13,6 +13,9 @@ class Stage(Protocol):
     A lane has `advance(messages)`, where `messages` has `send(Outgoing)` and `receive(Incoming)`; `can_advance()`, is
     there what it waits for; `finished`; and `sent(Frame)`, called when a message has left.
 
+    native()
+        what the runtime in C++ carries out in place of its lanes, or None; then `answer(running, event)` is called when
+        that needs a decision, and `account(running)` when it is done.
     first_lane, signature
         what its tags are made of.
     lanes, lanes_at_once
@@ -29,6 +32,8 @@ class Stage(Protocol):
     poll_at: float
 
     def lane(self, number: int): ...
+
+    def native(self): ...
 
     def most_under_way(self, longest: int) -> int: ...
 
@@ -47,6 +52,9 @@ class Call:
         known to all ranks, if it is one of link.ALIKE or `known_to_all` is set.
     data
         the Stage whose messages come now, once ranks have agreed on the call; then a message of another is an error.
+    running
+        (what the runtime in C++ carries out of it, the Stage), None if it does not. It is kept after an error, since
+        MPI may still use its memory.
     result, error, spent
         how it ended, once it is `done`, and what it cost.
     states, for_good
@@ -63,7 +71,8 @@ class Call:
 
     __slots__ = (
         "__weakref__", "began", "data", "done", "error", "for_good", "held", "invalid", "known_to_all", "lanes_left",
-        "link", "live", "name", "number", "owner", "previous", "request", "result", "spent", "stages", "states", "wait",
+        "link", "live", "name", "number", "owner", "previous", "request", "result", "running", "spent", "stages",
+        "states", "wait",
     )  # fmt: skip
 
     def __init__(self, name: str, owner=None):
@@ -72,7 +81,7 @@ class Call:
         self.data = self.held = self.request = None
         self.began = self.previous = perf_counter()
         self.done = self.known_to_all = self.for_good = False
-        self.result = self.error = self.invalid = self.spent = None
+        self.result = self.error = self.invalid = self.spent = self.running = None
         self.states: dict = {}
         self.lanes_left = self.live = 0
         self.wait = 0.0
@@ -101,6 +110,9 @@ class OneLane:
 
     def lane(self, number: int) -> OneLane:
         return self
+
+    def native(self) -> None:
+        return None
 
     def most_under_way(self, longest: int) -> int:
         return 1

@@ -5,6 +5,8 @@ among the lanes, sends and receives apart, so that no lane can starve another; c
 every 100 us of arithmetic, but not before as long as the last one took, since it may have lent the core to another
 process; a wait spins for 100 us, then yields. Abort frames are looked for where there is nothing else to do.
 
+What the runtime in C++ can carry out of a call, its engine advances, by the same rules (csrc/gq/runtime/engine.hpp).
+
 It knows no MPI: `transport` sends and receives (requests.py), or is another one (runtime/local.py).
 """
 
@@ -14,6 +16,7 @@ import math
 import os
 from time import perf_counter
 
+from gqallreduce import _kernels
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import TimeoutError
 from gqallreduce.transport.call import Call
@@ -31,7 +34,8 @@ class Progress:
     transport
         send(data, peer, tag, message), receive(data, peer, tag, message), of a message or a part of one; poll() ->
         [(message, bytes)] of what has completed; `messages`, what is under way; longest(peer), the most bytes that are
-        not cut, and `shortest`, the least of those.
+        not cut, and `shortest`, the least of those; `native`, the same for the runtime in C++, or None; failed(event),
+        which raises the error of a transport's event.
     link
         tag(call, lane, signature); listen(calls), which raises ForeignFrame if another rank has given up; alike(error):
         do all ranks raise it together? stage_ends(call), which may raise ForeignFrame.
@@ -50,6 +54,7 @@ class Progress:
         self._poll_at = perf_counter()
         self._listened = self._looked = self._poll_at
         self._since = None  # when waiting began, or something arrived
+        self._engine = None if transport.native is None else _kernels.Engine(transport.native, poll_every)
 
     # --- calls ---
 
@@ -73,6 +78,11 @@ class Progress:
         if stage is None:
             self._end(call)
             return
+        running = None if self._engine is None else stage.native()
+        if running is not None:
+            call.running = running, stage
+            self._engine.start(running, self.link.tag(call.number, stage.first_lane, stage.signature))
+            return
         channels = [Channel(self.transport, self.link, call, stage, number) for number in range(stage.lanes)]
         call.lanes_left, call.live = len(channels), 0
         before = len(self._coming) and sum(each.call.number <= call.number for each in self._coming)
@@ -87,6 +97,8 @@ class Progress:
         calls, self.calls = self.calls, []
         self._coming.clear()
         self._running.clear()
+        if self._engine is not None:
+            self._engine.clear()
         self._free = max(1, REQUESTS // 2)
         return calls
 
@@ -103,9 +115,37 @@ class Progress:
         completed, received = self._poll()
         after = perf_counter()
         self._poll_at = after + (self._poll_every and max(self._poll_every, after - before))
-        if received or not self.transport.messages:
+        if self._works_natively():
+            found = self._engine.work()
+            worked, completed, received = (a or b for a, b in zip(found, (worked, completed, received), strict=True))
+            self._take_note()
+        if received or not self._something_is_under_way():
             self._since = after
         return worked, completed
+
+    # --- the runtime in C++ ---
+
+    def _works_natively(self) -> bool:
+        return self._engine is not None and bool(self._engine.operations)
+
+    def _take_note(self) -> None:
+        """Of what the runtime in C++ has to tell."""
+        event = self._engine.event()
+        if event is not None:
+            if event.operation is None or event.kind == "post":
+                self.transport.failed(event)
+            _, stage = self._call_of(event.operation).running
+            stage.answer(event.operation, event)
+        for running in self._engine.take_done():
+            call = self._call_of(running)
+            _, stage = call.running
+            stage.account(running)
+            self.link.stage_ends(call)
+            call.running = None
+            self._next_stage(call)
+
+    def _call_of(self, running) -> Call:
+        return next(call for call in self.calls if call.running is not None and call.running[0] is running)
 
     def turn(self, seconds: float = math.inf) -> None:
         """Do what can be done without waiting, for about so many seconds at most."""
@@ -136,6 +176,15 @@ class Progress:
         if not waited:
             self._since = idle
         while not call.done:
+            if self._works_natively() and not self._coming and not self._running:
+                seconds, received = self._engine.run(LISTEN)
+                call.wait += seconds
+                self._take_note()
+                if received:
+                    self._since = perf_counter()
+                if not call.done:
+                    self.nothing_came(call, timeout)
+                continue
             before = perf_counter()
             worked, completed = self.work()
             if worked or completed:
@@ -159,16 +208,20 @@ class Progress:
                 self.turn()  # a call for which all has come by now succeeds
                 if not call.done:
                     raise
-        if self._since is None or not self.transport.messages:
+        if self._since is None or not self._something_is_under_way():
             self._since = now
         elif now - max(self._since, call.began) > timeout:
             raise TimeoutError(timeout, self.silent())
 
     def silent(self) -> set[int]:
         """Peers whose message is due here, or who do not take ours."""
-        messages = self.transport.messages
-        due = {peer for message in messages if message.receives for peer in message.peers}
-        return due or {peer for message in messages for peer in message.peers}
+        under_way = [(peer, message.receives) for message in self.transport.messages for peer in message.peers]
+        if self._engine is not None:
+            under_way += self._engine.transport.pending
+        return {peer for peer, receives in under_way if receives} or {peer for peer, _ in under_way}
+
+    def _something_is_under_way(self) -> bool:
+        return bool(self.transport.messages) or (self._engine is not None and self._engine.transport.busy)
 
     def _advance(self) -> bool:
         """Let the first lane that can go on do so, up to the next poll; False if there is none."""

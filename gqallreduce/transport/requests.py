@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 from mpi4py import MPI
 
+from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.scheduling.topology import Topology
@@ -28,9 +30,21 @@ def message_most() -> int:
     return most
 
 
+def native_transport(comm) -> _kernels.MpiTransport | None:
+    """MPI for the runtime in C++; None where a function cannot be found."""
+    try:
+        handles = [MPI._handleof(each) for each in (MPI.BYTE, MPI.REQUEST_NULL)]
+        sizes = [MPI._sizeof(each) for each in (MPI.Request, MPI.Status)]
+        return _kernels.MpiTransport(MPI.__file__, *handles, *sizes, MPI._handleof(comm))
+    except (AttributeError, LookupError):
+        return None
+
+
 class Requests:
     """Those under way on a communicator, each with the message (coding/message.py) that it is, or is a part of.
 
+    native
+        the same for the runtime in C++, which has requests of its own; None if it has no MPI.
     near
         the ranks on this rank's host.
     """
@@ -42,6 +56,8 @@ class Requests:
         self._most = message_most()
         self.near = frozenset([comm.rank])
         self._far = comm.size > 1
+        self.native = native_transport(comm)
+        self._tell_native()
 
     @property
     def messages(self) -> list:
@@ -52,10 +68,17 @@ class Requests:
         hosts = topology.hosts
         self.near = frozenset(rank for rank in range(topology.size) if hosts[rank] == hosts[self._rank])
         self._far = len(self.near) < self._comm.size
+        self._tell_native()
 
     def refresh(self) -> None:
         """Take note of GQALLREDUCE_MAX_MESSAGE, while nothing is under way."""
         self._most = message_most()
+        self._tell_native()
+
+    def _tell_native(self) -> None:
+        if self.native is not None:
+            near = [rank in self.near for rank in range(self._comm.size)]
+            self.native.set_topology(near, self._most, min(self._most, EAGER_MOST))
 
     def longest(self, peer: int) -> int:
         """The most bytes of one MPI message to or from a peer."""
@@ -86,7 +109,7 @@ class Requests:
         try:
             done = MPI.Request.Testsome(requests, self._statuses)
         except MPI.Exception:
-            raise ForeignFrame(self._truncated()) from None
+            raise ForeignFrame(_truncated(self._statuses, self._rank)) from None
         if not done:
             return []
         completed = [(messages[index], self._nbytes(messages[index], at)) for at, index in enumerate(done)]
@@ -100,17 +123,30 @@ class Requests:
     def _nbytes(self, message, at: int) -> int:
         return self._statuses[at].Get_count(MPI.BYTE) if message.counts else 0
 
-    def _truncated(self) -> int:
-        """The source of a message that was longer than its room."""
-        for status in self._statuses:
-            if status.Get_error() not in (MPI.SUCCESS, MPI.ERR_PENDING):
-                return status.Get_source()
-        return self._rank
+    def failed(self, event: _kernels.Event):
+        """Raises what the runtime in C++ was told by MPI."""
+        if event.kind == "post":
+            raise MPI.Exception(event.code)
+        statuses = []
+        for content in self.native.statuses:
+            statuses.append(MPI.Status())
+            ctypes.memmove(MPI._addressof(statuses[-1]), content, len(content))
+        raise ForeignFrame(_truncated(statuses, self._rank))
 
     def give_up(self, *kept) -> None:
         """After an error: what is under way stays behind, with the memory that it uses; receives are cancelled."""
         requests, messages = self._under_way
         self._under_way = [], []
-        if requests:
-            pairs = zip(requests, messages, strict=False)
-            abandon(requests, (messages, kept), [each for each, message in pairs if message.counts])
+        pairs = [(each, message.counts) for each, message in zip(requests, messages, strict=False)]
+        if self.native is not None:
+            pairs += [(MPI.Request.fromhandle(each), receives) for each, receives in self.native.abandon()]
+        if pairs:
+            abandon([each for each, _ in pairs], (messages, kept), [each for each, receives in pairs if receives])
+
+
+def _truncated(statuses: list, rank: int) -> int:
+    """The source of a message that was longer than its room; this rank if MPI does not say."""
+    for status in statuses:
+        if status.Get_error() not in (MPI.SUCCESS, MPI.ERR_PENDING):
+            return status.Get_source()
+    return rank

@@ -15,7 +15,6 @@ from gqallreduce.coding.layout import Grid, Region, Span
 from gqallreduce.coding.preparing import Parts
 from gqallreduce.errors import Error, NonFiniteError, WireError
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.runtime import local
 from gqallreduce.runtime.local import LocalAllreduce
 
 pytestmark = needs_device
@@ -196,15 +195,14 @@ def test_groups(text):
 
 
 @pytest.mark.parametrize("text", ["raw", "onebit", "qsgd", "adaptive", "threshold", "terngrad"])
-def test_bytes_that_no_codec_wrote_are_a_wire_error(text, monkeypatch):
-    def spoil(mailbox, data, peer, lane, owner):
+def test_bytes_that_no_codec_wrote_are_a_wire_error(text):
+    def spoil(source, to, lane, data):
         if len(data) > frame.SIZE:
             data[frame.SIZE : frame.SIZE + 16] = 0xFF
-        send(mailbox, data, peer, lane, owner)
+        return data
 
-    send = local.Mailbox.send
-    monkeypatch.setattr(local.Mailbox, "send", spoil)
     ours = LocalAllreduce(f"direct/{text}", 2, processors=processors(2, False, False))
+    ours.tap = spoil
     with pytest.raises(WireError):
         ours(list(map(OnDevice, inputs(0, 2, 3000))))
 

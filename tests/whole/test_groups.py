@@ -157,6 +157,7 @@ def test_into_other_memory():
     assert bits(together, given, keys) == bits(together, draws(0, 4, forms), keys)
 
 
+@pytest.mark.parametrize("runtime", ["python"], indirect=True)  # which calls `encode`
 @pytest.mark.parametrize("text", ["onebit", "adaptive", "qsgd", "terngrad"])
 def test_a_codec_that_takes_no_batches_is_given_one_tensor_at_a_time(text, monkeypatch):
     keys, seen = [f"key {number}" for number in range(len(FORMS))], []

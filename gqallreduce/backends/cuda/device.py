@@ -33,7 +33,7 @@ class Device:
         may MPI be given its memory?
     """
 
-    batches = False
+    batches, pool = False, None
 
     def __init__(self, runtime, aware: bool):
         self.runtime, self.aware = runtime, aware

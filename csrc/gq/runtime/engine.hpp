@@ -1,0 +1,54 @@
+// The progress engine of a communicator, without Python: advances all operations under way, in the order in which they
+// were started. Its rules are those of gqallreduce/transport/progress.py.
+#pragma once
+#include <deque>
+#include <vector>
+
+#include "gq/runtime/event.hpp"
+#include "gq/runtime/lane.hpp"
+#include "gq/runtime/transport.hpp"
+
+namespace gq::runtime {
+
+class Engine {
+ public:
+  // poll_every: seconds of arithmetic between two polls; 0 for a poll after every instruction.
+  Engine(Transport& transport, double poll_every) : transport_(transport), poll_every_(poll_every) {}
+
+  void start(Operation& operation);
+  // Whatever is under way is forgotten; the transport may still have messages.
+  void clear();
+
+  struct Turn {
+    bool worked = false, completed = false, received = false;
+  };
+  // Lets lanes go on until a poll is due, and polls. Stops at an event.
+  Turn work();
+  // Until an operation is done, there is an event, or so many seconds have passed and nothing can be done; spins, and
+  // then yields the core. Returns the seconds of waiting; `received` says whether something came.
+  double run(double seconds, bool& received);
+
+  Event event;
+  double poll_at = 0;
+
+ private:
+  bool advance();
+  void admit();
+  void leave(Lane& lane);
+  int share_of(const Operation& operation) const;
+
+  static constexpr int kRequests = 64;  // of all lanes, but for those of the first operation; sends and receives halves
+  static constexpr double kSpin = 100e-6;
+
+  Transport& transport_;
+  double poll_every_;
+  std::vector<Operation*> operations_;
+  std::vector<Lane*> running_;
+  std::vector<Completion> completed_;
+  int free_ = kRequests / 2;
+};
+
+// All of an operation on a single rank, whose lanes never wait. Stops at an event; call it again after a flaw.
+void run_alone(Operation& operation, Event& event);
+
+}  // namespace gq::runtime

@@ -1,0 +1,164 @@
+// One lane of an operation: a program counter, its messages, and what the instruction under way remembers.
+//
+// The one rule: what you send is what you keep. A value that was encoded is replaced by what its bytes decode to, here
+// as on all other ranks, and the difference is added to residuals: by a single holder all of it, by each of several a
+// slice. The same instructions, clearer and slower: gqallreduce/runtime/interpreter.py.
+#pragma once
+#include <vector>
+
+#include "gq/runtime/event.hpp"
+#include "gq/runtime/operation.hpp"
+#include "gq/runtime/transport.hpp"
+
+namespace gq::runtime {
+
+class Lane {
+ public:
+  Lane(Operation& operation, int number);
+
+  // Goes on until it must wait, is finished, something must be told (event), or a poll is due.
+  void advance(Transport* transport, double poll_at, Event& event);
+  // Is there what it waits for?
+  bool ready() const;
+  bool finished() const { return at_ == program_.instructions.size(); }
+  // Finished, and all its messages out?
+  bool done() const { return finished() && sends_under_way_ == 0 && to_send_.empty(); }
+
+  // A part of a message has been received, or has left. A code of the transport's, or 0.
+  int received(Transport& transport, int slot, std::size_t nbytes);
+  int sent(Transport& transport, int sending);
+
+  Operation& operation;
+  const int number;
+  int share = 1;       // requests that it may have outstanding, sends and receives each
+  bool begun = false;  // has the engine let it begin, and not end yet?
+
+ private:
+  struct Slot {
+    Pool::Block block;
+    std::size_t nbytes = 0, bound = 0;
+    std::size_t received = 0;
+    int uses = 0;  // by the program, and by each send under way
+    int parts_left = 0;
+    const Instruction* post = nullptr;  // of a message that is received
+    bool ready = false;
+    bool opened = false;    // have its headers been read?
+    std::size_t heads = 0;  // where those of its wires begin
+  };
+
+  // Where a wire begins in its slot, and what its header says.
+  struct Head {
+    std::size_t at;
+    Header header;
+  };
+
+  // A part of a message that waits until a request is free.
+  struct Part {
+    std::uint8_t* data;
+    std::size_t nbytes;
+    int peer, message;
+  };
+
+  // First in, first out, without an allocation once it has grown.
+  class Queue {
+   public:
+    bool empty() const { return first_ == parts_.size(); }
+    void push(const Part& part) { parts_.push_back(part); }
+    Part pop() {
+      const Part part = parts_[first_++];
+      if (empty()) parts_.clear(), first_ = 0;
+      return part;
+    }
+
+   private:
+    std::vector<Part> parts_;
+    std::size_t first_ = 0;
+  };
+
+  struct Sending {
+    int slot, parts_left;
+  };
+
+  // What of a running value becomes this rank's slice of an error.
+  struct Slice {
+    int tensor;
+    std::size_t begin, stop;
+    float *now, *before;
+  };
+
+  enum class Waits { kNot, kForSlot, kForAny };
+
+  const Chunk& chunk(const Instruction& instruction) const { return chunks_[instruction.chunk]; }
+  Flaw& flaw(const Instruction& instruction) { return operation.flaw(number, instruction.chunk); }
+  void next() { ++at_, extent_ = 0; }
+  bool end_of_extent(const Chunk& chunk) { return ++extent_ >= chunk.extents.size(); }
+
+  // Each carries out one instruction, or a part of it.
+  void carry_out(const Instruction& instruction, Event& event);
+  void post(const Instruction& instruction, Event& event);
+  void encode(const Instruction& instruction, Event& event);
+  void join(const Instruction& instruction);
+  void transmit(const Instruction& instruction, Event& event);
+  void wait(const Instruction& instruction, Event& event);
+  void wait_any(const Instruction& instruction, Event& event);
+  void begin_sum(const Instruction& instruction, Event& event);
+  void decode(const Instruction& instruction, Event& event);
+  void share_error(const Instruction& instruction, Event& event);
+  void finish(const Instruction& instruction, Event& event);
+
+  void encode_extent(const Instruction& instruction, Slot& made, Event& event);
+  void seal(const Instruction& instruction, Slot& made);
+  bool open(Slot& slot, Event& event);
+  bool open_payload(const Instruction& instruction);
+  void close_payload(Event& event);
+  bool decode_extent(const Chunk& chunk, int number, float scale, bool adds, bool result, Event& event);
+  void keep_slices(const Instruction& instruction);
+  void end_slices();
+  const std::uint8_t* wire_of(int slot, int number, std::size_t& nbytes) const;
+
+  // Running values of a chunk: in the memory of the result where they fit, else lent.
+  bool has_running(int chunk) const { return running_[chunk].known; }
+  float* running(int chunk, const Extent& extent) { return running(chunk, extent.piece) + extent.at; }
+  float* running(int chunk, int piece);
+  void make_room(int chunk);
+  void drop(int chunk);
+
+  void unused(Slot& slot);
+  int post_parts(Queue& queue, bool receives);
+  template <class Give>
+  int cut(std::uint8_t* data, std::size_t nbytes, std::size_t bound, int peer, Give give);
+
+  const Program& program_;
+  const std::vector<Chunk>& chunks_;
+  Transport* transport_ = nullptr;
+  std::size_t at_ = 0, extent_ = 0;
+  Waits waits_ = Waits::kNot;
+  int waits_for_ = -1;
+
+  std::vector<Slot> slots_;
+  std::vector<Head> heads_;
+  std::vector<int> arrived_;   // slots in the order in which they came
+  std::size_t looked_at_ = 0;  // how many of these a kWaitAny has looked at
+  int chosen_ = 0;
+  std::vector<int> target_of_;  // of the kWaitAny under way: where the program goes on for a slot, -1 for none
+  std::size_t targets_for_ = SIZE_MAX;
+
+  bool encoding_ = false;
+  std::size_t offset_ = 0;  // bytes written, or read
+  const std::uint8_t* payload_ = nullptr;
+  std::size_t payload_nbytes_ = 0;
+
+  struct Running {
+    bool known = false;
+    Pool::Block block;
+  };
+  std::vector<Running> running_;
+  std::vector<Slice> slices_;
+  Pool::Block before_;  // of the slices
+
+  Queue to_send_, to_receive_;
+  std::vector<Sending> sendings_;
+  int sends_under_way_ = 0, receives_under_way_ = 0;
+};
+
+}  // namespace gq::runtime

@@ -1,0 +1,67 @@
+// Point-to-point messages of an MPI that is not known when this is built: its functions are looked up in the library
+// that is loaded, its handles come from outside. Handles are numbers of 4 bytes or pointers of 8; passed by value both
+// travel in one register, and arrays of them are arrays of bytes here.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gq/runtime/transport.hpp"
+
+namespace gq::runtime {
+
+using Handle = std::uint64_t;
+
+struct MpiFunctions {
+  int (*isend)(const void*, int, Handle, int, int, Handle, void*);
+  int (*irecv)(void*, int, Handle, int, int, Handle, void*);
+  int (*testsome)(int, void*, int*, int*, void*);
+  int (*get_count)(const void*, Handle, int*);
+
+  // Looks them up: first where a profiler's would be found, then in this library and those that it uses. False if one
+  // is missing.
+  bool look_up(const char* library);
+};
+
+// What an MPI's handles are.
+struct MpiHandles {
+  Handle byte, null_request;
+  std::size_t request_size, status_size;
+};
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(const MpiFunctions& functions, const MpiHandles& handles, Handle communicator);
+
+  // The ranks on this rank's host, and the most bytes of a message to them, and to others.
+  void set_topology(std::vector<char> near, std::size_t most, std::size_t most_far);
+
+  int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
+  int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
+  int poll(std::vector<Completion>& completed) override;
+  std::size_t longest(int peer) const override { return near_[peer] ? most_ : most_far_; }
+  std::size_t shortest() const override { return all_near_ ? most_ : most_far_; }
+  const std::vector<Ticket>& pending() const override { return tickets_; }
+
+  // The handle of the request of a pending ticket.
+  Handle request(std::size_t at) const;
+  // After an error of poll: as many statuses as were given to MPI.
+  const std::vector<std::uint8_t>& statuses() const { return statuses_; }
+  // Forget what is pending: someone else holds the requests now.
+  void forget();
+
+ private:
+  std::uint8_t* new_request(const Ticket& ticket);
+
+  MpiFunctions mpi_;
+  MpiHandles handles_;
+  Handle communicator_;
+  std::vector<char> near_;
+  bool all_near_ = true;
+  std::size_t most_ = 0, most_far_ = 0;
+  std::vector<std::uint8_t> requests_, statuses_;
+  std::vector<Ticket> tickets_;
+  std::vector<int> done_;
+};
+
+}  // namespace gq::runtime

@@ -1,0 +1,131 @@
+// One call on a Program: what it works on, and how far each of its lanes is.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "gq/runtime/coder.hpp"
+#include "gq/runtime/pool.hpp"
+#include "gq/runtime/program.hpp"
+
+namespace gq::runtime {
+
+class Lane;
+
+// A tensor's memory as a vector: runs of `run` elements whose first ones are `stride` apart; without gaps run is 0.
+struct Array {
+  std::uint8_t* data = nullptr;
+  int format = kFloat32;  // 0 float16, 1 bfloat16, 2 float64, 3 float32
+  std::size_t run = 0, stride = 0;
+
+  static constexpr int kFloat32 = 3;
+
+  std::size_t itemsize() const { return format == kFloat32 ? 4 : format == 2 ? 8 : 2; }
+  // The vector itself, if it is one of float32; else null.
+  float* floats() const { return run == 0 && format == kFloat32 ? reinterpret_cast<float*>(data) : nullptr; }
+  // y := elements [start, start + n) as float32; a float64 beyond float32 becomes an infinity.
+  void load(std::size_t start, std::size_t n, float* y) const;
+  // Elements := y, rounded to nearest even; is a result not finite?
+  bool store(std::size_t start, std::size_t n, const float* y) const;
+
+ private:
+  template <class Work>
+  void by_run(std::size_t start, std::size_t n, Work work) const;
+};
+
+// residual, new_residual: before and after the call; null without feedback, the first also where it has none.
+struct Tensor {
+  Array source, target;
+  const float* residual = nullptr;
+  float* new_residual = nullptr;
+  const Coder* coder = nullptr;
+  std::uint32_t key0 = 0, key1 = 0, step = 0;  // of its random streams
+  bool loses = true;                           // does the codec lose anything?
+  bool narrow = false;                         // has the target 16 bits, so that rounding the result is one more error?
+
+  bool direct() const { return target.floats() != nullptr; }  // do running values lie in the result's memory?
+};
+
+// The header of a frame, as gqallreduce/coding/frame.py has it.
+struct Header {
+  std::uint8_t kind;
+  std::uint32_t step;
+  std::uint64_t signature, word;
+  std::uint32_t rank;
+  std::uint16_t hop;
+  std::uint8_t lane;
+
+  static constexpr std::size_t kSize = 32;
+  static constexpr std::uint8_t kData = 0, kNotFinite = 1;
+
+  void write(std::uint8_t* buffer) const;
+  // False if there is none, or of another version.
+  bool read(const std::uint8_t* buffer, std::size_t nbytes);
+};
+
+// (rank or kNoRank, number of the element) of a value that is not finite; the least counts.
+struct Flaw {
+  std::uint32_t rank = 0;
+  std::uint64_t number = 0;
+  bool known = false;
+
+  void note(std::uint32_t rank, std::uint64_t number);
+};
+
+// What a call has cost. Seconds.
+struct Spent {
+  double encode = 0, decode = 0, wait = 0;
+  std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0;
+};
+
+class Operation {
+ public:
+  // signature, step: in headers.
+  Operation(const Program& program, Pool& pool, std::vector<Tensor> tensors, std::uint64_t signature,
+            std::uint32_t step);
+  ~Operation();
+
+  const Program& program;
+  Pool& pool;
+  std::vector<Tensor> tensors;
+  std::uint64_t signature;
+  std::uint32_t step;
+  int tag = 0;  // of lane 0; those of the others follow
+  bool feeds_back = false;
+  Spent spent;
+  std::vector<Flaw> flaws;  // of each place: lane * chunks + chunk
+  std::vector<std::unique_ptr<Lane>> lanes;
+  int live = 0, begun = 0, left;
+  bool done = false;
+
+  Flaw& flaw(int lane, int chunk) { return flaws[lane * program.lanes[0].size() + chunk]; }
+  Flaw first_flaw() const;
+  // One of four arrays for an extent; its content is lost when another extent is worked on.
+  float* scratch(int which);
+
+  // --- the values of an extent ---
+
+  struct Own {
+    const float *x, *residual;
+  };
+  Own own(const Extent& extent);
+  // Where the error of an encoding is written, null without feedback; then `keep` it. `known`: to be read too.
+  float* errors(const Extent& extent, bool known);
+  void keep(const Extent& extent, const float* errors);
+  // Stores an extent of a finished sum; is a value not finite?
+  bool store(const Extent& extent, const Chunk& chunk, int chunk_number, float* y);
+  // The random streams of an encoding, one of each tensor.
+  const Stream* streams(int hop, int author);
+  const Coder& coder(const Extent& extent) const { return *tensors[extent.coded_as()].coder; }
+
+ private:
+  void keep_rounding(const Extent& extent, const Chunk& chunk, int chunk_number, const Region& region,
+                     std::size_t place, const float* y, float* rounded);
+
+  Pool::Block scratch_[4];
+  std::vector<Stream> streams_;
+};
+
+}  // namespace gq::runtime

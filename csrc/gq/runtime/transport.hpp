@@ -1,0 +1,42 @@
+// What sends and receives the messages of one communicator: MPI (mpi.hpp), or memory of this process (loopback.hpp).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gq::runtime {
+
+class Lane;
+
+// Whose message, or part of one, a request is.
+struct Ticket {
+  Lane* lane;
+  int message;  // receives: the slot; sends: the number of the lane's sending
+  int peer;
+  bool receives;
+};
+
+struct Completion {
+  Ticket ticket;
+  std::size_t nbytes;  // received
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // 0, or a code of the transport's.
+  virtual int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) = 0;
+  virtual int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) = 0;
+  // What has completed is added to the list.
+  virtual int poll(std::vector<Completion>& completed) = 0;
+
+  // The most bytes of one message to or from a peer; longer ones are sent in parts. The least of these.
+  virtual std::size_t longest(int peer) const = 0;
+  virtual std::size_t shortest() const = 0;
+
+  // What is under way.
+  virtual const std::vector<Ticket>& pending() const = 0;
+};
+
+}  // namespace gq::runtime

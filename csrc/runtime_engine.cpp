@@ -1,0 +1,146 @@
+#include <sched.h>
+
+#include <algorithm>
+#include <limits>
+#include <new>
+
+#include "gq/door.hpp"
+#include "gq/runtime/engine.hpp"
+
+namespace gq::runtime {
+
+namespace {
+
+// Lets a lane go on; what it throws becomes an event.
+void let_go_on(Lane& lane, Transport* transport, double poll_at, Event& event) {
+  try {
+    lane.advance(transport, poll_at, event);
+  } catch (const std::bad_alloc&) {
+    event = {};
+    event.kind = Kind::kOutOfMemory;
+    event.operation = &lane.operation;
+  }
+}
+
+}  // namespace
+
+int Engine::share_of(const Operation& operation) const {
+  const Program& program = operation.program;
+  const int lanes = std::min(static_cast<int>(program.lanes.size()), program.lanes_at_once);
+  const std::size_t shortest = transport_.shortest();
+  const std::size_t parts = std::max<std::size_t>(1, (program.longest + shortest - 1) / shortest);
+  const std::size_t most = std::max(1, kRequests / 2 / lanes);
+  return static_cast<int>(std::min(most, 2 * static_cast<std::size_t>(std::max(1, program.messages)) * parts));
+}
+
+void Engine::start(Operation& operation) {
+  if (operations_.empty()) poll_at = now() + poll_every_;
+  const int share = share_of(operation);
+  for (auto& lane : operation.lanes) lane->share = share;  // of this round and the next
+  operations_.push_back(&operation);
+}
+
+void Engine::clear() {
+  operations_.clear();
+  running_.clear();
+  event = {};
+  free_ = kRequests / 2;
+}
+
+// Lets lanes begin, in order. Those of the first operation need not wait for others: so it goes on, on every rank.
+void Engine::admit() {
+  for (Operation* operation : operations_) {
+    while (operation->begun < static_cast<int>(operation->lanes.size())) {
+      Lane& lane = *operation->lanes[operation->begun];
+      const bool first = operation == operations_.front();
+      if ((lane.share > free_ && !first) || operation->live >= operation->program.lanes_at_once) return;
+      free_ -= lane.share;
+      ++operation->live;
+      ++operation->begun;
+      lane.begun = true;
+      running_.push_back(&lane);
+    }
+  }
+}
+
+// Lets the first lane that can go on do so, up to the next poll; false if there is none.
+bool Engine::advance() {
+  admit();
+  for (Lane* lane : running_) {
+    if (lane->finished() || !lane->ready()) continue;
+    let_go_on(*lane, &transport_, poll_at, event);
+    if (lane->done()) leave(*lane);
+    return true;
+  }
+  return false;
+}
+
+// A lane is done, and all its messages are out: room for the next one.
+void Engine::leave(Lane& lane) {
+  Operation& operation = lane.operation;
+  running_.erase(std::find(running_.begin(), running_.end(), &lane));
+  lane.begun = false;
+  free_ += lane.share;
+  --operation.live;
+  if (--operation.left == 0) {
+    operation.done = true;
+    operations_.erase(std::find(operations_.begin(), operations_.end(), &operation));
+  }
+}
+
+Engine::Turn Engine::work() {
+  const FloatGuard guard;
+  Turn turn;
+  while (!event && advance()) {
+    turn.worked = true;
+    if (now() >= poll_at) break;
+  }
+  if (event) return turn;
+  const double before = now();
+  completed_.clear();
+  if (const int code = transport_.poll(completed_)) {
+    event.kind = Kind::kPoll;
+    event.code = code;
+    return turn;
+  }
+  for (const Completion& each : completed_) {
+    Lane& lane = *each.ticket.lane;
+    const int code = each.ticket.receives ? lane.received(transport_, each.ticket.message, each.nbytes)
+                                          : lane.sent(transport_, each.ticket.message);
+    if (code && !event) event.kind = Kind::kPost, event.code = code;
+    turn.received |= each.ticket.receives;
+    if (lane.begun && lane.done()) leave(lane);
+  }
+  turn.completed = !completed_.empty();
+  const double after = now();
+  poll_at = after + (poll_every_ > 0 ? std::max(poll_every_, after - before) : 0);
+  return turn;
+}
+
+double Engine::run(double seconds, bool& received) {
+  double idle = now(), waited = 0;
+  const double began = idle;
+  const std::size_t under_way = operations_.size();
+  while (operations_.size() == under_way && !event) {
+    const double before = now();
+    const Turn turn = work();
+    received |= turn.received;
+    const double after = now();
+    if (turn.worked || turn.completed) idle = after;
+    if (turn.worked) continue;
+    waited += after - before;
+    if (turn.completed) continue;
+    if (after - began > seconds) break;
+    if (before - idle > kSpin) sched_yield();
+  }
+  return waited;
+}
+
+void run_alone(Operation& operation, Event& event) {
+  const FloatGuard guard;
+  for (auto& lane : operation.lanes)
+    while (!event && !lane->finished()) let_go_on(*lane, nullptr, std::numeric_limits<double>::infinity(), event);
+  operation.done = !event;
+}
+
+}  // namespace gq::runtime

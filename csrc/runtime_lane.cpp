@@ -1,0 +1,245 @@
+// How a lane goes on, and its messages; its values: runtime_lane_values.cpp.
+#include <algorithm>
+#include <cstring>
+
+#include "gq/runtime/lane.hpp"
+
+namespace gq::runtime {
+
+Lane::Lane(Operation& of_operation, int of_number)
+    : operation(of_operation),
+      number(of_number),
+      program_(of_operation.program),
+      chunks_(of_operation.program.lanes[of_number]) {}
+
+bool Lane::ready() const {
+  if (waits_ == Waits::kForSlot) return slots_[waits_for_].ready;
+  return waits_ == Waits::kNot || looked_at_ < arrived_.size();
+}
+
+void Lane::advance(Transport* transport, double poll_at, Event& event) {
+  transport_ = transport;
+  waits_ = Waits::kNot;
+  if (slots_.empty()) {
+    slots_.resize(program_.slots);
+    running_.resize(chunks_.size());
+  }
+  while (!finished()) {
+    carry_out(program_.instructions[at_], event);
+    if (event) {
+      event.operation = &operation;
+      event.lane = number;
+      return;
+    }
+    if (waits_ != Waits::kNot || now() >= poll_at) return;
+  }
+}
+
+void Lane::carry_out(const Instruction& instruction, Event& event) {
+  switch (instruction.op) {
+    case Op::kPost:
+      return post(instruction, event);
+    case Op::kEncode:
+      return encode(instruction, event);
+    case Op::kJoin:
+      return join(instruction);
+    case Op::kTransmit:
+      return transmit(instruction, event);
+    case Op::kWait:
+      return wait(instruction, event);
+    case Op::kWaitAny:
+      return wait_any(instruction, event);
+    case Op::kJump:
+      at_ = static_cast<std::size_t>(instruction.target);
+      return;
+    case Op::kBeginSum:
+      return begin_sum(instruction, event);
+    case Op::kDecode:
+      return decode(instruction, event);
+    case Op::kShare:
+      return share_error(instruction, event);
+    case Op::kDrop:
+      drop(instruction.chunk);
+      return next();
+    case Op::kRelease:
+      unused(slots_[instruction.slot]);
+      return next();
+    case Op::kFinish:
+      return finish(instruction, event);
+  }
+}
+
+// --- messages ---
+
+// A message cut into parts that are not too long: as many as its bound needs, which both ends know.
+template <class Give>
+int Lane::cut(std::uint8_t* data, std::size_t nbytes, std::size_t bound, int peer, Give give) {
+  const std::size_t longest = transport_->longest(peer);
+  const int parts = static_cast<int>(std::max<std::size_t>(1, (bound + longest - 1) / longest));
+  for (int part = 0; part < parts; ++part) {
+    const std::size_t begin = std::min(part * longest, nbytes);
+    const std::size_t end = parts == 1 ? nbytes : std::min((part + 1) * longest, nbytes);
+    give(data + begin, end - begin);
+  }
+  return parts;
+}
+
+int Lane::post_parts(Queue& queue, bool receives) {
+  int& under_way = receives ? receives_under_way_ : sends_under_way_;
+  while (under_way < share && !queue.empty()) {
+    const Part part = queue.pop();
+    ++under_way;
+    const Ticket ticket = {this, part.message, part.peer, receives};
+    const int tag = operation.tag + number;
+    const int code = receives ? transport_->receive(part.data, part.nbytes, tag, ticket)
+                              : transport_->send(part.data, part.nbytes, tag, ticket);
+    if (code) return code;
+  }
+  return 0;
+}
+
+void Lane::post(const Instruction& instruction, Event& event) {
+  Slot& slot = slots_[instruction.slot];
+  slot.bound = program_.bound_of(number, instruction);
+  slot.block = operation.pool.take(slot.bound);
+  slot.uses = 1;
+  slot.post = &instruction;
+  slot.heads = heads_.size();
+  heads_.resize(heads_.size() + static_cast<std::size_t>(instruction.count));
+  slot.parts_left =
+      cut(slot.block.data(), slot.bound, slot.bound, instruction.peer, [&](std::uint8_t* data, std::size_t nbytes) {
+        to_receive_.push({data, nbytes, instruction.peer, instruction.slot});
+      });
+  if (const int code = post_parts(to_receive_, true)) event.kind = Kind::kPost, event.code = code;
+  next();
+}
+
+int Lane::received(Transport& transport, int number_of_slot, std::size_t nbytes) {
+  transport_ = &transport;
+  Slot& slot = slots_[number_of_slot];
+  operation.spent.bytes_received += nbytes;
+  slot.received += nbytes;
+  --receives_under_way_;
+  if (--slot.parts_left == 0) {
+    slot.nbytes = slot.received;
+    slot.ready = true;
+    arrived_.push_back(number_of_slot);
+  }
+  return post_parts(to_receive_, true);
+}
+
+void Lane::join(const Instruction& instruction) {
+  Slot& joined = slots_[instruction.slot];
+  joined.bound = program_.bound_of(number, instruction);
+  joined.block = operation.pool.take(joined.bound);
+  joined.uses = 1;
+  for (int at = instruction.first; at < instruction.first + instruction.count; ++at) {
+    std::size_t nbytes = 0;
+    const std::uint8_t* const wire = wire_of(program_.parts[at].slot, program_.parts[at].number, nbytes);
+    std::memcpy(joined.block.data() + joined.nbytes, wire, nbytes);
+    joined.nbytes += nbytes;
+  }
+  next();
+}
+
+// One of the wires in a slot, with its header.
+const std::uint8_t* Lane::wire_of(int number_of_slot, int number_of_wire, std::size_t& nbytes) const {
+  const Slot& slot = slots_[number_of_slot];
+  if (!slot.post) {
+    nbytes = slot.nbytes;
+    return slot.block.data();
+  }
+  const Head& head = heads_[slot.heads + number_of_wire];
+  nbytes = Header::kSize + (head.header.kind == Header::kData ? head.header.word : 0);
+  return slot.block.data() + head.at;
+}
+
+void Lane::transmit(const Instruction& instruction, Event& event) {
+  Slot& slot = slots_[instruction.slot];
+  ++slot.uses;
+  const int sending = static_cast<int>(sendings_.size());
+  operation.spent.messages += 1;
+  operation.spent.bytes_sent += slot.nbytes;
+  sendings_.push_back({instruction.slot, 0});
+  sendings_.back().parts_left =
+      cut(slot.block.data(), slot.nbytes, slot.bound, instruction.peer,
+          [&](std::uint8_t* data, std::size_t nbytes) { to_send_.push({data, nbytes, instruction.peer, sending}); });
+  if (const int code = post_parts(to_send_, false)) event.kind = Kind::kPost, event.code = code;
+  next();
+}
+
+int Lane::sent(Transport& transport, int number_of_sending) {
+  transport_ = &transport;
+  Sending& sending = sendings_[number_of_sending];
+  --sends_under_way_;
+  if (--sending.parts_left == 0) unused(slots_[sending.slot]);
+  return post_parts(to_send_, false);
+}
+
+// One use less: by the program, or by a message that is sent.
+void Lane::unused(Slot& slot) {
+  if (--slot.uses == 0) slot.block.clear();
+}
+
+void Lane::wait(const Instruction& instruction, Event& event) {
+  Slot& slot = slots_[instruction.slot];
+  if (!slot.ready) {
+    waits_ = Waits::kForSlot;
+    waits_for_ = instruction.slot;
+  } else if (open(slot, event)) {
+    next();
+  }
+}
+
+void Lane::wait_any(const Instruction& instruction, Event& event) {
+  if (targets_for_ != at_) {
+    targets_for_ = at_;
+    target_of_.assign(slots_.size(), -1);
+    for (int at = instruction.first; at < instruction.first + instruction.count; ++at)
+      target_of_[program_.choices[at].slot] = program_.choices[at].target;
+  }
+  if (chosen_ == instruction.count) {
+    chosen_ = 0;
+    arrived_.clear();
+    looked_at_ = 0;
+    at_ = static_cast<std::size_t>(instruction.target);
+    return;
+  }
+  while (looked_at_ < arrived_.size()) {
+    const int slot = arrived_[looked_at_];
+    const int target = target_of_[slot];
+    if (target >= 0 && !open(slots_[slot], event)) return;
+    ++looked_at_;
+    if (target >= 0) {
+      ++chosen_;
+      at_ = static_cast<std::size_t>(target);
+      return;
+    }
+  }
+  waits_ = Waits::kForAny;
+}
+
+// Reads and checks the headers of a message that has arrived; false, and an event, if it is none of this call's.
+bool Lane::open(Slot& slot, Event& event) {
+  if (slot.opened) return true;
+  std::size_t at = 0;
+  for (int number_of_wire = 0; number_of_wire < slot.post->count; ++number_of_wire) {
+    Header header;
+    const Wire& wire = program_.wires[slot.post->first + number_of_wire];
+    bool ours = at <= slot.nbytes && header.read(slot.block.data() + at, slot.nbytes - at);
+    ours = ours && header.signature == operation.signature && header.step == operation.step && header.lane == number;
+    if (ours && header.kind == Header::kData)
+      ours = header.rank == static_cast<std::uint32_t>(wire.author) && header.word <= slot.nbytes - at - Header::kSize;
+    if (!ours || header.kind > Header::kNotFinite) {
+      event.kind = Kind::kForeign;
+      event.source = slot.post->peer;
+      return false;
+    }
+    heads_[slot.heads + number_of_wire] = {at, header};
+    at += Header::kSize + (header.kind == Header::kData ? header.word : 0);
+  }
+  slot.opened = true;
+  return true;
+}
+
+}  // namespace gq::runtime

@@ -1,0 +1,292 @@
+// What a lane does with values: encodes, decodes, adds and stores them.
+#include <algorithm>
+#include <cstring>
+
+#include "gq/doors.hpp"
+#include "gq/runtime/arithmetic.hpp"
+#include "gq/runtime/lane.hpp"
+
+namespace gq::runtime {
+
+namespace {
+
+// With feedback larger magnitudes are refused where several errors of one value may meet, whose sum must stay finite.
+constexpr float kLargestWithError = 0x1p126f;
+
+// Adds the seconds of its life to a sum.
+class Timed {
+ public:
+  explicit Timed(double& sum) : sum_(sum), began_(now()) {}
+  ~Timed() { sum_ += now() - began_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  double& sum_;
+  double began_;
+};
+
+}  // namespace
+
+// --- running values ---
+
+void Lane::make_room(int number_of_chunk) {
+  Running& running = running_[number_of_chunk];
+  if (running.known) return;
+  running.known = true;
+  std::size_t lent = 0;
+  for (const Piece& piece : chunks_[number_of_chunk].pieces)
+    if (piece.tensor == Extent::kBatch || !operation.tensors[piece.tensor].direct()) lent += piece.size;
+  if (lent > 0) running.block = operation.pool.take(lent * sizeof(float));
+}
+
+float* Lane::running(int number_of_chunk, int number_of_piece) {
+  std::size_t lent = 0;
+  const std::vector<Piece>& pieces = chunks_[number_of_chunk].pieces;
+  for (int at = 0;; ++at) {
+    const Piece& piece = pieces[at];
+    const bool direct = piece.tensor != Extent::kBatch && operation.tensors[piece.tensor].direct();
+    if (at == number_of_piece) {
+      if (direct) return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start;
+      return running_[number_of_chunk].block.floats() + lent;
+    }
+    if (!direct) lent += piece.size;
+  }
+}
+
+void Lane::drop(int number_of_chunk) {
+  running_[number_of_chunk].known = false;
+  running_[number_of_chunk].block.clear();
+}
+
+// --- values ---
+
+void Lane::encode(const Instruction& instruction, Event& event) {
+  const Chunk& encoded = chunk(instruction);
+  Slot& made = slots_[instruction.slot];
+  if (!encoding_) {
+    encoding_ = true;
+    offset_ = 0;
+    made.bound = Header::kSize + encoded.bound;
+    made.block = operation.pool.take(made.bound);
+    made.uses = 1;
+  }
+  const bool skipped = extent_ == 0 && flaw(instruction).known;
+  if (!skipped && extent_ < encoded.extents.size()) {
+    encode_extent(instruction, made, event);
+    ++extent_;
+    if (event || extent_ < encoded.extents.size()) return;
+  }
+  seal(instruction, made);
+}
+
+// One that is not finite does not end it: the first flaw in C order may lie in a later one.
+void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
+  const Timed timed(operation.spent.encode);
+  const Extent& extent = chunk(instruction).extents[extent_];
+  const Operation::Own own =
+      instruction.own ? operation.own(extent) : Operation::Own{running(instruction.chunk, extent), nullptr};
+  const bool shared = operation.feeds_back && !instruction.own && !instruction.alone;
+  float* const errors = instruction.alone ? operation.errors(extent, false) : nullptr;
+  std::int64_t nbytes = kRefused;
+  if (!shared || !exceeds(own.x, extent.size, kLargestWithError)) {
+    const Coder& coder = operation.coder(extent);
+    nbytes = coder.encode(coder.options, own.x, own.residual, errors, made.block.data() + Header::kSize + offset_,
+                          extent.table(), operation.streams(instruction.hop, instruction.author));
+  }
+  if (nbytes == kOutOfRoom) {
+    event.kind = Kind::kOutOfMemory;
+  } else if (nbytes < 0) {
+    event.kind = instruction.own ? Kind::kOwnFlaw : Kind::kSumFlaw;
+    event.chunk = instruction.chunk;
+    event.extent = static_cast<int>(extent_);
+    event.data = own.x;
+  } else {
+    offset_ += static_cast<std::size_t>(nbytes);
+  }
+  operation.keep(extent, errors);
+}
+
+// The message is made; it says so if a value is not finite.
+void Lane::seal(const Instruction& instruction, Slot& made) {
+  const Flaw& found = flaw(instruction);
+  Header header = {Header::kData,
+                   operation.step,
+                   operation.signature,
+                   offset_,
+                   static_cast<std::uint32_t>(instruction.author),
+                   static_cast<std::uint16_t>(instruction.hop),
+                   static_cast<std::uint8_t>(number)};
+  made.nbytes = Header::kSize + offset_;
+  if (found.known) {
+    header.kind = Header::kNotFinite;
+    header.word = found.number;
+    header.rank = found.rank;
+    made.nbytes = Header::kSize;
+  }
+  header.write(made.block.data());
+  encoding_ = false;
+  next();
+}
+
+void Lane::begin_sum(const Instruction& instruction, Event& event) {
+  const Chunk& summed = chunk(instruction);
+  make_room(instruction.chunk);
+  if (summed.extents.empty()) return next();
+  const Extent& extent = summed.extents[extent_];
+  const Timed timed(operation.spent.encode);
+  float* const y = running(instruction.chunk, extent);
+  const Operation::Own own = operation.own(extent);
+  if (add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size)) {
+    event.kind = Kind::kBegunFlaw;
+    event.chunk = instruction.chunk;
+    event.extent = static_cast<int>(extent_);
+    event.data = y;
+  }
+  if (end_of_extent(summed)) next();
+}
+
+// Decodes a wire into a running value or the result, or adds it; notes if it says that a value is not finite.
+void Lane::decode(const Instruction& instruction, Event& event) {
+  if (!payload_) {
+    if (!open_payload(instruction)) return next();
+    if (instruction.result)
+      drop(instruction.chunk);
+    else
+      make_room(instruction.chunk);
+  }
+  const float scale = instruction.result ? program_.scale : 1;
+  if (decode_extent(chunk(instruction), instruction.chunk, scale, instruction.adds, instruction.result, event))
+    close_payload(event);
+}
+
+// The bytes of a wire behind its header; false if a value of the chunk is not finite, so that they say nothing.
+bool Lane::open_payload(const Instruction& instruction) {
+  std::size_t nbytes = 0;
+  const std::uint8_t* const wire = wire_of(instruction.slot, instruction.part, nbytes);
+  const Slot& slot = slots_[instruction.slot];
+  if (slot.post) {
+    const Header& header = heads_[slot.heads + instruction.part].header;
+    if (header.kind == Header::kNotFinite) flaw(instruction).note(header.rank, header.word);
+  }
+  if (flaw(instruction).known) return false;
+  payload_ = wire + Header::kSize;
+  payload_nbytes_ = nbytes - Header::kSize;
+  offset_ = 0;
+  return true;
+}
+
+// All of it has been decoded; the next instruction.
+void Lane::close_payload(Event& event) {
+  if (offset_ != payload_nbytes_) {
+    event.kind = Kind::kMalformed;
+    event.extent = -1;
+    event.data = payload_;
+    event.nbytes = payload_nbytes_;
+    event.code = static_cast<int>(offset_);
+  }
+  payload_ = nullptr;
+  next();
+}
+
+// Decodes an extent; was it the last?
+bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale, bool adds, bool result, Event& event) {
+  if (decoded.extents.empty()) return true;
+  const Extent& extent = decoded.extents[extent_];
+  const Timed timed(operation.spent.decode);
+  const Coder& coder = operation.coder(extent);
+  const bool direct = extent.tensor != Extent::kBatch && operation.tensors[extent.tensor].direct();
+  float* y;
+  if (!result)
+    y = running(number_of_chunk, extent);
+  else if (direct)
+    y = operation.tensors[extent.tensor].target.floats() + extent.start;
+  else
+    y = operation.scratch(1);
+  const std::int64_t nbytes =
+      coder.decode(coder.options, payload_ + offset_, payload_nbytes_ - offset_, y, extent.table(),
+                   result && !direct ? 1 : scale, adds, result && direct && extent.streams);
+  if (nbytes < 0) {
+    event.kind = nbytes == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed;
+    event.chunk = number_of_chunk;
+    event.extent = static_cast<int>(extent_);
+    event.data = payload_ + offset_;
+    event.nbytes = payload_nbytes_ - offset_;
+    return false;
+  }
+  offset_ += static_cast<std::size_t>(nbytes);
+  if (result && !direct && operation.store(extent, decoded, number_of_chunk, y)) {
+    event.kind = Kind::kResultFlaw;
+    event.chunk = number_of_chunk;
+    event.extent = static_cast<int>(extent_);
+  }
+  return end_of_extent(decoded);
+}
+
+// Decodes what several ranks encoded alike into the running value, and keeps a slice of the error.
+void Lane::share_error(const Instruction& instruction, Event& event) {
+  if (!payload_) {
+    if (flaw(instruction).known || !open_payload(instruction)) return next();
+    make_room(instruction.chunk);
+    if (operation.feeds_back) keep_slices(instruction);
+  }
+  if (!decode_extent(chunk(instruction), instruction.chunk, 1, false, false, event)) return;
+  end_slices();
+  close_payload(event);
+}
+
+void Lane::keep_slices(const Instruction& instruction) {
+  const std::vector<Piece>& pieces = chunk(instruction).pieces;
+  std::size_t elements = 0;
+  slices_.clear();
+  for (int at = 0; at < static_cast<int>(pieces.size()); ++at) {
+    for (const Stretch& part : pieces[at].parts) {
+      if (!operation.tensors[part.tensor].loses) continue;
+      const std::size_t size = part.stop - part.start;
+      const std::size_t begin = part.start + instruction.index * size / instruction.of;
+      const std::size_t stop = part.start + (instruction.index + 1) * size / instruction.of;
+      float* const now = running(instruction.chunk, at) + part.at + (begin - part.start);
+      slices_.push_back({part.tensor, begin, stop, now, nullptr});
+      elements += stop - begin;
+    }
+  }
+  before_ = operation.pool.take(elements * sizeof(float));
+  float* before = before_.floats();
+  for (Slice& slice : slices_) {
+    slice.before = before;
+    std::memcpy(before, slice.now, (slice.stop - slice.begin) * sizeof(float));
+    before += slice.stop - slice.begin;
+  }
+}
+
+// The running values are decoded ones now: the differences go into the new residuals.
+void Lane::end_slices() {
+  for (const Slice& slice : slices_) {
+    const std::size_t n = slice.stop - slice.begin;
+    subtract(slice.before, slice.now, slice.before, n);
+    accumulate(slice.before, operation.tensors[slice.tensor].new_residual + slice.begin, n);
+  }
+  slices_.clear();
+  before_.clear();
+}
+
+// A running value that nothing will replace becomes the result.
+void Lane::finish(const Instruction& instruction, Event& event) {
+  const Chunk& finished = chunk(instruction);
+  if (finished.extents.empty() || (extent_ == 0 && flaw(instruction).known)) return next();
+  const Extent& extent = finished.extents[extent_];
+  const Timed timed(operation.spent.decode);
+  float* const y = running(instruction.chunk, extent);
+  const bool direct = extent.tensor != Extent::kBatch && operation.tensors[extent.tensor].direct();
+  const bool flawed =
+      direct ? scale(y, program_.scale, extent.size) != 0 : operation.store(extent, finished, instruction.chunk, y);
+  if (flawed) {
+    event.kind = Kind::kFinishFlaw;
+    event.chunk = instruction.chunk;
+    event.extent = static_cast<int>(extent_);
+    event.data = direct ? y : nullptr;
+  }
+  if (end_of_extent(finished)) next();
+}
+
+}  // namespace gq::runtime

@@ -1,0 +1,103 @@
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "gq/runtime/mpi.hpp"
+
+namespace gq::runtime {
+
+namespace {
+
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  if (!found && library) found = dlsym(library, name);
+  static_assert(sizeof found == sizeof function);
+  std::memcpy(&function, &found, sizeof found);
+  return found != nullptr;
+}
+
+}  // namespace
+
+bool MpiFunctions::look_up(const char* library) {
+  void* const loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);  // never closed: it stays loaded
+  return find(loaded, "MPI_Isend", isend) && find(loaded, "MPI_Irecv", irecv) &&
+         find(loaded, "MPI_Testsome", testsome) && find(loaded, "MPI_Get_count", get_count);
+}
+
+MpiTransport::MpiTransport(const MpiFunctions& functions, const MpiHandles& handles, Handle communicator)
+    : mpi_(functions), handles_(handles), communicator_(communicator) {}
+
+void MpiTransport::set_topology(std::vector<char> near, std::size_t most, std::size_t most_far) {
+  near_ = std::move(near);
+  all_near_ = std::find(near_.begin(), near_.end(), 0) == near_.end();
+  most_ = most;
+  most_far_ = most_far;
+}
+
+std::uint8_t* MpiTransport::new_request(const Ticket& ticket) {
+  tickets_.push_back(ticket);
+  requests_.resize(tickets_.size() * handles_.request_size);
+  std::uint8_t* const at = &requests_[requests_.size() - handles_.request_size];
+  std::memcpy(at, &handles_.null_request, handles_.request_size);  // of a number the low bytes: little-endian
+  return at;
+}
+
+int MpiTransport::send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) {
+  return mpi_.isend(data, static_cast<int>(nbytes), handles_.byte, ticket.peer, tag, communicator_,
+                    new_request(ticket));
+}
+
+int MpiTransport::receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) {
+  return mpi_.irecv(data, static_cast<int>(nbytes), handles_.byte, ticket.peer, tag, communicator_,
+                    new_request(ticket));
+}
+
+int MpiTransport::poll(std::vector<Completion>& completed) {
+  if (tickets_.empty()) return 0;
+  const int count = static_cast<int>(tickets_.size());
+  if (done_.size() < tickets_.size()) {
+    done_.resize(tickets_.size());
+    statuses_.resize(tickets_.size() * handles_.status_size);
+  }
+  int found = 0;
+  if (const int code = mpi_.testsome(count, requests_.data(), &found, done_.data(), statuses_.data())) return code;
+  if (found <= 0) return 0;  // also MPI_UNDEFINED
+  for (int at = 0; at < found; ++at) {
+    const Ticket& ticket = tickets_[done_[at]];
+    int nbytes = 0;
+    if (ticket.receives)
+      if (const int code = mpi_.get_count(&statuses_[at * handles_.status_size], handles_.byte, &nbytes)) return code;
+    completed.push_back({ticket, static_cast<std::size_t>(nbytes)});
+  }
+  // In their order: MPIs look at the oldest request first.
+  std::sort(done_.begin(), done_.begin() + found);
+  std::size_t left = done_[0];
+  const std::size_t size = handles_.request_size;
+  for (int at = done_[0], next = 0; at < count; ++at) {
+    if (next < found && done_[next] == at) {
+      ++next;
+      continue;
+    }
+    tickets_[left] = tickets_[at];
+    std::memmove(&requests_[left * size], &requests_[at * size], size);
+    ++left;
+  }
+  tickets_.resize(left);
+  requests_.resize(left * size);
+  return 0;
+}
+
+Handle MpiTransport::request(std::size_t at) const {
+  Handle handle = 0;
+  std::memcpy(&handle, &requests_[at * handles_.request_size], handles_.request_size);
+  return handle;
+}
+
+void MpiTransport::forget() {
+  tickets_.clear();
+  requests_.clear();
+}
+
+}  // namespace gq::runtime

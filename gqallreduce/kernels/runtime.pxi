@@ -1,0 +1,395 @@
+"""The runtime in C++: programs, operations on them, and the engine that advances them without the GIL."""
+
+cimport cython
+from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libcpp cimport bool as c_bool
+from libcpp.utility cimport move, pair
+from libcpp.vector cimport vector
+
+
+cdef class Pool:
+    """Memory for messages and running values, which is used again."""
+
+    cdef CPool data
+
+
+cdef class Program:
+    """What a Plan says, as the runtime reads it; built step by step, then never changed.
+
+    rank, size, slots, lanes_at_once, messages, longest, widest, scale
+        as a Plan has them; `slots` is the number of slots of its instructions.
+    """
+
+    cdef CProgram data
+
+    def __cinit__(self, int rank, int size, int slots, int lanes_at_once, int messages, size_t longest, size_t widest,
+                  double scale):
+        self.data.rank, self.data.size, self.data.slots = rank, size, slots
+        self.data.lanes_at_once, self.data.messages = lanes_at_once, messages
+        self.data.longest, self.data.widest = longest, widest
+        self.data.scale, self.data.unscale = scale, 1.0 / scale
+
+    def add_instruction(self, int op, *, int slot=-1, int chunk=-1, int peer=-1, int part=0, int hop=0, int author=0,
+                        int index=0, int of=1, int target=0, bint own=False, bint alone=False, bint adds=False,
+                        bint result=False, wires=(), parts=(), choices=()):
+        """The next instruction; `op` is its place in the list of Op."""
+        cdef CInstruction made
+        made.op = <Op> op
+        made.slot, made.chunk, made.peer, made.part, made.hop, made.author = slot, chunk, peer, part, hop, author
+        made.index, made.of, made.target = index, of, target
+        made.own, made.alone, made.adds, made.result = own, alone, adds, result
+        # Parts of a Join lie at the same places as its wires.
+        made.first, made.count = self.data.wires.size(), len(wires)
+        if choices:
+            made.first, made.count = self.data.choices.size(), len(choices)
+        for chunk_of_wire, author_of_wire in wires:
+            self.data.wires.push_back(CWire(chunk_of_wire, author_of_wire))
+        self.data.parts.resize(self.data.wires.size())
+        cdef size_t at = made.first
+        for slot_of_part, number in parts:
+            self.data.parts[at] = CPart(slot_of_part, number)
+            at += 1
+        for slot_of_choice, target_of_choice in choices:
+            self.data.choices.push_back(CChoice(slot_of_choice, target_of_choice))
+        self.data.instructions.push_back(made)
+
+    def add_lane(self):
+        """The chunks that are added from now on are those of another lane."""
+        self.data.lanes.resize(self.data.lanes.size() + 1)
+
+    def add_chunk(self, size_t bound, int first_holder, int last_holder):
+        """bound: bytes of its payload at most. The ranks from the first to the last hold the error of its result."""
+        cdef CChunk made
+        made.bound = bound
+        self.data.lanes.back().push_back(made)
+        if self.data.lanes.size() == 1:
+            self.data.error_holders.push_back(pair[int, int](first_holder, last_holder + 1))
+
+    def add_piece(self, int tensor, size_t size, parts):
+        """Of the last chunk; parts: (tensor, start, stop, at), `at` in the piece. tensor: -1 for a batch."""
+        cdef CPiece made
+        made.tensor, made.size = tensor, size
+        for tensor_of_part, start, stop, at in parts:
+            made.parts.push_back(CStretch(tensor_of_part, start, stop, at))
+        self.data.lanes.back().back().pieces.push_back(made)
+
+    def add_extent(self, Regions regions not None, int tensor, size_t start, int piece, size_t at, bint streams):
+        """Of the last chunk."""
+        cdef CExtent made
+        made.regions = regions.rows_
+        made.tensor, made.start, made.size, made.piece, made.at = tensor, start, regions.size, piece, at
+        made.streams = streams
+        self.data.lanes.back().back().extents.push_back(made)
+
+
+cdef CArray array_of(memory, int format) except *:
+    """A vector, or rows with gaps between them."""
+    cdef CArray found
+    cdef Py_buffer view
+    PyObject_GetBuffer(memory, &view, PyBUF_STRIDES)
+    found.data = <uint8_t*> view.buf
+    found.format = format
+    if view.ndim == 2:
+        found.run, found.stride = view.shape[1], view.strides[0] // view.itemsize
+    ndim = view.ndim
+    PyBuffer_Release(&view)
+    if ndim not in (1, 2):
+        raise ValueError(f"axes of memory: got {ndim}, expected 1 or 2")
+    return found
+
+
+@cython.no_gc_clear  # its memory goes back to the pool, so that must live as long
+cdef class NativeOperation:
+    """One call on a Program.
+
+    spent
+        (seconds of encoding, of decoding, messages, bytes sent, bytes received).
+    """
+
+    cdef COperation* data
+    cdef readonly Program program
+    cdef Pool pool
+    cdef object held
+
+    def __cinit__(self, Program program not None, Pool pool not None, list tensors not None, uint64_t signature,
+                  uint32_t step):
+        """tensors: (source, its format, target, its format, residual or None, new residual or None, Coder, key of its
+        random streams, step, does the codec lose anything, has the target 16 bits); formats as kernels number them,
+        3 for float32.
+        """
+        cdef vector[CTensor] made
+        cdef CTensor tensor
+        cdef const float[::1] before
+        cdef float[::1] after
+        cdef uint64_t key
+        cdef Coder coder
+        for (source, source_format, target, target_format, residual, new_residual, its_coder, its_key, its_step, loses,
+             narrow) in tensors:
+            tensor.source, tensor.target = array_of(source, source_format), array_of(target, target_format)
+            before, after, coder, key = residual, new_residual, its_coder, its_key
+            tensor.residual = in_of(before) if residual is not None else NULL
+            tensor.new_residual = out_of(after) if new_residual is not None else NULL
+            tensor.coder = &coder.data
+            tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, its_step
+            tensor.loses, tensor.narrow = loses, narrow
+            made.push_back(tensor)
+        if program.data.lanes.empty() or made.empty():
+            raise ValueError("an operation needs a lane and a tensor")
+        self.program, self.pool, self.held = program, pool, tensors
+        self.data = new COperation(program.data, pool.data, move(made), signature, step)
+
+    def __dealloc__(self):
+        del self.data
+
+    @property
+    def done(self):
+        return self.data.done
+
+    @property
+    def first_flaw(self):
+        """(rank, number) of the least flaw of any place, or None."""
+        cdef CFlaw found = self.data.first_flaw()
+        return (found.rank, found.number) if found.known else None
+
+    def note(self, int lane, int chunk, uint32_t rank, uint64_t number):
+        """A value that is not finite."""
+        self.data.flaw(lane, chunk).note(rank, number)
+
+    @property
+    def spent(self):
+        cdef CSpent spent = self.data.spent
+        return spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received
+
+    def run_alone(self):
+        """On a single rank: all of it, or up to an Event; None if it is done."""
+        cdef CEvent event
+        with nogil:
+            c_run_alone(self.data[0], event)
+        return None if self.data.done else event_of(event, self)
+
+
+EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",
+          "out of memory")
+
+
+cdef class Event:
+    """What the runtime tells its caller, who decides. Valid until the runtime goes on.
+
+    kind
+        one of EVENTS.
+    operation
+        whose it is, None if of no one in particular.
+    lane, chunk, extent
+        where; source: the rank that sent a foreign message; code: an error of MPI's, or how many bytes of a malformed
+        message were read.
+    """
+
+    cdef readonly str kind
+    cdef readonly NativeOperation operation
+    cdef readonly int lane, chunk, extent, source, code
+    cdef const void* data
+    cdef size_t nbytes
+
+    def floats(self, size_t n):
+        """The running value of the extent, of n elements; None where there is none."""
+        if self.data == NULL:
+            return None
+        return np.asarray(<float[:n]> <float*> self.data) if n else np.empty(0, np.float32)
+
+    def payload(self):
+        """A copy of the bytes that are malformed."""
+        return np.frombuffer((<const char*> self.data)[:self.nbytes], np.uint8)
+
+
+cdef Event event_of(CEvent& event, NativeOperation operation):
+    cdef Event made = Event.__new__(Event)
+    made.kind = EVENTS[<int> event.kind - 1]
+    made.operation = operation
+    made.lane, made.chunk, made.extent = event.lane, event.chunk, event.extent
+    made.source, made.code, made.data, made.nbytes = event.source, event.code, event.data, event.nbytes
+    return made
+
+
+cdef class Transport:
+    """What an Engine sends and receives by; made as Loopback or MpiTransport."""
+
+    cdef CTransport* base
+
+    @property
+    def busy(self):
+        """Is a message under way?"""
+        return not self.base.pending().empty()
+
+    @property
+    def pending(self):
+        """(peer, is it received?) of every message, or part of one, that is under way."""
+        cdef const vector[CTicket]* tickets = &self.base.pending()
+        cdef size_t at
+        return [(tickets[0][at].peer, bool(tickets[0][at].receives)) for at in range(tickets.size())]
+
+
+cdef class Mailboxes:
+    """Of all ranks of one process.
+
+    tap
+        (source, to, tag, array of bytes) -> what travels in their place, or None.
+    """
+
+    cdef CMailboxes data
+    cdef object tap
+
+    def __cinit__(self, tap=None):
+        self.tap = tap
+        if tap is not None:
+            self.data.set_tap(call_tap, <void*> self)
+
+    @property
+    def empty(self):
+        return self.data.empty()
+
+    def put(self, int source, int to, int tag, const uint8_t[::1] message not None):
+        self.data.put(source, to, tag, bytes_in(message), message.shape[0])
+
+    def take(self, int source, int to, int tag, uint8_t[::1] room not None):
+        """The bytes of the first message, which is in the room then, or as much of it as fits; None without one."""
+        cdef size_t nbytes = 0
+        found = self.data.take(source, to, tag, bytes_out(room), room.shape[0], nbytes)
+        return nbytes if found else None
+
+
+cdef void call_tap(void* context, int source, int to, int tag, vector[uint8_t]& message) noexcept with gil:
+    cdef Mailboxes mailboxes = <Mailboxes> context
+    changed = bytes(mailboxes.tap(source, to, tag, np.frombuffer(bytes(message), np.uint8).copy()))
+    cdef const uint8_t* begin = changed
+    message.assign(begin, begin + len(changed))
+
+
+cdef class Loopback(Transport):
+    """One rank among several of a process; `seed`: in which order what has come is told, 0 for that of asking."""
+
+    cdef CLoopback* data
+    cdef Mailboxes mailboxes
+
+    def __cinit__(self, Mailboxes mailboxes not None, int rank, size_t longest=1 << 30, uint32_t seed=0):
+        self.mailboxes = mailboxes
+        self.data = new CLoopback(mailboxes.data, rank, longest, seed)
+        self.base = self.data
+
+    def __dealloc__(self):
+        del self.data
+
+
+cdef class MpiTransport(Transport):
+    """Of one communicator, by the functions of the MPI library that is loaded.
+
+    library
+        the file of mpi4py's extension module, in which and in whose libraries they are looked up.
+    byte, null_request, communicator
+        handles as numbers; sizes in bytes. LookupError if a function is missing.
+    """
+
+    cdef CMpiTransport* data
+    cdef size_t status_size
+
+    def __cinit__(self, str library not None, Handle byte, Handle null_request, size_t request_size,
+                  size_t status_size, Handle communicator):
+        cdef MpiFunctions functions
+        if not functions.look_up(library.encode()):
+            raise LookupError("MPI_Isend, MPI_Irecv, MPI_Testsome or MPI_Get_count")
+        if request_size not in (4, 8):
+            raise LookupError(f"handles of {request_size} bytes")
+        cdef MpiHandles handles = MpiHandles(byte, null_request, request_size, status_size)
+        self.status_size = status_size
+        self.data = new CMpiTransport(functions, handles, communicator)
+        self.base = self.data
+
+    def __dealloc__(self):
+        del self.data
+
+    def set_topology(self, near, size_t most, size_t most_far):
+        """near: of each rank, is it on this host? The most bytes of a message to those, and to others."""
+        cdef vector[char] flags = near
+        self.data.set_topology(flags, most, most_far)
+
+    def abandon(self):
+        """(handle, is it received?) of all that is under way, which is the caller's from now on."""
+        cdef size_t at
+        found = []
+        for at in range(self.data.pending().size()):
+            found.append((self.data.request(at), bool(self.data.pending()[at].receives)))
+        self.data.forget()
+        return found
+
+    @property
+    def statuses(self):
+        """After an error of MPI's: the bytes of each status that it was given."""
+        cdef const vector[uint8_t]* found = &self.data.statuses()
+        content = (<const char*> found.data())[:found.size()]
+        return [content[at : at + self.status_size] for at in range(0, len(content), self.status_size)]
+
+
+cdef class Engine:
+    """Advances the operations under way on one transport, in the order in which they were started.
+
+    operations
+        those that are under way, or done and not taken.
+    """
+
+    cdef CEngine* data
+    cdef readonly Transport transport
+    cdef readonly list operations
+
+    def __cinit__(self, Transport transport not None, double poll_every):
+        self.transport, self.operations = transport, []
+        self.data = new CEngine(transport.base[0], poll_every)
+
+    def __dealloc__(self):
+        del self.data
+
+    def start(self, NativeOperation operation not None, int tag):
+        """Begin; `tag` is that of its first lane."""
+        operation.data.tag = tag
+        self.operations.append(operation)
+        self.data.start(operation.data[0])
+
+    def take_done(self):
+        """The operations that are done, in the order in which they were started; they are not kept here any more."""
+        cdef NativeOperation each
+        found = [each for each in self.operations if each.data.done]
+        if found:
+            self.operations = [each for each in self.operations if not each.data.done]
+        return found
+
+    def clear(self):
+        """Forget what is under way. The operations must live until the transport is done with them."""
+        self.operations = []
+        self.data.clear()
+
+    def work(self):
+        """Let lanes go on until a poll is due, and poll: (did one, has something completed, has something come)."""
+        cdef Turn turn
+        with nogil:
+            turn = self.data.work()
+        return turn.worked, turn.completed, turn.received
+
+    def run(self, double seconds):
+        """Until an operation is done, an Event, or so many seconds have passed and nothing can be done: (seconds of
+        waiting, has something come)."""
+        cdef c_bool received = False
+        cdef double waited
+        with nogil:
+            waited = self.data.run(seconds, received)
+        return waited, received
+
+    def event(self):
+        """What has stopped it, or None; it may go on then."""
+        cdef CEvent found = self.data.event
+        cdef NativeOperation each
+        if found.kind == Kind.kNone:
+            return None
+        self.data.event = CEvent()
+        for each in self.operations:
+            if each.data == found.operation:
+                return event_of(found, each)
+        return event_of(found, None)

@@ -1,0 +1,151 @@
+"""Plans and operations for the runtime in C++ (csrc/gq/runtime): the same instructions on the same memory, as data.
+
+What it cannot decide it tells as an event: a value that is not finite is looked for here, anything else is an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gqallreduce import _kernels
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.coding.dtypes import FORMATS
+from gqallreduce.coding.layout import BatchPiece, Chunk
+from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.errors import WireError
+from gqallreduce.scheduling import instructions as code
+
+if TYPE_CHECKING:
+    from gqallreduce.runtime.operation import Operation
+    from gqallreduce.runtime.plan import Plan
+
+_ORDER = (
+    code.Post, code.Encode, code.Join, code.Transmit, code.Wait, code.WaitAny, code.Jump, code.BeginSum, code.Decode,
+    code.Share, code.Drop, code.Release, code.Finish,
+)  # fmt: skip
+_OP = {kind: number for number, kind in enumerate(_ORDER)}
+_FLOAT32 = 3
+
+
+# --- plans ---
+
+
+def program_of(plan: Plan) -> _kernels.Program:
+    """A Plan as the runtime reads it."""
+    slots = 1 + max([each.slot for each in plan.program if hasattr(each, "slot")], default=-1)
+    made = _kernels.Program(
+        plan.rank, plan.size, slots, plan.lanes_at_once, plan.messages, plan.longest, plan.widest, plan.scale
+    )
+    for each in plan.program:
+        made.add_instruction(_OP[type(each)], **_fields(each))
+    for lane in plan.pieces:
+        made.add_lane()
+        for number, chunk in enumerate(lane):
+            holders = plan.schedule.error_holders(number, plan.size)
+            made.add_chunk(chunk.bound, holders[0], holders[-1])
+            _add_chunk(made, chunk)
+    return made
+
+
+def _fields(each: code.Instruction) -> dict:
+    match each:
+        case code.Post(slot, source, wires):
+            return {"slot": slot, "peer": source, "wires": wires}
+        case code.Join(slot, parts, wires):
+            return {"slot": slot, "parts": parts, "wires": wires}
+        case code.Transmit(slot, to):
+            return {"slot": slot, "peer": to}
+        case code.WaitAny(slots, targets, end):
+            return {"choices": list(zip(slots, targets, strict=True)), "target": end}
+        case code.Decode(part, chunk, adds, result):
+            return {"slot": part.slot, "part": part.number, "chunk": chunk, "adds": adds, "result": result}
+        case code.Share(part, chunk, index, of):
+            return {"slot": part.slot, "part": part.number, "chunk": chunk, "index": index, "of": of}
+    return each._asdict()
+
+
+def _add_chunk(made: _kernels.Program, chunk: Chunk) -> None:
+    for piece in chunk.pieces:
+        batch, at, parts = isinstance(piece, BatchPiece), 0, []
+        for part in piece.parts:
+            parts.append((part.tensor, part.start, part.stop, at))
+            at += part.size
+        made.add_piece(-1 if batch else piece.tensor, piece.size, parts)
+    for each in chunk.extents:
+        batch = isinstance(each.piece, BatchPiece)
+        made.add_extent(
+            each.table, -1 if batch else each.piece.tensor, each.start, each.piece.number, each.at, each.streams
+        )
+
+
+# --- operations ---
+
+
+def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
+    """An Operation whose codecs are prepared, for the runtime; None if Python must carry it out."""
+    plan, tensors = operation.plan, []
+    if plan.processor.pool is None or not plan.pieces:
+        return None
+    for values in operation.tensors:
+        coder = values.coder
+        if coder is None or not isinstance(values.source, Buffer):
+            return None
+        tensors.append((
+            values.source.memory, FORMATS.get(values.source.dtype, _FLOAT32),
+            values.target.memory, FORMATS.get(values.target.dtype, _FLOAT32),
+            values.residual, values.new_residual, coder, values.number, values.step, not values.codec.linear,
+            values.tensor.narrow,
+        ))  # fmt: skip
+    made = _kernels.NativeOperation(plan.native, plan.processor.pool, tensors, operation.frames, operation.step)
+    for place, flaw in operation.flaws.items():
+        made.note(*place, *flaw)
+    return made
+
+
+def answer(operation: Operation, native: _kernels.NativeOperation, event: _kernels.Event) -> None:
+    """What the runtime tells of an operation: a flaw is noted, and it may go on; else the error is raised."""
+    if event.kind == "foreign":
+        raise ForeignFrame(event.source)
+    if event.kind == "out of memory":
+        raise MemoryError("no memory for messages or values of a call")
+    if event.kind == "malformed":
+        _raise_malformed(operation, event)
+    place, chunk = (event.lane, event.chunk), operation.plan.pieces[event.lane][event.chunk]
+    extent = chunk.extents[event.extent]
+    values, flaws = operation.values_of(extent), operation.flaws
+    if event.kind == "own flaw":
+        flaws.find(place, extent, *values.own(extent), own=True)
+    elif event.kind == "begun flaw":
+        _, residual = values.own(extent)
+        flaws.find(place, extent, event.floats(extent.size), residual, own=True, formed=True)
+    elif event.kind == "sum flaw":
+        flaws.find(place, extent, event.floats(extent.size), None, own=False)
+    else:
+        flaws.find_overflow(place, extent, event.floats(extent.size))
+    native.note(*place, *flaws[place])
+
+
+def _raise_malformed(operation: Operation, event: _kernels.Event):
+    """The error of the codec, which reads the bytes once more."""
+    payload = event.payload()
+    if event.extent < 0:
+        raise WireError(
+            f"got {len(payload)} bytes after the header of a message, expected {event.code} for its values"
+        )
+    extent = operation.plan.pieces[event.lane][event.chunk].extents[event.extent]
+    y = operation.scratch(1, extent.size, operation.values_of(extent).working)
+    operation.codec_of(extent).of_sums.decode(payload, y, extent)
+    raise AssertionError("the runtime refused bytes that the codec reads")
+
+
+def account(operation: Operation, native: _kernels.NativeOperation) -> None:
+    """What it cost, and its flaws, once it is done."""
+    spent = operation.spent
+    encode, decode, messages, bytes_sent, bytes_received = native.spent
+    spent.encode += encode
+    spent.decode += decode
+    spent.messages += messages
+    spent.bytes_sent += bytes_sent
+    spent.bytes_received += bytes_received
+    if native.first_flaw is not None:
+        operation.flaws.note(None, native.first_flaw)
