@@ -1,10 +1,16 @@
 // The families of codecs that the runtime can call, each by the doors that Python calls it by.
+#include <algorithm>
+#include <cmath>
+
+#include "gq/adaptive_doors.hpp"
 #include "gq/coded_doors.hpp"
 #include "gq/door.hpp"
 #include "gq/levels_doors.hpp"
 #include "gq/onebit_doors.hpp"
+#include "gq/places_doors.hpp"
 #include "gq/plain_doors.hpp"
 #include "gq/rotation_doors.hpp"
+#include "gq/runtime/arithmetic.hpp"
 #include "gq/runtime/coder.hpp"
 
 namespace gq::runtime {
@@ -22,7 +28,7 @@ std::int64_t nbytes_if_good(int bad, std::size_t nbytes) {
 }
 
 std::int64_t levels_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream* streams) {
+                           const Regions& regions, const Stream* streams, const Kept*) {
   const int bad = gq::levels_encode(x, e, r, wire, options.levels, options.l2, regions, streams);
   return nbytes_if_good(bad, levels_nbytes(regions, options.levels));
 }
@@ -42,7 +48,7 @@ std::int64_t coded_result(std::int64_t nbytes) {
 }
 
 std::int64_t coded_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                          const Regions& regions, const Stream* streams) {
+                          const Regions& regions, const Stream* streams, const Kept*) {
   return coded_result(gq::coded_encode(x, e, r, wire, options.levels, options.coding, options.l2, regions, streams));
 }
 
@@ -52,7 +58,7 @@ std::int64_t coded_decode(const Options& options, const std::uint8_t* wire, std:
 }
 
 std::int64_t eden_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                         const Regions& regions, const Stream* streams) {
+                         const Regions& regions, const Stream* streams, const Kept*) {
   const int bad = gq::eden_encode(x, e, r, wire, options.bits, options.contracted, regions, streams);
   return nbytes_if_good(bad, eden_nbytes(regions, options.bits));
 }
@@ -65,7 +71,7 @@ std::int64_t eden_decode(const Options& options, const std::uint8_t* wire, std::
 }
 
 std::int64_t onebit_encode(const Options&, const float* x, const float* e, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream*) {
+                           const Regions& regions, const Stream*, const Kept*) {
   return nbytes_if_good(gq::onebit_encode(x, e, r, wire, regions), onebit_nbytes(regions));
 }
 
@@ -82,7 +88,7 @@ std::size_t plain_nbytes(const Options& options, const Regions& regions) {
 }
 
 std::int64_t plain_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                          const Regions& regions, const Stream*) {
+                          const Regions& regions, const Stream*, const Kept*) {
   const int bad = gq::plain_encode(x, e, r, wire, elements_of(regions), options.format);
   return nbytes_if_good(bad, plain_nbytes(options, regions));
 }
@@ -95,7 +101,44 @@ std::int64_t plain_decode(const Options& options, const std::uint8_t* wire, std:
   return nbytes_if_good(bad, expected);
 }
 
+std::int64_t adaptive_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
+                             const Regions& regions, const Stream*, const Kept* kept) {
+  if (!kept->finite) return kRefused;
+  return gq::adaptive_encode(kept->index, kept->value, kept->counts, r, wire, regions);
+}
+
+std::int64_t adaptive_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
+                             const Regions& regions, float scale, bool add, bool streaming) {
+  return add ? gq::adaptive_decode_add(wire, nbytes, y, regions)
+             : gq::adaptive_decode(wire, nbytes, y, regions, scale, streaming);
+}
+
+std::int64_t sparse_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
+                           const Regions& regions, const Stream*, const Kept* kept) {
+  if (!kept->finite) return kRefused;
+  // A sum's error may be added to an own one.
+  if (r && exceeds(kept->value, kept->count, kLargestWithError)) return kRefused;
+  const std::int64_t nbytes = gq::sparse_encode(kept->index, kept->value, kept->counts, r, wire, regions);
+  return nbytes < 0 ? kRefused : nbytes;
+}
+
+std::int64_t sparse_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
+                           const Regions& regions, float scale, bool add, bool) {
+  const std::int64_t read = gq::sparse_decode(wire, nbytes, y, scale, add, false, regions);
+  return read < 0 ? kRefused : read;
+}
+
 }  // namespace
+
+std::size_t Options::most(std::size_t elements, std::size_t total) const {
+  if (pi > 0) return std::min(std::max<std::size_t>(1, elements / pi), elements);
+  if (k > 0) {
+    const auto share = static_cast<unsigned __int128>(k) * elements, of = static_cast<unsigned __int128>(total);
+    return std::min(elements, total ? static_cast<std::size_t>((share + of - 1) / of) : elements);
+  }
+  const auto some = static_cast<std::size_t>(std::floor(ratio * static_cast<double>(elements)));
+  return std::min(elements, std::max<std::size_t>(1, some));
+}
 
 Coder coder_of(Family family) {
   switch (family) {
@@ -107,6 +150,10 @@ Coder coder_of(Family family) {
       return {eden_encode, eden_decode, {}};
     case Family::kOneBit:
       return {onebit_encode, onebit_decode, {}};
+    case Family::kAdaptive:
+      return {adaptive_encode, adaptive_decode, {}};
+    case Family::kSparse:
+      return {sparse_encode, sparse_decode, {}};
     case Family::kPlain:
       break;
   }

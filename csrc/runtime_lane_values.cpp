@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gq/adaptive_doors.hpp"
 #include "gq/doors.hpp"
 #include "gq/runtime/arithmetic.hpp"
 #include "gq/runtime/lane.hpp"
@@ -9,9 +10,6 @@
 namespace gq::runtime {
 
 namespace {
-
-// With feedback larger magnitudes are refused where several errors of one value may meet, whose sum must stay finite.
-constexpr float kLargestWithError = 0x1p126f;
 
 // Adds the seconds of its life to a sum.
 class Timed {
@@ -66,12 +64,18 @@ void Lane::encode(const Instruction& instruction, Event& event) {
   Slot& made = slots_[instruction.slot];
   if (!encoding_) {
     encoding_ = true;
-    offset_ = 0;
+    offset_ = entries_ = piece_ = 0;
     made.bound = Header::kSize + encoded.bound;
     made.block = operation.pool.take(made.bound);
     made.uses = 1;
+    selected_ = instruction.own || encoded.extents.empty() ||
+                operation.coder(encoded.extents.front()).options.selects != Selects::kLargest;
   }
   const bool skipped = extent_ == 0 && flaw(instruction).known;
+  if (!skipped && !selected_) {
+    selected_ = select(instruction);
+    return;
+  }
   if (!skipped && extent_ < encoded.extents.size()) {
     encode_extent(instruction, made, event);
     ++extent_;
@@ -80,19 +84,72 @@ void Lane::encode(const Instruction& instruction, Event& event) {
   seal(instruction, made);
 }
 
+// One step of choosing what of running values is encoded, of each tensor within its piece; is it done?
+bool Lane::select(const Instruction& instruction) {
+  const Timed timed(operation.spent.encode);
+  const Chunk& selected = chunk(instruction);
+  if (selections_.size() < selected.pieces.size()) selections_.resize(selected.pieces.size());
+  Selection& selection = selections_[piece_];
+  if (!selecting_) {
+    parts_.clear();
+    for (const Extent& extent : selected.extents) {
+      if (extent.piece != static_cast<int>(piece_)) continue;
+      float* const errors = instruction.alone ? operation.errors(extent, false) : nullptr;
+      parts_.push_back({&extent, running(instruction.chunk, extent), errors});
+    }
+    if (parts_.empty()) return ++piece_ == selected.pieces.size();
+    const Extent& first = *parts_.front().extent;
+    selection.begin(operation.pool, operation.coder(first).options, parts_, first.total);
+    selecting_ = true;
+  }
+  if (!selection.step()) return false;
+  for (std::size_t at = 0; at < selection.parts(); ++at)
+    if (instruction.alone) operation.keep(selection.extent(at), selection.errors(at));
+  selecting_ = false;
+  return ++piece_ == selected.pieces.size();
+}
+
+// What of an extent is encoded, null for all.
+const Kept* Lane::kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
+                          float* errors) {
+  const Options& options = operation.coder(extent).options;
+  if (options.selects == Selects::kNothing) return nullptr;
+  if (options.selects == Selects::kOfColumns) {
+    const Regions regions = extent.table();
+    const std::size_t room = select_bound(regions, options.pi);
+    index_block_ = operation.pool.take(room * sizeof(std::uint32_t));
+    value_block_ = operation.pool.take(room * sizeof(float));
+    std::uint32_t* const index = reinterpret_cast<std::uint32_t*>(index_block_.data());
+    counts_.assign(regions.count, 0);
+    const std::int64_t count = select_columns(own.x, own.residual, errors, regions, options.pi, options.separate, index,
+                                              value_block_.floats(), counts_.data());
+    kept_ = {index, value_block_.floats(), counts_.data(), static_cast<std::size_t>(std::max<std::int64_t>(count, 0)),
+             count >= 0};
+    return &kept_;
+  }
+  if (instruction.own) return operation.kept(number, instruction.chunk, extent_);
+  std::size_t part = 0;
+  while (selections_[extent.piece].extent(part).at != extent.at) ++part;
+  kept_ = selections_[extent.piece].kept(part);
+  return &kept_;
+}
+
 // One that is not finite does not end it: the first flaw in C order may lie in a later one.
 void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
   const Timed timed(operation.spent.encode);
   const Extent& extent = chunk(instruction).extents[extent_];
+  const Coder& coder = operation.coder(extent);
   const Operation::Own own =
       instruction.own ? operation.own(extent) : Operation::Own{running(instruction.chunk, extent), nullptr};
   const bool shared = operation.feeds_back && !instruction.own && !instruction.alone;
-  float* const errors = instruction.alone ? operation.errors(extent, false) : nullptr;
+  const bool known = coder.options.selects == Selects::kLargest;  // selecting has left the values there
+  float* const errors = instruction.alone ? operation.errors(extent, known) : nullptr;
   std::int64_t nbytes = kRefused;
   if (!shared || !exceeds(own.x, extent.size, kLargestWithError)) {
-    const Coder& coder = operation.coder(extent);
+    const Kept* const kept = kept_of(instruction, extent, own, errors);
     nbytes = coder.encode(coder.options, own.x, own.residual, errors, made.block.data() + Header::kSize + offset_,
-                          extent.table(), operation.streams(instruction.hop, instruction.author));
+                          extent.table(), operation.streams(instruction.hop, instruction.author), kept);
+    if (kept) entries_ += kept->count;
   }
   if (nbytes == kOutOfRoom) {
     event.kind = Kind::kOutOfMemory;
@@ -123,6 +180,8 @@ void Lane::seal(const Instruction& instruction, Slot& made) {
     header.word = found.number;
     header.rank = found.rank;
     made.nbytes = Header::kSize;
+  } else {
+    operation.spent.selected += entries_;
   }
   header.write(made.block.data());
   encoding_ = false;

@@ -113,6 +113,7 @@ Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tenso
       left(static_cast<int>(program.lanes.size())) {
   for (const Tensor& tensor : tensors) feeds_back = feeds_back || tensor.new_residual;  // not of one of size 0
   flaws.resize(program.lanes.size() * program.lanes[0].size());
+  own_kept.resize(flaws.size());
   streams_.resize(tensors.size());
   for (int number = 0; number < left; ++number) lanes.push_back(std::make_unique<Lane>(*this, number));
 }

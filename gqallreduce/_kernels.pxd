@@ -234,7 +234,9 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
 
 cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
     cdef enum class Family "gq::runtime::Family":
-        kLevels, kCodedLevels, kEden, kOneBit, kPlain
+        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse
+    cdef enum class Selects "gq::runtime::Selects":
+        kNothing, kLargest, kOfColumns
     cdef struct Options "gq::runtime::Options":
         CLevels levels
         Coding coding
@@ -242,6 +244,17 @@ cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
         int bits
         bint contracted
         int format
+        Selects selects
+        size_t pi
+        bint separate
+        size_t k
+        double ratio
+    cdef struct CKept "gq::runtime::Kept":
+        const uint32_t* index
+        const float* value
+        const int64_t* counts
+        size_t count
+        bint finite
     cdef struct CCoder "gq::runtime::Coder":
         Options options
     CCoder coder_of "gq::runtime::coder_of" (Family family)
@@ -266,7 +279,7 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CExtent "gq::runtime::Extent":
         vector[CRegion] regions
         int tensor, piece
-        size_t start, size, at
+        size_t start, size, total, at
         bint streams
     cdef struct CStretch "gq::runtime::Stretch":
         int tensor
@@ -320,13 +333,15 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         bint known
         void note(uint32_t rank, uint64_t number)
     cdef struct CSpent "gq::runtime::Spent":
-        double encode, decode, wait
-        uint64_t messages, bytes_sent, bytes_received
+        double encode, decode
+        uint64_t messages, bytes_sent, bytes_received, selected
     cdef cppclass COperation "gq::runtime::Operation":
         COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature, uint32_t step)
         int tag
         bint done
         CSpent spent
+        vector[vector[CKept]] own_kept
+        size_t place(int lane, int chunk)
         CFlaw& flaw(int lane, int chunk)
         CFlaw first_flaw()
 

@@ -90,6 +90,11 @@ class Adaptive(RegionCodec):
         selected = yield from self.arithmetic.select_largest(parts, self.pi, self.signs == "separate")
         return Prepared(self, selected)
 
+    def coder(self):
+        if self.coding != "fixed":
+            return None
+        return _kernels.adaptive_coder(self.pi, self.signs == "separate", self.scope == "column")
+
     def encode(self, x, residual, new_residual, wire, region: Region, stream=None, selected=None) -> int:
         if selected is None:
             separate = self.signs == "separate"

@@ -7,6 +7,7 @@ from dataclasses import field
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.coding.codec import Codec, choice, integer, register
 from gqallreduce.coding.inner import inner_codec
 from gqallreduce.coding.layout import Form
@@ -89,6 +90,10 @@ class TopK(SparseCodec):
 
     def at_most(self, most: int) -> int:
         return most_reused(most) if self.reuse else most
+
+    def coder(self):
+        known = self.values == "raw" and self.sums == "reselect" and self.k < 2**63
+        return _kernels.sparse_coder(self.k, self.ratio) if known else None
 
     # --- from call to call ---
 

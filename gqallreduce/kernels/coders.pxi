@@ -6,8 +6,13 @@ cdef class Coder:
 
     cdef CCoder data
 
+    @property
+    def selects(self):
+        """Are the values that are sent chosen within a whole tensor, or piece?"""
+        return self.data.options.selects == Selects.kLargest
+
     def __init__(self):
-        raise TypeError("a Coder is made by levels_coder, eden_coder, onebit_coder or plain_coder")
+        raise TypeError("a Coder is made by a function such as levels_coder")
 
 
 cdef Coder new_coder(Family family):
@@ -44,4 +49,23 @@ def plain_coder(int format):
         raise ValueError(f"format: got {format}, expected 0 (float16), 1 (bfloat16) or 3 (float32)")
     cdef Coder coder = new_coder(Family.kPlain)
     coder.data.options.format = format
+    return coder
+
+
+def adaptive_coder(size_t pi, bint separate, bint of_columns):
+    """`of_columns`: are the largest values of each column sent?"""
+    require_proportion(pi)
+    cdef Coder coder = new_coder(Family.kAdaptive)
+    coder.data.options.pi = pi
+    coder.data.options.separate = separate
+    coder.data.options.selects = Selects.kOfColumns if of_columns else Selects.kLargest
+    return coder
+
+
+def sparse_coder(size_t k, double ratio):
+    """Of chosen values as float32, k of a whole vector, or by the ratio if k is 0."""
+    cdef Coder coder = new_coder(Family.kSparse)
+    coder.data.options.k = k
+    coder.data.options.ratio = ratio
+    coder.data.options.selects = Selects.kLargest
     return coder

@@ -74,12 +74,13 @@ cdef class Program:
             made.parts.push_back(CStretch(tensor_of_part, start, stop, at))
         self.data.lanes.back().back().pieces.push_back(made)
 
-    def add_extent(self, Regions regions not None, int tensor, size_t start, int piece, size_t at, bint streams):
-        """Of the last chunk."""
+    def add_extent(self, Regions regions not None, int tensor, size_t start, size_t total, int piece, size_t at,
+                   bint streams):
+        """Of the last chunk; total: elements of the tensor."""
         cdef CExtent made
         made.regions = regions.rows_
         made.tensor, made.start, made.size, made.piece, made.at = tensor, start, regions.size, piece, at
-        made.streams = streams
+        made.total, made.streams = total, streams
         self.data.lanes.back().back().extents.push_back(made)
 
 
@@ -104,7 +105,7 @@ cdef class NativeOperation:
     """One call on a Program.
 
     spent
-        (seconds of encoding, of decoding, messages, bytes sent, bytes received).
+        (seconds of encoding, of decoding, messages, bytes sent, bytes received, values selected).
     """
 
     cdef COperation* data
@@ -152,6 +153,16 @@ cdef class NativeOperation:
         cdef CFlaw found = self.data.first_flaw()
         return (found.rank, found.number) if found.known else None
 
+    def keep(self, int lane, int chunk, kept):
+        """What of each extent of own values is encoded: (index, value, counts, finite) as the kernels have them."""
+        cdef const uint32_t[::1] index
+        cdef const float[::1] value
+        cdef const int64_t[::1] counts
+        cdef vector[CKept]* found = &self.data.own_kept[self.data.place(lane, chunk)]
+        self.held.append(kept)
+        for index, value, counts, finite in kept:
+            found.push_back(CKept(places_in(index), in_of(value), &counts[0], index.shape[0], finite))
+
     def note(self, int lane, int chunk, uint32_t rank, uint64_t number):
         """A value that is not finite."""
         self.data.flaw(lane, chunk).note(rank, number)
@@ -159,7 +170,7 @@ cdef class NativeOperation:
     @property
     def spent(self):
         cdef CSpent spent = self.data.spent
-        return spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received
+        return spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received, spent.selected
 
     def run_alone(self):
         """On a single rank: all of it, or up to an Event; None if it is done."""

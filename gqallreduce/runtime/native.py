@@ -74,7 +74,8 @@ def _add_chunk(made: _kernels.Program, chunk: Chunk) -> None:
     for each in chunk.extents:
         batch = isinstance(each.piece, BatchPiece)
         made.add_extent(
-            each.table, -1 if batch else each.piece.tensor, each.start, each.piece.number, each.at, each.streams
+            each.table, -1 if batch else each.piece.tensor, each.start, each.total, each.piece.number, each.at,
+            each.streams,
         )
 
 
@@ -97,9 +98,20 @@ def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
             values.tensor.narrow,
         ))  # fmt: skip
     made = _kernels.NativeOperation(plan.native, plan.processor.pool, tensors, operation.frames, operation.step)
+    if any(values.coder.selects for values in operation.tensors):
+        _keep_selected(operation, made)
     for place, flaw in operation.flaws.items():
         made.note(*place, *flaw)
     return made
+
+
+def _keep_selected(operation: Operation, made: _kernels.NativeOperation) -> None:
+    """Tell what of own values is encoded, of chunks whose own values may be."""
+    encoded = {each.chunk for each in operation.plan.program if isinstance(each, code.Encode) and each.own}
+    for lane, chunks in enumerate(operation.plan.pieces):
+        for number in encoded:
+            kept = operation.own_selection(chunks[number]) or ()
+            made.keep(lane, number, [(each.index, each.value, each.counts, each.finite) for each in kept])
 
 
 def answer(operation: Operation, native: _kernels.NativeOperation, event: _kernels.Event) -> None:
@@ -141,11 +153,12 @@ def _raise_malformed(operation: Operation, event: _kernels.Event):
 def account(operation: Operation, native: _kernels.NativeOperation) -> None:
     """What it cost, and its flaws, once it is done."""
     spent = operation.spent
-    encode, decode, messages, bytes_sent, bytes_received = native.spent
+    encode, decode, messages, bytes_sent, bytes_received, selected = native.spent
     spent.encode += encode
     spent.decode += decode
     spent.messages += messages
     spent.bytes_sent += bytes_sent
     spent.bytes_received += bytes_received
+    spent.selected += selected
     if native.first_flaw is not None:
         operation.flaws.note(None, native.first_flaw)

@@ -63,9 +63,8 @@ class Values:
         codec, selected = self.codec, self._selection
         if self.batch is not None:
             codec, selected = self.batch.prepared_of(self)
-        if selected is not None:
-            return None
-        return self.tensor.coder if codec is self.tensor.codec else codec.coder()
+        coder = self.tensor.coder if codec is self.tensor.codec else codec.coder()
+        return coder if coder is None or coder.selects == (selected is not None) else None
 
     # --- own values ---
 

@@ -6,6 +6,9 @@
 
 namespace gq::runtime {
 
+// With feedback larger magnitudes are refused where several errors of one value may meet, whose sum must stay finite.
+constexpr float kLargestWithError = 0x1p126f;
+
 // y := x * factor; y may be x.
 inline void multiply(const float* x, float factor, float* y, std::size_t n) {
   by_elements(n, [&](std::size_t begin, std::size_t size) {

@@ -7,6 +7,18 @@
 
 namespace gq::runtime {
 
+// What of a running value is encoded: all, the largest values of a piece, or those of each column.
+enum class Selects : int { kNothing, kLargest, kOfColumns };
+
+// The chosen values of an extent, those of one region after the other, indices ascending in each.
+struct Kept {
+  const std::uint32_t* index = nullptr;
+  const float* value = nullptr;
+  const std::int64_t* counts = nullptr;  // of each region
+  std::size_t count = 0;
+  bool finite = true;  // if not, nothing is kept
+};
+
 // What the functions below read, each its own part of it.
 struct Options {
   Levels levels;    // of level codecs
@@ -15,22 +27,31 @@ struct Options {
   int bits;         // of EDEN
   bool contracted;  // of EDEN
   int format;       // of plain numbers: 0 float16, 1 bfloat16, 3 float32
+  Selects selects;
+  std::size_t pi;  // one value in so many is chosen; 0: as k says, or the ratio
+  bool separate;   // are positive and negative values chosen apart?
+  std::size_t k;   // of a whole vector; 0: as the ratio says
+  double ratio;
+
+  // How many of `elements` values, a part of a vector of `total`, are chosen.
+  std::size_t most(std::size_t elements, std::size_t total) const;
 };
 
 constexpr std::int64_t kRefused = -1;    // encode: a value cannot be sent; decode: the bytes are no message
 constexpr std::int64_t kOutOfRoom = -2;  // no memory
 
 struct Coder {
-  // Bytes written, kRefused or kOutOfRoom; e and r may be null.
+  // Bytes written, kRefused or kOutOfRoom; e and r may be null, and so may `kept` where nothing is chosen. With what is
+  // chosen r holds x + e already.
   std::int64_t (*encode)(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                         const Regions& regions, const Stream* streams);
+                         const Regions& regions, const Stream* streams, const Kept* kept);
   // Bytes read, kRefused or kOutOfRoom.
   std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                          const Regions& regions, float scale, bool add, bool streaming);
   Options options;
 };
 
-enum class Family : int { kLevels, kCodedLevels, kEden, kOneBit, kPlain };
+enum class Family : int { kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse };
 
 // The functions of a family of codecs, with options that are all zero.
 Coder coder_of(Family family);

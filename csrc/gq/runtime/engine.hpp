@@ -38,7 +38,7 @@ class Engine {
   int share_of(const Operation& operation) const;
 
   static constexpr int kRequests = 64;  // of all lanes, but for those of the first operation; sends and receives halves
-  static constexpr double kSpin = 100e-6;
+  static constexpr double kSpin = 5e-6;
 
   Transport& transport_;
   double poll_every_;

@@ -8,6 +8,7 @@
 
 #include "gq/runtime/event.hpp"
 #include "gq/runtime/operation.hpp"
+#include "gq/runtime/selection.hpp"
 #include "gq/runtime/transport.hpp"
 
 namespace gq::runtime {
@@ -106,6 +107,8 @@ class Lane {
   void share_error(const Instruction& instruction, Event& event);
   void finish(const Instruction& instruction, Event& event);
 
+  bool select(const Instruction& instruction);
+  const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
   void encode_extent(const Instruction& instruction, Slot& made, Event& event);
   void seal(const Instruction& instruction, Slot& made);
   bool open(Slot& slot, Event& event);
@@ -144,7 +147,15 @@ class Lane {
   std::size_t targets_for_ = SIZE_MAX;
 
   bool encoding_ = false;
-  std::size_t offset_ = 0;  // bytes written, or read
+  std::vector<Selection> selections_;  // of each piece of running values
+  std::vector<Selection::Part> parts_;
+  std::size_t piece_ = 0;  // that is selected from
+  bool selecting_ = false, selected_ = false;
+  Kept kept_;                         // of an extent
+  std::vector<std::int64_t> counts_;  // of its regions
+  Pool::Block index_block_, value_block_;
+  std::uint64_t entries_ = 0;  // chosen values in the message
+  std::size_t offset_ = 0;     // bytes written, or read
   const std::uint8_t* payload_ = nullptr;
   std::size_t payload_nbytes_ = 0;
 

@@ -76,8 +76,8 @@ struct Flaw {
 
 // What a call has cost. Seconds.
 struct Spent {
-  double encode = 0, decode = 0, wait = 0;
-  std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0;
+  double encode = 0, decode = 0;
+  std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0, selected = 0;
 };
 
 class Operation {
@@ -96,11 +96,19 @@ class Operation {
   bool feeds_back = false;
   Spent spent;
   std::vector<Flaw> flaws;  // of each place: lane * chunks + chunk
+  // Of each place: what of the extents of own values is encoded; empty for all, or where nothing is chosen.
+  std::vector<std::vector<Kept>> own_kept;
   std::vector<std::unique_ptr<Lane>> lanes;
   int live = 0, begun = 0, left;
   bool done = false;
 
-  Flaw& flaw(int lane, int chunk) { return flaws[lane * program.lanes[0].size() + chunk]; }
+  std::size_t place(int lane, int chunk) const { return lane * program.lanes[0].size() + chunk; }
+  Flaw& flaw(int lane, int chunk) { return flaws[place(lane, chunk)]; }
+  // What of an extent of own values is encoded, null for all.
+  const Kept* kept(int lane, int chunk, std::size_t extent) const {
+    const std::vector<Kept>& found = own_kept[place(lane, chunk)];
+    return found.empty() ? nullptr : &found[extent];
+  }
   Flaw first_flaw() const;
   // One of four arrays for an extent; its content is lost when another extent is worked on.
   float* scratch(int which);

@@ -55,9 +55,10 @@ struct Extent {
   int tensor;         // kBatch for a batch
   std::size_t start;  // in the tensor
   std::size_t size;
-  int piece;       // of the chunk
-  std::size_t at;  // in the piece
-  bool streams;    // is the tensor so long that what is written has left the caches when it is read?
+  std::size_t total;  // elements of the tensor
+  int piece;          // of the chunk
+  std::size_t at;     // in the piece
+  bool streams;       // is the tensor so long that what is written has left the caches when it is read?
 
   static constexpr int kBatch = -1;
 
