@@ -385,4 +385,11 @@ cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
         Turn work() except +
         double run(double seconds, c_bool& received) except +
         CEvent event
+        bint busy()
     void c_run_alone "gq::runtime::run_alone" (COperation& operation, CEvent& event) except +
+
+cdef extern from "gq/runtime/progress_thread.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass CProgressThread "gq::runtime::ProgressThread":
+        CProgressThread(CEngine& engine)
+        void hand_over()
+        bint take_back()

@@ -121,7 +121,8 @@ class Allreduce:
         `request.wait()` returns the object that was written, `request.test()` says whether it is done. Until then the
         buffers belong to the call. Calls of all objects on one communicator are started in the same order on all ranks,
         and waited for in any. They advance inside any call of this package on this communicator, `test` and `wait`
-        included; no thread works behind the caller. A key or buffer that is under way is a ValueError.
+        included, and where MPI allows several threads by a thread of the runtime. A key or buffer that is under way is
+        a ValueError.
         """
         call = self.begin(called(key), reduce, self, buf, key, out)
         if call.invalid is not None:

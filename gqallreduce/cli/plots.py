@@ -109,6 +109,27 @@ def draw_latencies(machine, rows, name):
     return save(drawing, f"Time of a call over {place(machine)}", machine, name)
 
 
+def draw_overlap(machine, rows, name):
+    """Draws which share of a call is hidden, a panel for each computation, into name.png and name.svg."""
+    panels = list(dict.fromkeys(row["computes"] for row in rows))
+    lines = list(dict.fromkeys((row["scheme"], row["how"]) for row in rows))
+    schemes = list(dict.fromkeys(scheme for scheme, _ in lines))
+    ways = {"thread": "-", "calls": "--", "python": ":"}
+    drawing, axes = figure(len(panels))
+    for panel, computes in zip(axes, panels, strict=True):
+        for scheme, how in lines:
+            shown = [row for row in rows if (row["computes"], row["scheme"], row["how"]) == (computes, scheme, how)]
+            look = look_of(schemes.index(scheme)) | {"linestyle": ways[how]}
+            shares = [100 * row["hidden"] for row in shown]
+            panel.plot([row["bytes"] for row in shown], shares, label=f"{scheme}, {how}", **look)
+        panel.axhline(0.0, color="#777777", linewidth=0.8, zorder=0)
+        panel.set(title=f"Behind: {computes}", ylabel="hidden, percent of the call alone", ylim=(-100, 105))
+        _size_axis(panel, sorted({row["bytes"] for row in rows}))
+    handles, labels = axes[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return save(drawing, f"What a call hides behind its caller's computation, over {place(machine)}", machine, name)
+
+
 def draw_codecs(machine, rows, name):
     """Draws times over memcpy's against size, a line of panels for each SIMD level, into name.png and name.svg.
 

@@ -276,6 +276,7 @@ cdef void call_tap(void* context, int source, int to, int tag, vector[uint8_t]& 
     message.assign(begin, begin + len(changed))
 
 
+@cython.no_gc_clear  # the mailboxes must live as long
 cdef class Loopback(Transport):
     """One rank among several of a process; `seed`: in which order what has come is told, 0 for that of asking."""
 
@@ -340,6 +341,7 @@ cdef class MpiTransport(Transport):
         return [content[at : at + self.status_size] for at in range(0, len(content), self.status_size)]
 
 
+@cython.no_gc_clear  # the transport must live as long
 cdef class Engine:
     """Advances the operations under way on one transport, in the order in which they were started.
 
@@ -348,15 +350,32 @@ cdef class Engine:
     """
 
     cdef CEngine* data
+    cdef CProgressThread* thread
     cdef readonly Transport transport
     cdef readonly list operations
 
     def __cinit__(self, Transport transport not None, double poll_every):
         self.transport, self.operations = transport, []
         self.data = new CEngine(transport.base[0], poll_every)
+        self.thread = new CProgressThread(self.data[0])
 
     def __dealloc__(self):
+        with nogil:
+            del self.thread
         del self.data
+
+    def hand_over(self):
+        """A thread advances the operations from now on, if there are any, until `take_back`: call nothing else then."""
+        if self.data.busy():
+            with nogil:
+                self.thread.hand_over()
+
+    def take_back(self):
+        """No thread works any more; has something come meanwhile?"""
+        cdef bint received
+        with nogil:
+            received = self.thread.take_back()
+        return received
 
     def start(self, NativeOperation operation not None, int tag):
         """Begin; `tag` is that of its first lane."""

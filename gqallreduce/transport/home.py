@@ -98,11 +98,15 @@ class Home:
                     "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
                 )
             self._caller["caller"] = weakref.ref(mine)
+        if self.link is not None:
+            self.link.progress.take_back()
         return mine
 
     def release(self, claim: Claim) -> None:
         found = self._caller.get("caller")
         if found is not None and found() is claim:
+            if self.link is not None:
+                self.link.progress.hand_over()
             del self._caller["caller"]
 
     def connect(self, timeout: float) -> Link:
@@ -205,6 +209,7 @@ def home(comm, create: bool = True) -> Home | None:
     global _keyval
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, found: found.disown())
+        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: _before_finalize()), None)
     found = comm.Get_attr(_keyval)
     if found is None and create:
         found = Home(comm)
@@ -216,6 +221,13 @@ def collect() -> None:
     """Free the duplicates of communicators that the user has freed, and forget requests that are complete."""
     tidy()
     _to_free[:] = [control for control in _to_free if not control.release()]
+
+
+def _before_finalize() -> None:
+    """MPI_Finalize begins by deleting the attributes of COMM_SELF: no thread of ours may call MPI any more."""
+    for home in list(_homes):
+        if home.link is not None:
+            home.link.progress.take_back(for_good=True)
 
 
 @atexit.register

@@ -8,6 +8,7 @@ of one size and has no signature in its tag, so that all calls that begin with o
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 
@@ -58,7 +59,7 @@ class Link:
         self._status = MPI.Status()
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
         self.requests = Requests(comm)
-        self.progress = Progress(self.requests, self)
+        self.progress = Progress(self.requests, self, threaded=_may_use_threads())
         self.topology, self.making = apart(1), frozenset([making])
         if control is not None:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -173,6 +174,14 @@ class Link:
                 signature, number = divmod(rest, _CALLS)
                 if lane != FIRST and number in due and signature != due[number] % self._signatures:
                     raise ForeignFrame(source)
+
+
+def _may_use_threads() -> bool:
+    """May a thread of ours call MPI while the caller does? GQALLREDUCE_PROGRESS=calls: it is not to, if it may."""
+    progress = os.environ.get("GQALLREDUCE_PROGRESS", "thread")
+    if progress not in ("thread", "calls"):
+        raise ValueError(f"GQALLREDUCE_PROGRESS={progress!r}, expected thread or calls")
+    return progress == "thread" and MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
 def iter_stages(*stages):

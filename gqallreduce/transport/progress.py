@@ -39,14 +39,16 @@ class Progress:
     link
         tag(call, lane, signature); listen(calls), which raises ForeignFrame if another rank has given up; alike(error):
         do all ranks raise it together? stage_ends(call), which may raise ForeignFrame.
+    threaded
+        does a thread of the runtime in C++ go on with what it carries out, from `hand_over` to `take_back`?
     poll_every
         seconds of arithmetic between two polls; 0 for a poll after every instruction.
     calls
         those under way.
     """
 
-    def __init__(self, transport, link, poll_every: float = POLL):
-        self.transport, self.link, self._poll_every = transport, link, poll_every
+    def __init__(self, transport, link, poll_every: float = POLL, threaded: bool = False):
+        self.transport, self.link, self._poll_every, self._threaded = transport, link, poll_every, threaded
         self.calls: list[Call] = []
         self._coming: list[Channel] = []  # of lanes that have not begun, in order of calls
         self._running: list[Channel] = []
@@ -94,6 +96,7 @@ class Progress:
 
     def clear(self) -> list[Call]:
         """Forget all calls under way, after an error; returns them."""
+        self.take_back()
         calls, self.calls = self.calls, []
         self._coming.clear()
         self._running.clear()
@@ -127,6 +130,17 @@ class Progress:
 
     def _works_natively(self) -> bool:
         return self._engine is not None and bool(self._engine.operations)
+
+    def hand_over(self) -> None:
+        """The caller leaves: nothing here is called until `take_back`."""
+        if self._threaded and self._works_natively():
+            self._engine.hand_over()
+
+    def take_back(self, for_good: bool = False) -> None:
+        """The caller is back. `for_good`: no thread works from now on."""
+        if self._threaded and self._engine is not None and self._engine.take_back():
+            self._since = perf_counter()
+        self._threaded &= not for_good
 
     def _take_note(self) -> None:
         """Of what the runtime in C++ has to tell."""

@@ -19,6 +19,8 @@ class Engine {
   // Whatever is under way is forgotten; the transport may still have messages.
   void clear();
 
+  bool busy() const { return !operations_.empty(); }
+
   struct Turn {
     bool worked = false, completed = false, received = false;
   };

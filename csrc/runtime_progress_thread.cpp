@@ -1,0 +1,79 @@
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "gq/runtime/progress_thread.hpp"
+
+namespace gq::runtime {
+
+namespace {
+
+// While nothing can be done, a look for messages every so often: it takes about a hundredth of a core, and the link has
+// not sent more meanwhile than its buffers hold.
+constexpr auto kPause = std::chrono::microseconds(40);
+constexpr unsigned long kTimerSlack = 1000;  // nanoseconds, by which a pause may be longer
+
+}  // namespace
+
+bool ProgressThread::is_elsewhere() const { return started_by_ != 0 && started_by_ != getpid(); }
+
+ProgressThread::~ProgressThread() {
+  if (is_elsewhere()) {
+    thread_.detach();
+    return;
+  }
+  {
+    wanted_ = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ProgressThread::hand_over() {
+  if (!engine_.busy() || is_elsewhere()) return;
+  if (started_by_ == 0) {
+    try {
+      thread_ = std::thread(&ProgressThread::serve, this);
+    } catch (const std::exception&) {  // std::system_error, std::bad_alloc
+      return;
+    }
+    started_by_ = getpid();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    handed_over_ = true;
+  }
+  changed_.notify_one();
+}
+
+bool ProgressThread::take_back() {
+  if (started_by_ == 0 || is_elsewhere()) return false;
+  wanted_ = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  handed_over_ = wanted_ = false;
+  return std::exchange(received_, false);
+}
+
+void ProgressThread::serve() {
+  prctl(PR_SET_TIMERSLACK, kTimerSlack);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ends_) {
+    if (wanted_ || !handed_over_ || !engine_.busy() || engine_.event) {
+      changed_.wait(lock);  // the caller, who has waited for the lock, gives the word by `hand_over`
+      continue;
+    }
+    const Engine::Turn turn = engine_.work();
+    received_ |= turn.received;
+    if (wanted_ || turn.worked || turn.completed) continue;
+    lock.unlock();
+    std::this_thread::sleep_for(kPause);
+    lock.lock();
+  }
+}
+
+}  // namespace gq::runtime

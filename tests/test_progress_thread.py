@@ -1,0 +1,118 @@
+"""Calls go on in a thread of the runtime while their caller computes, and end well where that cannot go on."""
+
+import pytest
+import scripts
+
+HEAD = """
+import json, os, sys, time
+import numpy as np
+from mpi4py import MPI
+import gqallreduce as gq
+
+comm = MPI.COMM_WORLD
+report = []
+SIZE = 50_000
+
+def sum_of_ranks(values):
+    return float(values[0]) == comm.size * (comm.size + 1) / 2
+
+def becomes(found, seconds=20):
+    "Is it so within this time, in which this rank makes no call of the package?"
+    until = time.perf_counter() + seconds
+    while not found() and time.perf_counter() < until:
+        time.sleep(0.001)
+    return found()
+
+def values():
+    return np.full(SIZE, comm.rank + 1, np.float32)
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Return a function that runs a script on some ranks and gives their reports."""
+    return lambda script, size: scripts.run(tmp_path, HEAD + script, size, 100)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("schedule", ["direct", "ring", "recursive_doubling"])
+def test_results_are_there_although_no_rank_makes_a_call(ranks, schedule, size):
+    script = f"""
+with gq.Allreduce("{schedule}/raw") as allreduce:
+    allreduce(values(), key="a"), allreduce(values(), key="b")
+    arrays = [values(), values()]
+    requests = [allreduce.start(array, key=key) for array, key in zip(arrays, "ab")]
+    report.append([becomes(lambda: sum_of_ranks(array)) for array in arrays])
+    gq.wait_all(requests)
+    report.append(allreduce.stats.total.messages > 0)
+"""
+    assert ranks(script, size) == [[[True, True], True]] * size
+
+
+def test_without_it_calls_advance_inside_calls_alone(ranks, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_PROGRESS", "calls")
+    script = """
+with gq.Allreduce("recursive_doubling/raw") as allreduce:
+    allreduce(values(), key="a")
+    array = values()
+    comm.Barrier()
+    if comm.rank:
+        time.sleep(0.5)  # the others have nothing from it when they start
+    request = allreduce.start(array, key="a")
+    report.append(comm.rank > 0 or not becomes(lambda: sum_of_ranks(array), 1.5))
+    comm.Barrier()
+    request.wait()
+    report.append(sum_of_ranks(array))
+"""
+    assert ranks(script, 3) == [[True, True]] * 3
+
+
+def test_a_value_that_is_not_finite_waits_for_the_caller(ranks):
+    """The thread stops there; what all raise is raised in `wait`, and the next call goes on."""
+    script = """
+with gq.Allreduce("direct/qsgd/ef") as allreduce:
+    allreduce(values(), key="a")
+    array = values()
+    array[SIZE - 7] = np.nan if comm.rank == 1 else 1
+    request = allreduce.start(array, key="a")
+    time.sleep(0.2)
+    try:
+        request.wait()
+    except gq.NonFiniteError as error:
+        report.append((error.rank, error.key, error.index))
+    allreduce(values(), key="a")
+"""
+    assert ranks(script, 3) == [[[1, "a", 49_993]]] * 3
+
+
+@pytest.mark.parametrize("end", ["MPI.Finalize()", "request = allreduce = None", "pass"])
+def test_the_end_of_mpi_or_of_the_process_with_calls_under_way(ranks, end):
+    """Of which one rank has started none, so that the thread of the others has something to do until then."""
+    script = f"""
+mine = comm.Dup()
+allreduce = gq.Allreduce("direct/raw", comm=mine)
+allreduce(values(), key="a")
+request = allreduce.start(values(), key="a") if comm.rank else None
+time.sleep(0.2)
+report.append("came to the end")
+with open(f"{{sys.argv[1]}}/{{comm.rank}}.json", "w") as file:
+    json.dump(report, file)
+{end}
+sys.exit(0)
+"""
+    assert ranks(script, 3) == [["came to the end"]] * 3
+
+
+def test_a_child_process_ends_without_the_thread(ranks):
+    script = """
+allreduce = gq.Allreduce("direct/raw")
+allreduce(values(), key="a")
+request = allreduce.start(values(), key="a")
+child = os.fork()
+if child == 0:
+    del request, allreduce
+    os._exit(3)
+report.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+request.wait()
+"""
+    assert ranks(script, 2) == [[3]] * 2
