@@ -51,7 +51,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-gpu sanitize-gpu lint format docs sanitize mutate bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -126,11 +126,26 @@ $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py'
 	  build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib --build-temp $(SANITIZED)/temp
 	@touch $@
 
-sanitize: $(SANITIZED)/.complete
+sanitize: $(SANITIZED)/.complete sanitize-threads
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
 	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --few -n auto tests/cuda -m races
+
+# A third build, that looks for races between the thread of the runtime, those of kernels, and callers.
+THREADED := build/threads
+THREAD_FLAGS := -fsanitize=thread -fno-omit-frame-pointer -g
+
+$(THREADED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(STAMP)
+	rm -rf $(THREADED)
+	CFLAGS="$(THREAD_FLAGS)" CXXFLAGS="$(THREAD_FLAGS)" LDFLAGS="$(THREAD_FLAGS)" $(BIN)/python setup.py --quiet \
+	  build --build-base $(THREADED) --build-lib $(THREADED)/lib --build-temp $(THREADED)/temp
+	@touch $@
+
+sanitize-threads: $(THREADED)/.complete
+	LD_PRELOAD="$(call preload,libtsan.so) $(call preload,libstdc++.so)" GQALLREDUCE_THREADS=3 OPENBLAS_NUM_THREADS=1 \
+	  TSAN_OPTIONS="halt_on_error=1 exitcode=66" PYTHONPATH=$(THREADED)/lib \
+	  $(BIN)/pytest -p no:xdist tests/whole/test_threads.py
 
 # Plants each fault of tests/mutants in a copy of the tree and runs the tests that should notice it.
 MUTATE_ARGUMENTS ?=

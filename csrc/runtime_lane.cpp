@@ -19,19 +19,42 @@ bool Lane::ready() const {
 
 void Lane::advance(Transport* transport, double poll_at, Event& event) {
   transport_ = transport;
+  if (operation.traced && waits_ != Waits::kNot)
+    operation.spans.push_back({Span::Kind::kWait, Op::kWait, stopped_, now(), number, -1, -1, 0});
   waits_ = Waits::kNot;
   if (slots_.empty()) {
     slots_.resize(program_.slots);
     running_.resize(chunks_.size());
   }
   while (!finished()) {
-    carry_out(program_.instructions[at_], event);
+    const Instruction& instruction = program_.instructions[at_];
+    const double began = operation.traced ? now() : 0;
+    carry_out(instruction, event);
+    if (operation.traced) trace(instruction, began);
     if (event) {
       event.operation = &operation;
       event.lane = number;
       return;
     }
     if (waits_ != Waits::kNot || now() >= poll_at) return;
+  }
+}
+
+// Notes an instruction, or a part of it, that takes time.
+void Lane::trace(const Instruction& instruction, double began) {
+  if (waits_ != Waits::kNot) stopped_ = now();
+  switch (instruction.op) {
+    case Op::kEncode:
+    case Op::kJoin:
+    case Op::kBeginSum:
+    case Op::kDecode:
+    case Op::kShare:
+    case Op::kFinish:
+      operation.spans.push_back(
+          {Span::Kind::kInstruction, instruction.op, began, now(), number, instruction.chunk, -1, 0});
+      break;
+    default:
+      break;
   }
 }
 
@@ -160,7 +183,7 @@ void Lane::transmit(const Instruction& instruction, Event& event) {
   const int sending = static_cast<int>(sendings_.size());
   operation.spent.messages += 1;
   operation.spent.bytes_sent += slot.nbytes;
-  sendings_.push_back({instruction.slot, 0});
+  sendings_.push_back({instruction.slot, 0, instruction.peer, operation.traced ? now() : 0});
   sendings_.back().parts_left =
       cut(slot.block.data(), slot.nbytes, slot.bound, instruction.peer,
           [&](std::uint8_t* data, std::size_t nbytes) { to_send_.push({data, nbytes, instruction.peer, sending}); });
@@ -172,7 +195,13 @@ int Lane::sent(Transport& transport, int number_of_sending) {
   transport_ = &transport;
   Sending& sending = sendings_[number_of_sending];
   --sends_under_way_;
-  if (--sending.parts_left == 0) unused(slots_[sending.slot]);
+  if (--sending.parts_left == 0) {
+    const std::size_t nbytes = slots_[sending.slot].nbytes;
+    if (operation.traced)
+      operation.spans.push_back(
+          {Span::Kind::kSend, Op::kTransmit, sending.began, now(), number, -1, sending.peer, nbytes});
+    unused(slots_[sending.slot]);
+  }
   return post_parts(to_send_, false);
 }
 

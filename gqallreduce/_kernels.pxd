@@ -335,10 +335,17 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
     cdef struct CSpent "gq::runtime::Spent":
         double encode, decode
         uint64_t messages, bytes_sent, bytes_received, selected
+    cdef struct CSpan "gq::runtime::Span":
+        int kind
+        Op op
+        double began, ended
+        int lane, chunk, peer
+        size_t nbytes
     cdef cppclass COperation "gq::runtime::Operation":
         COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature, uint32_t step)
         int tag
-        bint done
+        bint done, traced
+        vector[CSpan] spans
         CSpent spent
         vector[vector[CKept]] own_kept
         size_t place(int lane, int chunk)

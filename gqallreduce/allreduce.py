@@ -26,6 +26,7 @@ from gqallreduce.runtime.plans import Plans
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import step
+from gqallreduce.runtime.trace import Trace
 from gqallreduce.scheme import MPI_SUM, Scheme
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.transport.call import Call
@@ -57,11 +58,15 @@ class Allreduce:
     cuda_aware
         may MPI be given GPU memory? None asks the MPI; True and False override what it says of itself. Otherwise
         compressed bytes pass through page-locked host memory. No effect on host buffers.
+    trace
+        "file.json": each rank writes what its lanes do, and when, into file.<rank>.json, for chrome://tracing and
+        Perfetto; complete after `close`.
     """
 
     def __init__(
-        self, scheme, *, comm=None, average=False, seed=0, timeout=600, check="first", verify=0, cuda_aware=None
-    ):
+        self, scheme, *, comm=None, average=False, seed=0, timeout=600, check="first", verify=0, cuda_aware=None,
+        trace=None,
+    ):  # fmt: skip
         self.scheme = Scheme.parse(scheme)
         if check not in ("first", "always"):
             raise ValueError(f"check={check!r}, expected 'first' or 'always'")
@@ -77,6 +82,7 @@ class Allreduce:
         self.memory, self.processors = Memory(), Processors(cuda_aware)
         self.stats = Statistics(self._residual_norm)
         self.begun, self.failures_in_step, self.raised_in_step = 0, 0, False
+        self.trace = None if trace is None else Trace(trace, self.rank)
         self.unusable: str | None = None
         self.unheard: list[Call] = []  # ended by an error that no caller has waited for yet
         self.home = home(self.comm)
@@ -243,6 +249,8 @@ class Allreduce:
         What is left of residuals stays readable. Closing twice does nothing.
         """
         self._end("after close()")
+        if self.trace is not None:
+            self.trace.close()
 
     def __enter__(self) -> Allreduce:
         return self

@@ -71,10 +71,12 @@ class Outgoing:
 
     frame
         what is told when it has left, or None.
+    began
+        when it was sent, if it is traced.
     """
 
     receives = counts = False
-    __slots__ = ("bound", "channel", "data", "frame", "parts_left", "to")
+    __slots__ = ("began", "bound", "channel", "data", "frame", "parts_left", "to")
 
     def __init__(self, to: int, data, bound: int, frame: Frame | None = None):
         self.to, self.data, self.bound, self.frame = to, data, bound, frame

@@ -172,6 +172,17 @@ cdef class NativeOperation:
         cdef CSpent spent = self.data.spent
         return spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received, spent.selected
 
+    def trace(self):
+        """Note from now on what its lanes do, and when."""
+        self.data.traced = True
+
+    @property
+    def spans(self):
+        """(0 instruction, 1 wait, 2 send; the instruction's place in the list of Op; began, ended; lane, chunk, peer,
+        bytes), of what was noted."""
+        return [(<int> span.kind, <int> span.op, span.began, span.ended, span.lane, span.chunk, span.peer, span.nbytes)
+                for span in self.data.spans]
+
     def run_alone(self):
         """On a single rank: all of it, or up to an Event; None if it is done."""
         cdef CEvent event

@@ -69,6 +69,8 @@ class IndirectOperation:
         place -> what is not finite among own values and among the results: noted at the one place (0, 0).
     """
 
+    trace = None
+
     def __init__(self, plan: IndirectPlan, given: list[Operand], key, signature: int, spent: Spent):
         self.plan, self.key, self.signature, self.spent = plan, key, signature, spent
         self.processor, self.workspace = plan.processor, plan.processor.workspace
@@ -136,6 +138,7 @@ class IndirectOperation:
         operands = [each.own.operand(each) for each in asked]
         plan = self.plan.of_vectors(codec, tuple(each.values.size for each in asked))
         inner = Operation(plan, operands, self.key, self.signature, self.spent)
+        inner.trace = self.trace
         try:
             for number, each in enumerate(asked):
                 if each.mark:

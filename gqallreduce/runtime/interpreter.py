@@ -16,6 +16,7 @@ from gqallreduce.errors import WireError
 from gqallreduce.runtime.encoding import Encoding
 from gqallreduce.runtime.headers import Headers
 from gqallreduce.runtime.sharing import Sharing
+from gqallreduce.runtime.trace import NAMES, WAIT
 from gqallreduce.scheduling import instructions as code
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Lane:
         self._sharing: Sharing | None = None
         self._headers = Headers(operation, number)
         self._receipt, self._then = None, None  # of a device, and what is done with what it found
+        self._stopped = None  # when it began to wait, if it is traced
 
     def can_advance(self) -> bool:
         """Is there what it waits for?"""
@@ -65,7 +67,9 @@ class Lane:
         messages
             with `send(Outgoing)` and `receive(Incoming)`.
         """
-        operation, program = self.operation, self.program
+        operation, program, trace = self.operation, self.program, self.operation.trace
+        if trace is not None and self.waiting:
+            trace.add(WAIT, self._stopped, perf_counter(), repr(operation.key), self.number)
         self.waiting = []
         with operation.active():
             while True:
@@ -74,10 +78,21 @@ class Lane:
                 if self.at == len(program):
                     self._end()
                     return
-                instruction = program[self.at]
+                instruction, began = program[self.at], perf_counter()
                 _CARRY_OUT[type(instruction)](self, instruction, messages)
+                if trace is not None:
+                    self._trace(instruction, began)
                 if self.waiting or perf_counter() >= operation.poll_at:
                     return
+
+    def _trace(self, instruction, began: float) -> None:
+        """Note an instruction, or a part of it, that takes time."""
+        self._stopped, operation = perf_counter(), self.operation
+        name = NAMES.get(type(instruction))
+        if name is not None:
+            operation.trace.add(
+                name, began, self._stopped, repr(operation.key), self.number, chunk=getattr(instruction, "chunk", -1)
+            )
 
     def _end(self) -> None:
         """Finished, once all that was asked of a device is done."""

@@ -13,6 +13,7 @@ from gqallreduce.coding.dtypes import FORMATS
 from gqallreduce.coding.layout import BatchPiece, Chunk
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import WireError
+from gqallreduce.runtime import trace
 from gqallreduce.scheduling import instructions as code
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
             values.tensor.narrow,
         ))  # fmt: skip
     made = _kernels.NativeOperation(plan.native, plan.processor.pool, tensors, operation.frames, operation.step)
+    if operation.trace is not None:
+        made.trace()
     if any(values.coder.selects for values in operation.tensors):
         _keep_selected(operation, made)
     for place, flaw in operation.flaws.items():
@@ -160,5 +163,18 @@ def account(operation: Operation, native: _kernels.NativeOperation) -> None:
     spent.bytes_sent += bytes_sent
     spent.bytes_received += bytes_received
     spent.selected += selected
+    if operation.trace is not None:
+        _trace(operation, native)
     if native.first_flaw is not None:
         operation.flaws.note(None, native.first_flaw)
+
+
+def _trace(operation: Operation, native: _kernels.NativeOperation) -> None:
+    call = repr(operation.key)
+    for kind, op, began, ended, lane, chunk, peer, nbytes in native.spans:
+        if kind == 0:
+            operation.trace.add(trace.NAMES[_ORDER[op]], began, ended, call, lane, chunk=chunk)
+        elif kind == 1:
+            operation.trace.add(trace.WAIT, began, ended, call, lane)
+        else:
+            operation.trace.add(trace.SEND, began, ended, call, lane, to=peer, bytes=nbytes)

@@ -73,11 +73,14 @@ class Operation:
         place -> the running values of its pieces.
     flaws
         what is not finite among them.
+    trace
+        where what its lanes do is noted (trace.py), or None.
     derived
         are its tensors made of a call's values, which were looked at for values that are not finite?
     """
 
     first_lane = 0
+    trace = None
 
     def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
         self.plan, self.processor, self.spent = plan, plan.processor, spent

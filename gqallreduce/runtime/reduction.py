@@ -108,6 +108,7 @@ def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -
 def carry_out(call: Call, plan, operands: list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of an Operation; its first flaw or None, and what it has learned."""
     operation = begin(plan, operands, name, agreed.signature, spent)
+    operation.trace = call.owner.trace
     try:
         if agreed.by_mpi:
             yield from prepare(operation, agreed.signature)

@@ -20,8 +20,8 @@ class Stage(Protocol):
         what its tags are made of.
     lanes, lanes_at_once
         how many there are, and how many may be under way.
-    spent
-        where bytes and messages are counted; None if they are not.
+    spent, trace
+        where bytes and messages are counted, and where is noted when they leave; None if they are not.
     """
 
     first_lane: int
@@ -29,6 +29,7 @@ class Stage(Protocol):
     lanes: int
     lanes_at_once: int
     spent: object
+    trace: object
     poll_at: float
 
     def lane(self, number: int): ...
@@ -105,7 +106,7 @@ class OneLane:
 
     first_lane = signature = 0
     lanes = lanes_at_once = 1
-    spent = None
+    spent = trace = None
     poll_at = math.inf
 
     def lane(self, number: int) -> OneLane:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 
 from gqallreduce.coding.message import Collective, Incoming, Outgoing
 from gqallreduce.transport.call import Call, Stage
@@ -46,6 +47,8 @@ class Channel:
         if self.spent is not None:
             self.spent.messages += 1
             self.spent.bytes_sent += len(message.data)
+        if self.stage.trace is not None:
+            message.began = perf_counter()
         parts = self._parts(message, message.data, len(message.data), message.to)
         self.to_send.extend([(part, message) for part in parts])
         self._post_sends()
@@ -74,10 +77,18 @@ class Channel:
             self.sends_free += 1
             message.parts_left -= 1
             if not message.parts_left and message.frame is not None:
-                self.lane.sent(message.frame)
+                self._left(message)
             self._post_sends()
         if not message.parts_left:
             message.channel = None
+
+    def _left(self, message: Outgoing) -> None:
+        """All of a message has left."""
+        trace, stage = self.stage.trace, self.stage
+        if trace is not None:
+            sent = {"to": message.to, "bytes": len(message.data)}
+            trace.add("send", message.began, perf_counter(), repr(stage.key), self.lane.number, **sent)
+        self.lane.sent(message.frame)
 
     def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
         """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""

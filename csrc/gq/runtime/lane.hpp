@@ -77,7 +77,8 @@ class Lane {
   };
 
   struct Sending {
-    int slot, parts_left;
+    int slot, parts_left, peer;
+    double began;  // if it is traced
   };
 
   // What of a running value becomes this rank's slice of an error.
@@ -93,6 +94,8 @@ class Lane {
   Flaw& flaw(const Instruction& instruction) { return operation.flaw(number, instruction.chunk); }
   void next() { ++at_, extent_ = 0; }
   bool end_of_extent(const Chunk& chunk) { return ++extent_ >= chunk.extents.size(); }
+
+  void trace(const Instruction& instruction, double began);
 
   // Each carries out one instruction, or a part of it.
   void carry_out(const Instruction& instruction, Event& event);
@@ -136,6 +139,7 @@ class Lane {
   Transport* transport_ = nullptr;
   std::size_t at_ = 0, extent_ = 0;
   Waits waits_ = Waits::kNot;
+  double stopped_ = 0;  // when it began to wait, if it is traced
   int waits_for_ = -1;
 
   std::vector<Slot> slots_;

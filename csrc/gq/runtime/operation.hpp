@@ -80,6 +80,16 @@ struct Spent {
   std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0, selected = 0;
 };
 
+// What a lane did, from when to when: an instruction, a wait, or a send, until it has left.
+struct Span {
+  enum class Kind : int { kInstruction, kWait, kSend };
+  Kind kind;
+  Op op;
+  double began, ended;
+  int lane, chunk, peer;
+  std::size_t nbytes;
+};
+
 class Operation {
  public:
   // signature, step: in headers.
@@ -95,6 +105,8 @@ class Operation {
   int tag = 0;  // of lane 0; those of the others follow
   bool feeds_back = false;
   Spent spent;
+  bool traced = false;
+  std::vector<Span> spans;  // if it is
   std::vector<Flaw> flaws;  // of each place: lane * chunks + chunk
   // Of each place: what of the extents of own values is encoded; empty for all, or where nothing is chosen.
   std::vector<std::vector<Kept>> own_kept;

@@ -1,5 +1,6 @@
 // Memory that is used again, by size class: once a call has run, the next one of its kind allocates nothing.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -77,9 +78,10 @@ class Pool {
  private:
   static constexpr std::size_t kAlignment = 64;
 
-  // Steps of an eighth of a power of two.
+  // Steps of an eighth of a power of two, and at least of a cache line: on 1000 ranks a lane has as many short
+  // messages.
   static std::size_t class_of(std::size_t nbytes) {
-    if (nbytes <= 1024) return 1024;
+    if (nbytes <= 8 * kAlignment) return std::max<std::size_t>(1, (nbytes + kAlignment - 1) / kAlignment) * kAlignment;
     const std::size_t step = std::size_t(1) << (60 - __builtin_clzll(nbytes - 1));
     return (nbytes + step - 1) / step * step;
   }
