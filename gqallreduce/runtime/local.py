@@ -33,9 +33,11 @@ class LocalAllreduce:
 
     tap
         (source, to, tag, bytes) -> bytes: sees each message on its way, and may change it.
+    poll_every
+        seconds of arithmetic after which another rank's turn comes; 0: after every instruction, so that they mix well.
     """
 
-    tap = None
+    tap, poll_every = None, 0.0
 
     def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0, processors=None):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
@@ -105,7 +107,7 @@ class LocalAllreduce:
     def _carry_out(self, operations: list) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""
         mailboxes = _kernels.Mailboxes(self.tap)
-        ranks = [Mailbox(rank, mailboxes, self.order) for rank in range(self.size)]
+        ranks = [Mailbox(rank, mailboxes, self.order, self.poll_every) for rank in range(self.size)]
         calls = [Call("a call") for _ in ranks]
         for rank, call, operation in zip(ranks, calls, operations, strict=True):
             rank.progress.start(call, operation.stages())
@@ -128,14 +130,14 @@ class Mailbox:
 
     shortest = 1 << 30
 
-    def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order):
+    def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order, poll_every: float = 0.0):
         self.rank, self.mailboxes, self._order = rank, mailboxes, order
         shuffled = order is not list
         self.native = _kernels.Loopback(mailboxes, rank, seed=shuffled * (rank + 1))
         self.messages: list = []
         self._due: list[tuple] = []  # (message, room, tag)
         self._sent: list = []
-        self.progress = Progress(self, self, poll_every=0)
+        self.progress = Progress(self, self, poll_every=poll_every)
 
     def longest(self, peer: int) -> int:
         return self.shortest
