@@ -1,7 +1,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <limits>
 #include <new>
 
 #include "gq/door.hpp"
@@ -37,7 +36,9 @@ void Engine::start(Operation& operation) {
   if (operations_.empty()) poll_at = now() + poll_every_;
   const int share = share_of(operation);
   for (auto& lane : operation.lanes) lane->share = share;  // of this round and the next
-  operations_.push_back(&operation);
+  // A call whose codec was prepared, or that was agreed on first, comes later than those that were started after it.
+  const auto later = [&](const Operation* other) { return other->number > operation.number; };
+  operations_.insert(std::find_if(operations_.begin(), operations_.end(), later), &operation);
 }
 
 void Engine::clear() {
@@ -117,7 +118,7 @@ Engine::Turn Engine::work() {
   return turn;
 }
 
-double Engine::run(double seconds, bool& received) {
+double Engine::run(double seconds, bool& received, bool& nothing) {
   double idle = now(), waited = 0;
   const double began = idle;
   const std::size_t under_way = operations_.size();
@@ -126,21 +127,25 @@ double Engine::run(double seconds, bool& received) {
     const Turn turn = work();
     received |= turn.received;
     const double after = now();
-    if (turn.worked || turn.completed) idle = after;
-    if (turn.worked) continue;
-    waited += after - before;
-    if (turn.completed) continue;
+    nothing = !turn.worked && !turn.completed;
+    if (!nothing) idle = after;
+    if (!turn.worked) waited += after - before;
     if (after - began > seconds) break;
-    if (before - idle > kSpin) sched_yield();
+    if (nothing && before - idle > kSpin) sched_yield();
   }
   return waited;
 }
 
-void run_alone(Operation& operation, Event& event) {
+void run_alone(Operation& operation, double seconds, Event& event) {
   const FloatGuard guard;
-  for (auto& lane : operation.lanes)
-    while (!event && !lane->finished()) let_go_on(*lane, nullptr, std::numeric_limits<double>::infinity(), event);
-  operation.done = !event;
+  const double until = now() + seconds;
+  operation.done = true;
+  for (auto& lane : operation.lanes) {
+    if (!lane->finished()) let_go_on(*lane, nullptr, until, event);
+    operation.done = lane->finished();
+    if (event || !operation.done) break;
+  }
+  operation.done = operation.done && !event;
 }
 
 }  // namespace gq::runtime

@@ -65,7 +65,7 @@ void Lane::carry_out(const Instruction& instruction, Event& event) {
     case Op::kEncode:
       return encode(instruction, event);
     case Op::kJoin:
-      return join(instruction);
+      return join(instruction, event);
     case Op::kTransmit:
       return transmit(instruction, event);
     case Op::kWait:
@@ -151,7 +151,7 @@ int Lane::received(Transport& transport, int number_of_slot, std::size_t nbytes)
   return post_parts(to_receive_, true);
 }
 
-void Lane::join(const Instruction& instruction) {
+void Lane::join(const Instruction& instruction, Event& event) {
   Slot& joined = slots_[instruction.slot];
   joined.bound = program_.bound_of(number, instruction);
   joined.block = operation.pool.take(joined.bound);
@@ -159,6 +159,14 @@ void Lane::join(const Instruction& instruction) {
   for (int at = instruction.first; at < instruction.first + instruction.count; ++at) {
     std::size_t nbytes = 0;
     const std::uint8_t* const wire = wire_of(program_.parts[at].slot, program_.parts[at].number, nbytes);
+    if (nbytes > joined.bound - joined.nbytes) {
+      event.kind = Kind::kMalformed;
+      event.extent = -1;
+      event.data = wire;
+      event.nbytes = nbytes;
+      event.code = static_cast<int>(joined.bound - joined.nbytes);
+      return;
+    }
     std::memcpy(joined.block.data() + joined.nbytes, wire, nbytes);
     joined.nbytes += nbytes;
   }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "gq/runtime/progress_thread.hpp"
@@ -20,11 +21,11 @@ constexpr unsigned long kTimerSlack = 1000;  // nanoseconds, by which a pause ma
 
 bool ProgressThread::is_elsewhere() const { return started_by_ != 0 && started_by_ != getpid(); }
 
+void ProgressThread::end(ProgressThread* thread) {
+  if (!thread->is_elsewhere()) delete thread;
+}
+
 ProgressThread::~ProgressThread() {
-  if (is_elsewhere()) {
-    thread_.detach();
-    return;
-  }
   {
     wanted_ = true;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -67,7 +68,13 @@ void ProgressThread::serve() {
       changed_.wait(lock);  // the caller, who has waited for the lock, gives the word by `hand_over`
       continue;
     }
-    const Engine::Turn turn = engine_.work();
+    Engine::Turn turn;
+    try {
+      turn = engine_.work();
+    } catch (const std::bad_alloc&) {
+      engine_.event = {};
+      engine_.event.kind = Kind::kOutOfMemory;
+    }
     received_ |= turn.received;
     if (wanted_ || turn.worked || turn.completed) continue;
     lock.unlock();

@@ -342,7 +342,9 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         int lane, chunk, peer
         size_t nbytes
     cdef cppclass COperation "gq::runtime::Operation":
-        COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature, uint32_t step)
+        COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature,
+                   uint32_t step) except +
+        uint64_t number
         int tag
         bint done, traced
         vector[CSpan] spans
@@ -387,16 +389,17 @@ cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
         bint worked, completed, received
     cdef cppclass CEngine "gq::runtime::Engine":
         CEngine(CTransport& transport, double poll_every)
-        void start(COperation& operation)
+        void start(COperation& operation) except +
         void clear()
         Turn work() except +
-        double run(double seconds, c_bool& received) except +
+        double run(double seconds, c_bool& received, c_bool& nothing) except +
         CEvent event
         bint busy()
-    void c_run_alone "gq::runtime::run_alone" (COperation& operation, CEvent& event) except +
+    void c_run_alone "gq::runtime::run_alone" (COperation& operation, double seconds, CEvent& event) except +
 
 cdef extern from "gq/runtime/progress_thread.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CProgressThread "gq::runtime::ProgressThread":
         CProgressThread(CEngine& engine)
         void hand_over()
         bint take_back()
+    void end_thread "gq::runtime::ProgressThread::end" (CProgressThread* thread)

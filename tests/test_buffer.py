@@ -33,7 +33,7 @@ def test_a_buffer_is_its_array_in_memory_order(dtype, order, shape):
     assert buffer.order == ("C" if given.flags.c_contiguous or one_axis else order[0])
     np.testing.assert_array_equal(loaded(buffer), given.astype(np.float32).reshape(-1, order=buffer.order))
     assert buffer.flat is None or np.shares_memory(buffer.flat, given) or not given.size
-    assert (buffer.flat is None) == (dtype in ("float16", "bfloat16") or ("gaps" in order and buffer._memory.ndim == 2))
+    assert (buffer.flat is None) == (dtype in ("float16", "bfloat16") or ("gaps" in order and buffer.memory.ndim == 2))
 
 
 @every_dtype

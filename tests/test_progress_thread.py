@@ -67,6 +67,65 @@ with gq.Allreduce("recursive_doubling/raw") as allreduce:
     assert ranks(script, 3) == [[True, True]] * 3
 
 
+def test_what_the_thread_has_finished_is_not_waited_for(ranks):
+    script = """
+with gq.Allreduce("direct/raw") as allreduce:
+    allreduce(values(), key="a")
+    comm.Barrier()
+    array = values()
+    request = allreduce.start(array, key="a")
+    report.append(becomes(lambda: sum_of_ranks(array)))
+    comm.Barrier()
+    time.sleep(0.3)  # until all that it sent has left
+    request.wait()
+    report.append(request.stats.wait)
+"""
+    assert ranks(script, 2) == [[True, 0.0]] * 2
+
+
+@pytest.mark.parametrize("progress", ["thread", "calls"])
+@pytest.mark.parametrize("scheme", ["direct/raw", "ring/raw", "topk(ratio=0.1)/ef"])
+def test_a_call_that_is_ready_later_on_some_ranks_keeps_its_place(ranks, monkeypatch, scheme, progress):
+    """A new key agrees first, which takes longer on one rank: a known key that was started after it comes after it."""
+    monkeypatch.setenv("GQALLREDUCE_PROGRESS", progress)
+    size = 1 << (22 if "topk" in scheme else 20)
+    script = f"""
+allreduce = gq.Allreduce("{scheme}", timeout=20)
+first, second = np.ones((2, {size}), np.float32)
+allreduce(second, key="known")
+comm.Barrier()
+requests = [allreduce.start(first, key="new")]
+until = time.perf_counter() + (0.3 if comm.rank else 0)
+while time.perf_counter() < until:
+    requests[0].test()
+requests.append(allreduce.start(second, key="known"))
+gq.wait_all(requests)
+report.append("done")
+"""
+    assert ranks(script, 3) == [["done"]] * 3
+
+
+def test_a_communicator_that_is_freed_with_calls_under_way(ranks):
+    script = """
+for step in range(25):
+    mine = comm.Dup()
+    allreduce = gq.Allreduce("ring/qsgd(bits=4)/ef", comm=mine, timeout=20)
+    arrays = {f"key {number}": np.full(1 << 16, comm.rank + 1.0, np.float32) for number in range(8)}
+    for key, array in arrays.items():
+        allreduce(array, key=key)
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(0.02)
+    requests = [allreduce.start(array, key=key) for key, array in arrays.items()]
+    mine.Free()
+    gq.wait_all(requests)
+    found = comm.allgather(b"".join(array.tobytes() for array in arrays.values()))
+    assert len(set(found)) == 1
+report.append("done")
+"""
+    assert ranks(script, 2) == [["done"]] * 2
+
+
 def test_a_value_that_is_not_finite_waits_for_the_caller(ranks):
     """The thread stops there; what all raise is raised in `wait`, and the next call goes on."""
     script = """
@@ -101,6 +160,35 @@ with open(f"{{sys.argv[1]}}/{{comm.rank}}.json", "w") as file:
 sys.exit(0)
 """
     assert ranks(script, 3) == [["came to the end"]] * 3
+
+
+def test_a_child_process_frees_an_engine_with_a_thread(ranks):
+    script = """
+import gc
+gc.disable()
+mine = comm.Dup()
+
+def leave_garbage():
+    allreduce = gq.Allreduce("direct/qsgd(bits=4)/ef", comm=mine, timeout=20)
+    array = np.ones(1 << 18, np.float32)
+    allreduce(array, key="a")
+    comm.Barrier()
+    if comm.rank:
+        time.sleep(0.05)
+    request = allreduce.start(array, key="a")
+    time.sleep(0.1)
+    request.wait()
+    allreduce.close()
+
+leave_garbage()
+mine.Free()
+child = os.fork()
+if child == 0:
+    gc.collect()
+    os._exit(4)
+report.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert ranks(script, 2) == [[4]] * 2
 
 
 def test_a_child_process_ends_without_the_thread(ranks):

@@ -183,12 +183,12 @@ cdef class NativeOperation:
         return [(<int> span.kind, <int> span.op, span.began, span.ended, span.lane, span.chunk, span.peer, span.nbytes)
                 for span in self.data.spans]
 
-    def run_alone(self):
-        """On a single rank: all of it, or up to an Event; None if it is done."""
+    def run_alone(self, double seconds):
+        """On a single rank: for about so many seconds at most, or up to an Event, which is returned."""
         cdef CEvent event
         with nogil:
-            c_run_alone(self.data[0], event)
-        return None if self.data.done else event_of(event, self)
+            c_run_alone(self.data[0], seconds, event)
+        return None if event.kind == Kind.kNone else event_of(event, self)
 
 
 EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",
@@ -372,7 +372,7 @@ cdef class Engine:
 
     def __dealloc__(self):
         with nogil:
-            del self.thread
+            end_thread(self.thread)
         del self.data
 
     def hand_over(self):
@@ -388,9 +388,9 @@ cdef class Engine:
             received = self.thread.take_back()
         return received
 
-    def start(self, NativeOperation operation not None, int tag):
-        """Begin; `tag` is that of its first lane."""
-        operation.data.tag = tag
+    def start(self, NativeOperation operation not None, uint64_t number, int tag):
+        """Begin; `number` tells the order in which calls were started, `tag` is that of its first lane."""
+        operation.data.number, operation.data.tag = number, tag
         self.operations.append(operation)
         self.data.start(operation.data[0])
 
@@ -415,13 +415,13 @@ cdef class Engine:
         return turn.worked, turn.completed, turn.received
 
     def run(self, double seconds):
-        """Until an operation is done, an Event, or so many seconds have passed and nothing can be done: (seconds of
-        waiting, has something come)."""
-        cdef c_bool received = False
+        """Until an operation is done, an Event, or so many seconds have passed: (seconds of waiting, has something
+        come, was there nothing to do at the end)."""
+        cdef c_bool received = False, nothing = False
         cdef double waited
         with nogil:
-            waited = self.data.run(seconds, received)
-        return waited, received
+            waited = self.data.run(seconds, received, nothing)
+        return waited, received, nothing
 
     def event(self):
         """What has stopped it, or None; it may go on then."""

@@ -24,6 +24,8 @@ from gqallreduce.runtime.preparation import prepare
 from gqallreduce.runtime.values import Batch, Values
 from gqallreduce.stats import Spent
 
+_ALONE = 0.01  # seconds without a look at signals, on a single rank
+
 
 class Operand(NamedTuple):
     """One tensor of a call.
@@ -149,8 +151,10 @@ class Operation:
         """On a single rank and the host, where no lane waits: all of them, one after the other."""
         running = self.native()
         if running is not None:
-            while (event := running.run_alone()) is not None:
-                self.answer(running, event)
+            while not running.done:
+                event = running.run_alone(_ALONE)
+                if event is not None:
+                    self.answer(running, event)
             self.account(running)
             return
         for number in range(self.lanes):

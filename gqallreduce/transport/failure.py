@@ -19,6 +19,7 @@ def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> Bas
     A call that has taken effect is not given up, so if all have, nothing is: the error is then this rank's alone. The
     objects of those that are given up here, or elsewhere from the same one on, refuse further calls on all ranks.
     """
+    link.progress.take_back()
     if isinstance(error, ForeignFrame):
         error.due |= link.progress.silent()
     calls = link.progress.clear()

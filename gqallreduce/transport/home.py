@@ -179,6 +179,8 @@ class Home:
 
     def disown(self) -> None:
         """The user frees the communicator."""
+        if self.link is not None:
+            self.link.progress.take_back(for_good=True)
         self.freed, self.link = True, None
         self.cached.clear()
         if self.control is not None:

@@ -83,7 +83,8 @@ class Progress:
         running = None if self._engine is None else stage.native()
         if running is not None:
             call.running = running, stage
-            self._engine.start(running, self.link.tag(call.number, stage.first_lane, stage.signature))
+            tag = self.link.tag(call.number, stage.first_lane, stage.signature)
+            self._engine.start(running, max(0, call.number), tag)
             return
         channels = [Channel(self.transport, self.link, call, stage, number) for number in range(stage.lanes)]
         call.lanes_left, call.live = len(channels), 0
@@ -189,14 +190,16 @@ class Progress:
         idle = self._listened = perf_counter()
         if not waited:
             self._since = idle
+        if self._works_natively():
+            self._take_note()  # of what its thread has done
         while not call.done:
             if self._works_natively() and not self._coming and not self._running:
-                seconds, received = self._engine.run(LISTEN)
+                seconds, received, nothing = self._engine.run(LISTEN)
                 call.wait += seconds
                 self._take_note()
                 if received:
                     self._since = perf_counter()
-                if not call.done:
+                if nothing and not call.done:
                     self.nothing_came(call, timeout)
                 continue
             before = perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import itertools
 import os
 import time
@@ -66,6 +68,12 @@ def abandon(requests: list, buffers, receives=()) -> None:
     for request in receives:
         if request != MPI.REQUEST_NULL:
             request.Cancel()
+
+
+@atexit.register
+def _keep_until_finalize() -> None:
+    """MPI_Finalize comes after Python has freed its objects: what MPI may still look at is never freed."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(abandoned))
 
 
 def tidy() -> None:

@@ -26,9 +26,9 @@ class Engine {
   };
   // Lets lanes go on until a poll is due, and polls. Stops at an event.
   Turn work();
-  // Until an operation is done, there is an event, or so many seconds have passed and nothing can be done; spins, and
-  // then yields the core. Returns the seconds of waiting; `received` says whether something came.
-  double run(double seconds, bool& received);
+  // Until an operation is done, there is an event, or so many seconds have passed; spins while nothing can be done, and
+  // then yields the core. Returns the seconds of waiting; has something come; was there nothing to do at the end?
+  double run(double seconds, bool& received, bool& nothing);
 
   Event event;
   double poll_at = 0;
@@ -50,7 +50,7 @@ class Engine {
   int free_ = kRequests / 2;
 };
 
-// All of an operation on a single rank, whose lanes never wait. Stops at an event; call it again after a flaw.
-void run_alone(Operation& operation, Event& event);
+// An operation on a single rank, whose lanes never wait, for about so many seconds at most, or up to an event.
+void run_alone(Operation& operation, double seconds, Event& event);
 
 }  // namespace gq::runtime

@@ -101,7 +101,7 @@ class Lane {
   void carry_out(const Instruction& instruction, Event& event);
   void post(const Instruction& instruction, Event& event);
   void encode(const Instruction& instruction, Event& event);
-  void join(const Instruction& instruction);
+  void join(const Instruction& instruction, Event& event);
   void transmit(const Instruction& instruction, Event& event);
   void wait(const Instruction& instruction, Event& event);
   void wait_any(const Instruction& instruction, Event& event);

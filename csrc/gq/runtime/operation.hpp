@@ -102,7 +102,8 @@ class Operation {
   std::vector<Tensor> tensors;
   std::uint64_t signature;
   std::uint32_t step;
-  int tag = 0;  // of lane 0; those of the others follow
+  std::uint64_t number = 0;  // in the order in which calls were started, alike on all ranks
+  int tag = 0;               // of lane 0; those of the others follow
   bool feeds_back = false;
   Spent spent;
   bool traced = false;

@@ -16,6 +16,8 @@ class ProgressThread {
  public:
   explicit ProgressThread(Engine& engine) : engine_(engine) {}
   ~ProgressThread();
+  // Destroys it. After a fork, in the child, it is left behind: what the thread waits for cannot be destroyed there.
+  static void end(ProgressThread* thread);
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
