@@ -66,7 +66,7 @@ def run(arguments, comm):
         if data:
             ConvNet(shape_of(data), data.classes, 0)  # an error comes before earlier results are overwritten
         report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-        description = _describe(comm, data)
+        description = machine.describe_job(comm, data=data.name if data else None)
         report.write("machine", description)
         rows = _measured(arguments, comm, data, report)
     except (ModuleNotFoundError, ValueError) as problem:
@@ -79,12 +79,6 @@ def run(arguments, comm):
         written = [f"{arguments.output}.jsonl", *gradiveq_results.draw(description, rows, arguments.output)]
         report.say("written: " + ", ".join(written))
     return 0
-
-
-def _describe(comm, data):
-    nodes = machine.nodes(comm)
-    where = {"ranks": comm.size, "nodes": nodes, "link": machine.link(nodes), **machine.describe_mpi()}
-    return machine.describe(**where, data=data.name if data else None)
 
 
 def _measured(arguments, comm, data, report):

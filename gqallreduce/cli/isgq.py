@@ -54,9 +54,7 @@ def run_on(comm, arguments):
             print(f"isgq: {problem}", file=sys.stderr)
         return 2
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-    nodes = machine.nodes(comm)
-    where = {"ranks": comm.size, "nodes": nodes, "link": machine.link(nodes), **machine.describe_mpi()}
-    description = machine.describe(**where, data=data.name)
+    description = machine.describe_job(comm, data=data.name)
     report.write("machine", description)
     rows = _measured(arguments, comm, data, report)
     if comm.rank == 0:

@@ -6,7 +6,6 @@ compared with one of another commit that ran in turn with it.
 """
 
 import itertools
-import sys
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +16,7 @@ from gqallreduce.cli.dense import DEFAULT, Dense
 from gqallreduce.cli.quantities import seconds_text
 from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
-from gqallreduce.cli.world import on_world
+from gqallreduce.cli.world import are_schemes, on_world
 
 SCHEMES = ("direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
 UNDER_WAY = 10
@@ -44,18 +43,10 @@ def run(arguments):
 
 def run_on(comm, arguments):
     """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
-    try:
-        for text in arguments.schemes:
-            gq.Scheme.parse(text)
-    except ValueError as problem:
-        if comm.rank == 0:
-            print(f"latency: {problem}", file=sys.stderr)
+    if not are_schemes("latency", comm, arguments.schemes):
         return 2
-    nodes = machine.nodes(comm)
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-    about = machine.describe(
-        ranks=comm.size, nodes=nodes, link=arguments.link or machine.link(nodes), **machine.describe_mpi()
-    )
+    about = machine.describe_job(comm, arguments.link)
     report.write("machine", about)
     found, todo = [], sizes(arguments.max)
     with report.progress(len(todo)) as progress:

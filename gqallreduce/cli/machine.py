@@ -163,6 +163,12 @@ def describe(**more):
     }
 
 
+def describe_job(comm, named=None, **more):
+    """The same of all ranks of a job, with their number, nodes and MPI, and the link, by the name that it was given."""
+    found = nodes(comm)
+    return describe(ranks=comm.size, nodes=found, link=named or link(found), **describe_mpi(), **more)
+
+
 def describe_mpi():
     """Versions of the MPI and of mpi4py; imports mpi4py.MPI."""
     import mpi4py

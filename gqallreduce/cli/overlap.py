@@ -7,7 +7,6 @@ the computation alone, and both. Hidden are the seconds by which both take less 
 """
 
 import os
-import sys
 from time import perf_counter
 
 import numpy as np
@@ -18,7 +17,7 @@ from gqallreduce.cli.quantities import seconds_text
 from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.training.network import Network
-from gqallreduce.cli.world import on_world
+from gqallreduce.cli.world import are_schemes, on_world
 
 SCHEMES = ("direct/onebit/ef", "direct/adaptive(pi=64)/ef", "direct/qsgd(bits=4)")
 SIZES = (1, 4, 16, 64)  # MiB
@@ -48,18 +47,10 @@ def run(arguments):
 
 def run_on(comm, arguments):
     """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
-    try:
-        for text in arguments.schemes:
-            gq.Scheme.parse(text)
-    except ValueError as problem:
-        if comm.rank == 0:
-            print(f"overlap: {problem}", file=sys.stderr)
+    if not are_schemes("overlap", comm, arguments.schemes):
         return 2
-    nodes = machine.nodes(comm)
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-    about = machine.describe(
-        ranks=comm.size, nodes=nodes, link=arguments.link or machine.link(nodes), **machine.describe_mpi()
-    )
+    about = machine.describe_job(comm, arguments.link)
     report.write("machine", about)
     places = {way: _place(comm, way, arguments.schemes) for way in arguments.ways}
     work, rows = computations(), []

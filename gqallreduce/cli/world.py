@@ -2,6 +2,7 @@
 
 import sys
 
+import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 
 
@@ -19,6 +20,18 @@ def on_world(name, run_on, arguments):
         return run_on(comm, arguments)
     except Exception as problem:
         return abort(comm, problem)
+
+
+def are_schemes(name, comm, texts):
+    """Are all of these schemes? Else rank 0 says, for the command `name`, what is wrong with the first that is none."""
+    try:
+        for text in texts:
+            gq.Scheme.parse(text)
+    except ValueError as problem:
+        if comm.rank == 0:
+            print(f"{name}: {problem}", file=sys.stderr)
+        return False
+    return True
 
 
 def abort(comm, problem):
