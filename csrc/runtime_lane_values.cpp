@@ -34,7 +34,7 @@ void Lane::make_room(int number_of_chunk) {
   running.known = true;
   std::size_t lent = 0;
   for (const Piece& piece : chunks_[number_of_chunk].pieces)
-    if (piece.tensor == Extent::kBatch || !operation.tensors[piece.tensor].direct()) lent += piece.size;
+    if (!operation.direct(piece.tensor)) lent += piece.size;
   if (lent > 0) running.block = operation.pool.take(lent * sizeof(float));
 }
 
@@ -43,7 +43,7 @@ float* Lane::running(int number_of_chunk, int number_of_piece) {
   const std::vector<Piece>& pieces = chunks_[number_of_chunk].pieces;
   for (int at = 0;; ++at) {
     const Piece& piece = pieces[at];
-    const bool direct = piece.tensor != Extent::kBatch && operation.tensors[piece.tensor].direct();
+    const bool direct = operation.direct(piece.tensor);
     if (at == number_of_piece) {
       if (direct) return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start;
       return running_[number_of_chunk].block.floats() + lent;
@@ -58,6 +58,15 @@ void Lane::drop(int number_of_chunk) {
 }
 
 // --- values ---
+
+// An event at the extent under way.
+void Lane::tell(Event& event, Kind kind, int number_of_chunk, const void* data, std::size_t nbytes) const {
+  event.kind = kind;
+  event.chunk = number_of_chunk;
+  event.extent = static_cast<int>(extent_);
+  event.data = data;
+  event.nbytes = nbytes;
+}
 
 void Lane::encode(const Instruction& instruction, Event& event) {
   const Chunk& encoded = chunk(instruction);
@@ -154,10 +163,7 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   if (nbytes == kOutOfRoom) {
     event.kind = Kind::kOutOfMemory;
   } else if (nbytes < 0) {
-    event.kind = instruction.own ? Kind::kOwnFlaw : Kind::kSumFlaw;
-    event.chunk = instruction.chunk;
-    event.extent = static_cast<int>(extent_);
-    event.data = own.x;
+    tell(event, instruction.own ? Kind::kOwnFlaw : Kind::kSumFlaw, instruction.chunk, own.x);
   } else {
     offset_ += static_cast<std::size_t>(nbytes);
   }
@@ -197,10 +203,7 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   float* const y = running(instruction.chunk, extent);
   const Operation::Own own = operation.own(extent);
   if (add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size)) {
-    event.kind = Kind::kBegunFlaw;
-    event.chunk = instruction.chunk;
-    event.extent = static_cast<int>(extent_);
-    event.data = y;
+    tell(event, Kind::kBegunFlaw, instruction.chunk, y);
   }
   if (end_of_extent(summed)) next();
 }
@@ -254,7 +257,7 @@ bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale,
   const Extent& extent = decoded.extents[extent_];
   const Timed timed(operation.spent.decode);
   const Coder& coder = operation.coder(extent);
-  const bool direct = extent.tensor != Extent::kBatch && operation.tensors[extent.tensor].direct();
+  const bool direct = operation.direct(extent.tensor);
   float* y;
   if (!result)
     y = running(number_of_chunk, extent);
@@ -266,18 +269,13 @@ bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale,
       coder.decode(coder.options, payload_ + offset_, payload_nbytes_ - offset_, y, extent.table(),
                    result && !direct ? 1 : scale, adds, result && direct && extent.streams);
   if (nbytes < 0) {
-    event.kind = nbytes == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed;
-    event.chunk = number_of_chunk;
-    event.extent = static_cast<int>(extent_);
-    event.data = payload_ + offset_;
-    event.nbytes = payload_nbytes_ - offset_;
+    tell(event, nbytes == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed, number_of_chunk, payload_ + offset_,
+         payload_nbytes_ - offset_);
     return false;
   }
   offset_ += static_cast<std::size_t>(nbytes);
   if (result && !direct && operation.store(extent, decoded, number_of_chunk, y)) {
-    event.kind = Kind::kResultFlaw;
-    event.chunk = number_of_chunk;
-    event.extent = static_cast<int>(extent_);
+    tell(event, Kind::kResultFlaw, number_of_chunk, nullptr);
   }
   return end_of_extent(decoded);
 }
@@ -336,14 +334,11 @@ void Lane::finish(const Instruction& instruction, Event& event) {
   const Extent& extent = finished.extents[extent_];
   const Timed timed(operation.spent.decode);
   float* const y = running(instruction.chunk, extent);
-  const bool direct = extent.tensor != Extent::kBatch && operation.tensors[extent.tensor].direct();
+  const bool direct = operation.direct(extent.tensor);
   const bool flawed =
       direct ? scale(y, program_.scale, extent.size) != 0 : operation.store(extent, finished, instruction.chunk, y);
   if (flawed) {
-    event.kind = Kind::kFinishFlaw;
-    event.chunk = instruction.chunk;
-    event.extent = static_cast<int>(extent_);
-    event.data = direct ? y : nullptr;
+    tell(event, Kind::kFinishFlaw, instruction.chunk, direct ? y : nullptr);
   }
   if (end_of_extent(finished)) next();
 }

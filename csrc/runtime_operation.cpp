@@ -192,7 +192,7 @@ bool Operation::store(const Extent& extent, const Chunk& chunk, int chunk_number
     const Tensor& tensor = tensors[region.segment];
     flawed |= tensor.target.store(region.grid.start, region.size, rounded + place);
     if (tensor.narrow && tensor.new_residual)
-      keep_rounding(extent, chunk, chunk_number, region, place, y + place, rounded + place);
+      keep_rounding(extent, chunk, chunk_number, region, y + place, rounded + place);
     place += region.size;
   }
   return flawed;
@@ -200,7 +200,7 @@ bool Operation::store(const Extent& extent, const Chunk& chunk, int chunk_number
 
 // Adds this rank's share of what the buffer lost of y to the residual. Worthless if it is not finite.
 void Operation::keep_rounding(const Extent& extent, const Chunk& chunk, int chunk_number, const Region& region,
-                              std::size_t, const float* y, float* rounded) {
+                              const float* y, float* rounded) {
   const auto [first, last] = program.error_holders[chunk_number];
   if (program.rank < first || program.rank >= last) return;
   const std::size_t index = program.rank - first, of = last - first;

@@ -1,7 +1,6 @@
 // The progress engine of a communicator, without Python: advances all operations under way, in the order in which they
 // were started. Its rules are those of gqallreduce/transport/progress.py.
 #pragma once
-#include <deque>
 #include <vector>
 
 #include "gq/runtime/event.hpp"

@@ -110,6 +110,7 @@ class Lane {
   void share_error(const Instruction& instruction, Event& event);
   void finish(const Instruction& instruction, Event& event);
 
+  void tell(Event& event, Kind kind, int chunk, const void* data, std::size_t nbytes = 0) const;
   bool select(const Instruction& instruction);
   const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
   void encode_extent(const Instruction& instruction, Slot& made, Event& event);

@@ -1,8 +1,6 @@
 // One call on a Program: what it works on, and how far each of its lanes is.
 #pragma once
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -139,11 +137,13 @@ class Operation {
   bool store(const Extent& extent, const Chunk& chunk, int chunk_number, float* y);
   // The random streams of an encoding, one of each tensor.
   const Stream* streams(int hop, int author);
+  // Do running values of a tensor, not of a batch, lie in the result's memory?
+  bool direct(int tensor) const { return tensor != Extent::kBatch && tensors[tensor].direct(); }
   const Coder& coder(const Extent& extent) const { return *tensors[extent.coded_as()].coder; }
 
  private:
-  void keep_rounding(const Extent& extent, const Chunk& chunk, int chunk_number, const Region& region,
-                     std::size_t place, const float* y, float* rounded);
+  void keep_rounding(const Extent& extent, const Chunk& chunk, int chunk_number, const Region& region, const float* y,
+                     float* rounded);
 
   Pool::Block scratch_[4];
   std::vector<Stream> streams_;
