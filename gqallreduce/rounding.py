@@ -7,7 +7,7 @@ reported as a NonFiniteError at the end of the call.
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+from functools import wraps
 
 import numpy as np
 
@@ -16,16 +16,27 @@ from gqallreduce import _kernels
 USUAL = _kernels.USUAL_FLOAT_CONTROL
 
 
-class usual_arithmetic(ContextDecorator):
+class usual_arithmetic:
     """Within it this thread rounds to nearest and keeps denormals, and NumPy is silent about overflow and NaN.
 
-    A context manager, entered once per object, or a decorator. What the caller had set is back afterwards, also after
-    an exception. Cost: about 1 us.
+    A context manager, entered once per object, or a decorator, of functions that may run in several threads and call
+    themselves. What the caller had set is back afterwards, also after an exception. Cost: less than 1 us.
     """
 
-    def _recreate_cm(self) -> usual_arithmetic:
-        """A decorated function may run in several threads, or call itself."""
-        return usual_arithmetic()
+    def __call__(self, function):
+        @wraps(function)
+        def within(*args, **kwargs):
+            control = _kernels.float_control()
+            try:
+                if control != USUAL:
+                    _kernels.set_float_control(USUAL)
+                with np.errstate(all="ignore"):
+                    return function(*args, **kwargs)
+            finally:
+                if control != USUAL:
+                    _kernels.set_float_control(control)
+
+        return within
 
     def __enter__(self) -> None:
         self._errors = np.errstate(all="ignore")

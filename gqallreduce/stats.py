@@ -62,7 +62,8 @@ class Spent:
     def add(self, other: Spent) -> None:
         mine, others = self.__dict__, other.__dict__
         for name in _SUMMED:
-            mine[name] += others[name]
+            if value := others[name]:
+                mine[name] += value
 
 
 _SUMMED = tuple(each.name for each in fields(Spent) if each.name not in ("scheme", "reason", "dense", "norm"))
@@ -80,14 +81,9 @@ class Statistics:
         self.total = Spent(norm=self._norm)
 
     def record(self, spent: Spent, norm: Callable[[], float] | None) -> None:
-        """A call has succeeded; `norm` is that of the residual that it left, None without /ef.
-
-        `last` is a copy: whatever else of the call refers to `spent` does not keep the norm, which costs a pass over
-        the residual when the norm is still kept as the array is used again.
-        """
-        self.last = Spent.__new__(Spent)
-        self.last.__dict__.update(spent.__dict__)
+        """A call has succeeded; `norm` is that of the residual that it left, None without /ef."""
+        self.last = spent
         if norm is not None:
-            self.last.norm = norm
+            spent.norm = norm
         self.total.scheme = spent.scheme
         self.total.add(spent)

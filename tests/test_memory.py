@@ -18,7 +18,7 @@ FORM = ((3,), "C", "float32")
 
 def call(memory, key, values, commit=True):
     """One call that leaves `values` as the residual; returns the residual before it and the State after it."""
-    residual, after = memory.next(key, FORM, 3, HOST)
+    residual, after = memory.next(key, FORM, HOST)
     residual = residual.copy()
     after.residual[:] = values
     if commit:
@@ -61,7 +61,7 @@ def test_a_failed_first_call_leaves_nothing():
     """Also no form: the next first call may have another shape."""
     memory = Memory()
     call(memory, "w", 1, commit=False)
-    residual, _ = memory.next("w", ((5,), "C", "float32"), 5, HOST)
+    residual, _ = memory.next("w", ((5,), "C", "float32"), HOST)
     assert residual.shape == (5,)
 
 

@@ -16,7 +16,7 @@ from gqallreduce.backends.cuda.runtime import runtime
 from gqallreduce.backends.overlap import runs, share_a_byte
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.dtypes import FLOATS, FORMATS, name_of, require_float
-from gqallreduce.coding.layout import Form
+from gqallreduce.coding.layout import form_of
 from gqallreduce.coding.order import c_index, in_memory, to_array
 
 _NAMES = {np.dtype(name): name for name in FLOATS if name != "bfloat16"}  # `dtype.name` is slow
@@ -102,20 +102,17 @@ class Buffer:
 
     turned = False  # as of a Product
 
-    __slots__ = (
-        "arithmetic", "array", "dtype", "flat", "form", "located", "memory", "order", "owner", "readonly", "shape",
-        "size",
-    )  # fmt: skip
+    __slots__ = ("arithmetic", "array", "dtype", "form", "located", "memory", "owner", "readonly")
 
     def __init__(self, value):
-        self.owner, self.arithmetic = value, arithmetic
-        self.located = None if isinstance(value, np.ndarray) else located(value)
-        if self.located is None:
-            self.array, self.dtype = as_array(value)
-            self.readonly = not self.array.flags.writeable
+        self.owner, self.arithmetic, self.located = value, arithmetic, None
+        if not isinstance(value, np.ndarray) and (found := located(value)) is not None:
+            self.located, self.array, self.dtype = found, _view(found), found.dtype
         else:
-            self.array, self.dtype, self.readonly = _view(self.located), self.located.dtype, self.located.readonly
-        self._see_as_vector()
+            self.array, self.dtype = as_array(value)
+        flags = self.array.flags
+        self.readonly = not flags.writeable if self.located is None else self.located.readonly
+        self._see_as_vector(flags)
 
     def copied_to_host(self, processor) -> Buffer:
         """A buffer of the same form and content in host memory, without gaps."""
@@ -123,7 +120,7 @@ class Buffer:
         vector = processor.on_host(self.arithmetic.contiguous(self.memory)).reshape(-1)
         made.owner = made.array = to_array(vector, self.shape, self.order)
         made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
-        made._see_as_vector()
+        made._see_as_vector(made.array.flags)
         return made
 
     def copy_from_host(self, processor, other: Buffer) -> None:
@@ -136,25 +133,38 @@ class Buffer:
         made = cls.__new__(cls)
         made.owner = made.array = vector
         made.dtype, made.readonly, made.located, made.arithmetic = dtype, False, None, processor.arithmetic
-        made._see_as_vector()
+        made._see_as_vector(made.array.flags)
         return made
 
-    def _see_as_vector(self) -> None:
-        self.shape, self.size = self.array.shape, self.array.size
-        flags = self.array.flags
+    def _see_as_vector(self, flags) -> None:
+        array = self.array
         if flags.c_contiguous:
-            self.order, self.memory = "C", self.array.reshape(-1)
+            order, self.memory = "C", array.reshape(-1)
         elif flags.f_contiguous:
-            self.order, self.memory = "F", self.array.reshape(-1, order="F")
+            order, self.memory = "F", array.reshape(-1, order="F")
         else:
-            self.order, form, strides = in_memory(self.shape, self.array.strides, self.array.itemsize)
+            order, form, strides = in_memory(array.shape, array.strides, array.itemsize)
             if self.located is None:
-                self.memory = np.lib.stride_tricks.as_strided(self.array, form, strides)
+                self.memory = np.lib.stride_tricks.as_strided(array, form, strides)
             else:
                 self.memory = _view(self.located._replace(shape=form, strides=strides, owner=(self.located.owner,)))
-        self.form = Form(self.shape, self.order, self.dtype)
-        plain = self.memory.ndim == 1 and self.dtype in ("float32", "float64")
-        self.flat = self.memory if plain else None
+        self.form = form_of(array.shape, order, self.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.form.shape
+
+    @property
+    def order(self) -> str:
+        return self.form.order
+
+    @property
+    def size(self) -> int:
+        return self.array.size
+
+    @property
+    def flat(self):
+        return self.memory if self.dtype in ("float32", "float64") and self.memory.ndim == 1 else None
 
     @property
     def device(self) -> str:
@@ -176,7 +186,7 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Of its elements, gaps not counted."""
-        return self.size * self.memory.dtype.itemsize
+        return self.array.nbytes
 
     def require_writable(self, name: str) -> None:
         if self.readonly:

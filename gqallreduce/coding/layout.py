@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from gqallreduce._kernels import Regions
@@ -50,6 +51,12 @@ class Form(NamedTuple):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+
+@lru_cache(4096)
+def form_of(shape: tuple[int, ...], order: str, dtype: str) -> Form:
+    """Of an array: one object for equal ones, which are looked up and compared in every call."""
+    return Form(shape, order, dtype)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy
+from libcpp.algorithm cimport sort
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
 
 def gather(list arrays not None, Regions regions not None, float[::1] out not None):
@@ -45,14 +48,35 @@ cdef int require_inside(const CRegion& region, size_t n) except -1:
     return 0
 
 
-def bounds(array not None):
-    """(first address, the one after the last) of an array's memory, whose strides are not negative."""
+cdef int find_bounds(array, pair[size_t, size_t]* found) except -1:
     cdef Py_buffer view
     cdef Py_ssize_t axis, extent
     PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
     extent = view.itemsize
     for axis in range(view.ndim):
         extent = 0 if view.shape[axis] == 0 or extent == 0 else extent + (view.shape[axis] - 1) * view.strides[axis]
-    begin = <size_t> view.buf
+    found.first = <size_t> view.buf
+    found.second = found.first + extent
     PyBuffer_Release(&view)
-    return begin, begin + extent
+    return 0
+
+
+def bounds(array not None):
+    """(first address, the one after the last) of an array's memory, whose strides are not negative."""
+    cdef pair[size_t, size_t] found
+    find_bounds(array, &found)
+    return found.first, found.second
+
+
+def are_apart(list arrays not None):
+    """Does each array end before the next one in memory begins?"""
+    cdef vector[pair[size_t, size_t]] found
+    cdef size_t at
+    found.resize(len(arrays))
+    for at in range(found.size()):
+        find_bounds(arrays[at], &found[at])
+    sort(found.begin(), found.end())
+    for at in range(1, found.size()):
+        if found[at].first < found[at - 1].second:
+            return False
+    return True

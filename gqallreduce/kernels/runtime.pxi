@@ -22,6 +22,8 @@ cdef class Program:
     """
 
     cdef CProgram data
+    cdef vector[CTensor] tensors  # but for where a call has their values
+    cdef list coders
 
     def __cinit__(self, int rank, int size, int slots, int lanes_at_once, int messages, size_t longest, size_t widest,
                   double scale):
@@ -29,6 +31,18 @@ cdef class Program:
         self.data.lanes_at_once, self.data.messages = lanes_at_once, messages
         self.data.longest, self.data.widest = longest, widest
         self.data.scale, self.data.unscale = scale, 1.0 / scale
+        self.coders = []
+
+    def add_tensor(self, Coder coder, int format, bint loses, bint narrow):
+        """coder: None if each call brings one. format: as kernels number them, 3 for float32. Does the codec lose
+        anything? Has the buffer 16 bits?
+        """
+        cdef CTensor made
+        made.coder = &coder.data if coder is not None else NULL
+        made.source.format = made.target.format = format
+        made.loses, made.narrow = loses, narrow
+        self.coders.append(coder)
+        self.tensors.push_back(made)
 
     def add_instruction(self, int op, *, int slot=-1, int chunk=-1, int peer=-1, int part=0, int hop=0, int author=0,
                         int index=0, int of=1, int target=0, bint own=False, bint alone=False, bint adds=False,
@@ -84,20 +98,24 @@ cdef class Program:
         self.data.lanes.back().back().extents.push_back(made)
 
 
-cdef CArray array_of(memory, int format) except *:
-    """A vector, or rows with gaps between them."""
-    cdef CArray found
+cdef int look_at(memory, CArray* found) except -1:
+    """Where a vector, or rows with gaps between them, are."""
     cdef Py_buffer view
     PyObject_GetBuffer(memory, &view, PyBUF_STRIDES)
     found.data = <uint8_t*> view.buf
-    found.format = format
     if view.ndim == 2:
         found.run, found.stride = view.shape[1], view.strides[0] // view.itemsize
     ndim = view.ndim
     PyBuffer_Release(&view)
     if ndim not in (1, 2):
         raise ValueError(f"axes of memory: got {ndim}, expected 1 or 2")
-    return found
+    return 0
+
+
+cdef float* floats_of(vector) except? NULL:
+    cdef CArray found
+    look_at(vector, &found)
+    return <float*> found.data
 
 
 @cython.no_gc_clear  # its memory goes back to the pool, so that must live as long
@@ -113,31 +131,31 @@ cdef class NativeOperation:
     cdef Pool pool
     cdef object held
 
-    def __cinit__(self, Program program not None, Pool pool not None, list tensors not None, uint64_t signature,
-                  uint32_t step):
-        """tensors: (source, its format, target, its format, residual or None, new residual or None, Coder, key of its
-        random streams, step, does the codec lose anything, has the target 16 bits); formats as kernels number them,
-        3 for float32.
-        """
-        cdef vector[CTensor] made
-        cdef CTensor tensor
-        cdef const float[::1] before
-        cdef float[::1] after
-        cdef uint64_t key
+    def __cinit__(self, Program program not None, Pool pool not None, list operands not None, uint64_t signature,
+                  uint32_t step, list coders=None):
+        """operands: an Operand (operation.py) of each tensor; coders: those of this call, None for the Program's."""
+        cdef vector[CTensor] made = program.tensors
+        cdef CTensor* tensor
+        cdef uint64_t key, its_step
         cdef Coder coder
-        for (source, source_format, target, target_format, residual, new_residual, its_coder, its_key, its_step, loses,
-             narrow) in tensors:
-            tensor.source, tensor.target = array_of(source, source_format), array_of(target, target_format)
-            before, after, coder, key = residual, new_residual, its_coder, its_key
-            tensor.residual = in_of(before) if residual is not None else NULL
-            tensor.new_residual = out_of(after) if new_residual is not None else NULL
-            tensor.coder = &coder.data
-            tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, its_step
-            tensor.loses, tensor.narrow = loses, narrow
-            made.push_back(tensor)
-        if program.data.lanes.empty() or made.empty():
-            raise ValueError("an operation needs a lane and a tensor")
-        self.program, self.pool, self.held = program, pool, tensors
+        cdef size_t number
+        if program.data.lanes.empty() or made.size() != <size_t> len(operands):
+            raise ValueError(f"got {len(operands)} operands, expected {made.size()}, and at least a lane and a tensor")
+        for number in range(made.size()):
+            tensor = &made[number]
+            source, target, before, after, its_step, key = operands[number][:6]
+            look_at(source.memory, &tensor.source)
+            if target is source:
+                tensor.target = tensor.source
+            else:
+                look_at(target.memory, &tensor.target)
+            tensor.residual = floats_of(before) if before is not None else NULL
+            tensor.new_residual = floats_of(after) if after is not None else NULL
+            if coders is not None:
+                coder = coders[number]
+                tensor.coder = &coder.data
+            tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, its_step & 0xffffffff
+        self.program, self.pool, self.held = program, pool, [operands, coders]
         self.data = new COperation(program.data, pool.data, move(made), signature, step)
 
     def __dealloc__(self):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from typing import NamedTuple
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import source_of
 
@@ -25,8 +25,10 @@ class Given:
 
     def __init__(self, name: str | tuple[str, ...] | None, sources: list[Buffer], targets: list[Buffer]):
         self.name, self.sources, self.targets = name, sources, targets
-        self.keys = name if isinstance(name, tuple) else (name,)
-        self.forms = tuple([source.form for source in sources])
+        if isinstance(name, tuple):
+            self.keys, self.forms = name, tuple([source.form for source in sources])
+        else:
+            self.keys, self.forms = (name,), (sources[0].form,)
 
     def on_host(self, processor) -> Given:
         """Copies in host memory of buffers on a device; `copy_back` takes over the results."""
@@ -137,12 +139,13 @@ def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
 
 def _require_apart(group: Given) -> None:
     """ValueError if what is written of one key overlaps the buffers of another."""
-    bounds = [target.bounds for target in group.targets]
-    pairs = zip(group.sources, group.targets, strict=True)
-    bounds += [part.bounds for source, target in pairs if source is not target for part in source.parts]
-    bounds.sort()
-    if all(one[1] <= two[0] for one, two in itertools.pairwise(bounds)):  # nearly always
-        return
+    if group.targets[0].located is None:
+        arrays = [target.memory for target in group.targets]
+        for source, target in zip(group.sources, group.targets, strict=True):
+            if source is not target:
+                arrays += [part.memory for part in source.parts]
+        if _kernels.are_apart(arrays):  # nearly always
+            return
     for one, two in _overlapping(group.memory()):
         first, second = sorted((one.owner, two.owner))
         raise ValueError(f"the buffers of keys {group.keys[first]!r} and {group.keys[second]!r} of the group overlap")
@@ -176,9 +179,10 @@ def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buf
     """The call's Buffers, source and target. `known`: the form that the key had before, None if any will do."""
     target = None if out is None else Buffer(out)
     source = source_of(buf, target)
-    source.arithmetic = processors.of(source).arithmetic
-    form = source.form.kept
-    if known not in (None, form):
+    if source.located is not None:
+        source.arithmetic = processors.of(source).arithmetic
+    form = source.form[:3]
+    if known is not None and known != form:
         raise ValueError(f"key {key!r}: got shape, order, dtype {form}, expected {tuple(known)} as before")
     if target is None:
         source.require_writable("buf")

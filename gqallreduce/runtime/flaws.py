@@ -22,7 +22,6 @@ class Flaws(dict):
     """place -> (rank or NO_RANK, number of the element) of the first value that is not finite, as far as known."""
 
     def __init__(self, operation: Operation):
-        super().__init__()
         self._operation = operation
 
     def end(self) -> None:

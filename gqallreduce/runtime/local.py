@@ -73,7 +73,7 @@ class LocalAllreduce:
             tensors = []
             for each, source, target in zip(keys, sources[rank], targets[rank], strict=True):
                 memory, processor = self.memory[rank], self.processors[rank]
-                residual, after = memory.next(each, source.form.kept, source.size, processor, self.scheme.feedback)
+                residual, after = memory.next(each, source.form.kept, processor, self.scheme.feedback)
                 states[rank][each] = after
                 tensors.append(Operand.of(source, target, residual, after, hash64(self.seed, each, self.group)))
             plan = self.plan(rank, *sources[rank], learned=[each.learned for each in tensors])

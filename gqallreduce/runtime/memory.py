@@ -47,6 +47,11 @@ class State(NamedTuple):
     spare_norm: weakref.ref | None = None
 
 
+def _state(*fields) -> State:
+    """A State of all its fields, made quicker than by its own constructor: every call makes one of each key."""
+    return tuple.__new__(State, fields)
+
+
 class Norm:
     """The Euclidean norm of a residual, as long as it is referenced: computed before the array is used again."""
 
@@ -62,9 +67,10 @@ class Norm:
         return self._value
 
 
-def norm_of(norms: list[Norm | None]):
-    """That of several residuals together; None without feedback."""
-    if norms[0] is None or len(norms) == 1:
+def norm_of(states):
+    """That of the residuals of several States together; None without feedback."""
+    norms = [state.norm for state in states]
+    if len(norms) == 1 or norms[0] is None:
         return norms[0]
     return lambda: math.hypot(*(norm() for norm in norms))
 
@@ -114,16 +120,17 @@ class Memory:
 
     # --- the next State ---
 
-    def next(self, key, form: tuple | None, size: int, processor, feedback: bool = True) -> tuple:
+    def next(self, key, form: tuple | None, processor, feedback: bool = True) -> tuple:
         """(residual before, State after) of a call; the latter's residual is an array to be written.
 
         Without feedback the residual before is None, and so is that of the State.
         """
-        before = self.get(key)
+        before = self._states.get(key) if self._staged is None else self.get(key)
         if not feedback:
-            return None, State(form, 1 if before is None else before.step + 1, before and before.learned)
+            step, learned = (0, None) if before is None else before[1:3]
+            return None, _state(form, step + 1, learned, None, None, None, None, None)
         if before is None or before.residual is None:
-            before = (before or State(form))._replace(residual=processor.zeros(size), processor=processor)
+            before = (before or State(form))._replace(residual=processor.zeros(math.prod(form[0])), processor=processor)
         elif before.processor is not processor:
             here = processor.adopt(before.processor.on_host(before.residual))
             before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
@@ -148,14 +155,13 @@ class Memory:
         return after
 
     def _after(self, key, before: State) -> State:
-        spare, processor = before.spare, before.processor
+        form, step, learned, residual, spare, processor, norm, spare_norm = before
         if spare is None or (self._staged is not None and spare is self._committed_residual(key)):
-            spare = processor.zeros(len(before.residual))
-        elif before.spare_norm is not None and (kept := before.spare_norm()) is not None:
+            spare = processor.zeros(len(residual))
+        elif spare_norm is not None and (kept := spare_norm()) is not None:
             kept()
-        spare_norm = None if before.norm is None else weakref.ref(before.norm)
-        norm = Norm(processor, spare, key)
-        return State(before.form, before.step + 1, before.learned, spare, before.residual, processor, norm, spare_norm)
+        spare_norm = None if norm is None else weakref.ref(norm)
+        return _state(form, step + 1, learned, spare, residual, processor, Norm(processor, spare, key), spare_norm)
 
     def _committed_residual(self, key):
         """What the end of a step may have to go back to."""

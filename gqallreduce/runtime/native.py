@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gqallreduce import _kernels
-from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding.dtypes import FORMATS
 from gqallreduce.coding.layout import BatchPiece, Chunk
 from gqallreduce.coding.message import ForeignFrame
@@ -31,12 +30,22 @@ _FLOAT32 = 3
 # --- plans ---
 
 
-def program_of(plan: Plan) -> _kernels.Program:
-    """A Plan as the runtime reads it."""
+def program_of(plan: Plan) -> _kernels.Program | None:
+    """A Plan as the runtime reads it; None if Python must carry it out."""
+    prepares = plan.tensors[0].codec.prepare is not None
+    for tensor in plan.tensors:
+        if tensor.form.factors is not None or (tensor.coder is None and not prepares):
+            return None
+    if plan.processor.pool is None or not plan.pieces:
+        return None
     slots = 1 + max([each.slot for each in plan.program if hasattr(each, "slot")], default=-1)
     made = _kernels.Program(
         plan.rank, plan.size, slots, plan.lanes_at_once, plan.messages, plan.longest, plan.widest, plan.scale
     )
+    for tensor in plan.tensors:
+        made.add_tensor(
+            tensor.coder, FORMATS.get(tensor.form.dtype, _FLOAT32), not tensor.codec.linear, tensor.narrow
+        )
     for each in plan.program:
         made.add_instruction(_OP[type(each)], **_fields(each))
     for lane in plan.pieces:
@@ -85,23 +94,18 @@ def _add_chunk(made: _kernels.Program, chunk: Chunk) -> None:
 
 def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
     """An Operation whose codecs are prepared, for the runtime; None if Python must carry it out."""
-    plan, tensors = operation.plan, []
-    if plan.processor.pool is None or not plan.pieces:
+    program, coders = operation.plan.native, None
+    if program is None:
         return None
-    for values in operation.tensors:
-        coder = values.coder
-        if coder is None or not isinstance(values.source, Buffer):
+    if operation.codec.prepare is not None:
+        coders = [values.coder for values in operation.tensors]
+        if None in coders:
             return None
-        tensors.append((
-            values.source.memory, FORMATS.get(values.source.dtype, _FLOAT32),
-            values.target.memory, FORMATS.get(values.target.dtype, _FLOAT32),
-            values.residual, values.new_residual, coder, values.number, values.step, not values.codec.linear,
-            values.tensor.narrow,
-        ))  # fmt: skip
-    made = _kernels.NativeOperation(plan.native, plan.processor.pool, tensors, operation.frames, operation.step)
+    pool = operation.processor.pool
+    made = _kernels.NativeOperation(program, pool, operation.given, operation.frames, operation.step, coders)
     if operation.trace is not None:
         made.trace()
-    if any(values.coder.selects for values in operation.tensors):
+    if coders is not None and any([coder.selects for coder in coders]):
         _keep_selected(operation, made)
     for place, flaw in operation.flaws.items():
         made.note(*place, *flaw)

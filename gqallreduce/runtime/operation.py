@@ -6,7 +6,7 @@ Nothing here waits. On a device, what a kernel found is not known when it return
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -54,7 +54,8 @@ class Operand(NamedTuple):
     @classmethod
     def of(cls, source, target, residual, after, stream: int) -> Operand:
         """With the residual of before, for a call that leads to the State `after`."""
-        return cls(source, target, residual, after.residual, after.step - 1, stream, after.learned)
+        _, step, learned, new_residual, *_ = after
+        return tuple.__new__(cls, (source, target, residual, new_residual, step - 1, stream, learned, None))
 
 
 class Operation:
@@ -69,16 +70,12 @@ class Operation:
         what it cost.
     poll_at
         when (by time.perf_counter) the progress engine wants control back.
-    tensors, values
-        the Values of each tensor; the same list with, at its end, the Batch of all if some are worked on together.
     running
         place -> the running values of its pieces.
     flaws
         what is not finite among them.
     trace
         where what its lanes do is noted (trace.py), or None.
-    derived
-        are its tensors made of a call's values, which were looked at for values that are not finite?
     """
 
     first_lane = 0
@@ -86,31 +83,60 @@ class Operation:
 
     def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
         self.plan, self.processor, self.spent = plan, plan.processor, spent
-        self.arithmetic, self.workspace = plan.processor.arithmetic, plan.processor.workspace
-        self.key, self.signature, self.frames, self._given = key, signature, signature, given
+        self.key, self.signature, self.frames, self.given = key, signature, signature, given
         self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
-        self.feeds_back = given[0].new_residual is not None
-        self.derived = given[0].locate is not None
-        self._lent: dict[object, np.ndarray] = {}
-        self._scratch: dict[int, np.ndarray] = {}
-        if len(given) == 1:
-            self.step = given[0].step & frame.LARGEST_STEP
-            self._keys, self._steps = given[0].stream, self.step
-            self.tensors: list[Values] = [Values(self, plan.tensors[0], given[0])]
-        else:
-            self.step = sum([each.step for each in given]) & frame.LARGEST_STEP
-            self._keys = np.array([each.stream for each in given], np.uint64)
-            self._steps = np.array([each.step & frame.LARGEST_STEP for each in given], np.uint32)
-            self.tensors = [Values(self, *each) for each in zip(plan.tensors, given, strict=True)]
-        self.values: list = self.tensors[:]
-        self.own_stream = self.stream(0, plan.rank) if self.codec.of_sums.exact else None
+        self.step = (given[0].step if len(given) == 1 else sum([each.step for each in given])) & frame.LARGEST_STEP
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
         self.flaws = Flaws(self)
-        if plan.batched:
-            self.values.append(Batch(self, self.tensors))
+        self._lent: dict[object, np.ndarray] = {}
+        self._scratch: dict[int, np.ndarray] = {}
+
+    # --- what is made when Python works on the values ---
+
+    @cached_property
+    def values(self) -> list:
+        """The Values of each tensor; at the end, the Batch of all if some are worked on together."""
+        found: list = [Values(self, *each) for each in zip(self.plan.tensors, self.given, strict=True)]
+        if self.plan.batched:
+            found.append(Batch(self, found[:]))
+        return found
+
+    @property
+    def tensors(self) -> list[Values]:
+        return self.values[: len(self.given)]
+
+    @cached_property
+    def own_stream(self):
+        """Of the rounding of own values, where sums are exact; else None."""
+        return self.stream(0, self.plan.rank) if self.codec.of_sums.exact else None
+
+    @cached_property
+    def _counters(self) -> tuple:
+        """(keys, steps) of random streams."""
+        if len(self.given) == 1:
+            return self.given[0].stream, self.step
+        keys = np.array([each.stream for each in self.given], np.uint64)
+        return keys, np.array([each.step & frame.LARGEST_STEP for each in self.given], np.uint32)
 
     # --- what the progress engine asks ---
+
+    @property
+    def feeds_back(self) -> bool:
+        return self.given[0].new_residual is not None
+
+    @property
+    def arithmetic(self):
+        return self.processor.arithmetic
+
+    @property
+    def workspace(self):
+        return self.processor.workspace
+
+    @property
+    def derived(self) -> bool:
+        """Are its tensors made of a call's values, which were looked at for values that are not finite?"""
+        return self.given[0].locate is not None
 
     @property
     def lanes(self) -> int:
@@ -129,7 +155,8 @@ class Operation:
 
     def stages(self):
         """Of a call: what its codecs must know first, then itself; where there is nothing to wait for, at once."""
-        yield from prepare(self, self.signature)
+        if self.codec.prepare is not None:
+            yield from prepare(self, self.signature)
         if self.plan.size > 1 or not self.processor.batches:
             yield self
         else:
@@ -164,17 +191,18 @@ class Operation:
 
     def active(self):
         """A context manager that makes the device and the stream of the call's arrays current."""
-        return self.processor.active(self._given[0].source.located, self.key)
+        return self.processor.active(self.given[0].source.located, self.key)
 
     @property
     def learned(self) -> list[dict | None]:
         """Of each tensor, what its codec has learned; nothing if none has."""
-        found = [each.learned for each in self.tensors]
+        found = [each.learned for each in self.tensors] if self.codec.learns else []
         return [] if found.count(None) == len(found) else found
 
     def stream(self, hop: int, author: int):
         """The random numbers of an encoding."""
-        return _kernels.Stream(self._keys, hop, author, self._steps)
+        keys, steps = self._counters
+        return _kernels.Stream(keys, hop, author, steps)
 
     def stream_of(self, tensor: int, hop: int, author: int):
         """Those of one tensor."""
@@ -197,17 +225,16 @@ class Operation:
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error. Without cycles, so that the buffers are free at once."""
-        if self.own_stream is not None:
-            self.spent.saturated += self.own_stream.clipped
-        for values in self.tensors:
+        own_stream = self.__dict__.get("own_stream")
+        if own_stream is not None:
+            self.spent.saturated += own_stream.clipped
+        for values in self.__dict__.pop("values", ())[: len(self.given)]:
             values.release()
         for buffer in self._lent.values():
             self.workspace.give(buffer)
         self._lent.clear()
         self.running.clear()
         self._scratch.clear()
-        self.tensors.clear()
-        self.values.clear()
         self.flaws.end()
 
     def values_of(self, extent: Span):

@@ -46,7 +46,9 @@ def reduce(call: Call, allreduce, buf, key, out):
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
     label, processor = (given.name, given.forms), allreduce.processors.of(given.sources[0])
-    agreed = yield from _agreed(call, allreduce, label, given.sources[0].located is not None)
+    agreed = _known(allreduce, label)
+    if agreed is None:
+        agreed = yield from _agree(call, allreduce, label, given.sources[0].located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
@@ -96,12 +98,14 @@ def _why_staged(agreed: Agreed) -> str:
 
 def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Operand], dict]:
     """What an Operation is given of each tensor, and the States after the call."""
-    operands, states, feedback = [], {}, allreduce.scheme.feedback
+    operands, states = [], {}
+    following, make, feedback = allreduce.memory.next, Operand.of, allreduce.scheme.feedback
     with processor.active(given.sources[0].located, given.name):
         for key, source, target, stream in zip(given.keys, given.sources, given.targets, agreed.streams, strict=True):
-            form = None if key is None else source.form.kept
-            residual, states[key] = allreduce.memory.next(key, form, source.size, processor, feedback)
-            operands.append(Operand.of(source, target, residual, states[key], stream))
+            form = None if key is None else source.form[:3]
+            residual, after = following(key, form, processor, feedback)
+            states[key] = after
+            operands.append(make(source, target, residual, after, stream))
     return operands, states
 
 
@@ -183,16 +187,19 @@ def _raise_unheard(allreduce) -> None:
             raise call.error
 
 
-def _agreed(call: Call, allreduce, label: tuple, on_device: bool):
-    """What runs: known, or compared with the other ranks' calls and decided by rank 0.
+def _known(allreduce, label: tuple):
+    """What runs, if ranks have agreed on it; None if they are to compare their calls.
 
     A call that MPI adds is compared every time, since no message of it says whose it is.
     """
+    known = allreduce.plans.find(label)
+    return None if known is None or allreduce.check != "first" or known.by_mpi else known
+
+
+def _agree(call: Call, allreduce, label: tuple, on_device: bool):
+    """What runs: compared with the other ranks' calls, and decided by rank 0. Stages."""
     plans = allreduce.plans
-    known = plans.find(label)
-    if known is not None and allreduce.check == "first" and not known.by_mpi:
-        return known
-    agreed = known or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
+    agreed = plans.find(label) or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:
         return agreed
     names, step = plans.choices(), _steps(allreduce.memory, label[0])

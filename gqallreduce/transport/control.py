@@ -117,12 +117,11 @@ class Control:
 
     def aborts_of(self, generation: int) -> list[frame.Header]:
         """The aborts of calls on a duplicate, one of each rank that has given up."""
-        return [header for header in self._aborts.values() if header.signature == generation]
+        return [header for header in self._aborts.values() if header.signature == generation] if self._aborts else []
 
     def abort_of(self, generation: int) -> frame.Header | None:
         """The one of the earliest call, None if there is none."""
-        found = self.aborts_of(generation) if self._aborts else []
-        return min(found, key=lambda header: (header.step + 1) & frame.LARGEST_STEP, default=None)
+        return min(self.aborts_of(generation), key=lambda header: (header.step + 1) & frame.LARGEST_STEP, default=None)
 
     # --- meeting ---
 

@@ -113,7 +113,9 @@ class Link:
     def ended_elsewhere(self) -> list[tuple]:
         """[(object, abort)] of calls that have begun here and a peer gave up: then the link is broken."""
         aborts = [abort for abort in self.control.aborts_of(self.generation) if self._has_begun(abort)]
-        self.broken |= bool(aborts)
+        if not aborts:
+            return []
+        self.broken = True
         found = [(owner, abort) for abort in aborts for owner in self.owners_of(abort.step, frame.abort_of(abort)[2])]
         return [(owner, abort) for owner, abort in found if owner is not None]
 
