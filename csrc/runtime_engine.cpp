@@ -10,15 +10,24 @@ namespace gq::runtime {
 
 namespace {
 
-// Lets a lane go on; what it throws becomes an event.
-void let_go_on(Lane& lane, Transport* transport, double poll_at, Event& event) {
+// Lets an operation work; what is thrown becomes an event.
+template <class Work>
+void let(Operation& operation, Event& event, Work work) {
   try {
-    lane.advance(transport, poll_at, event);
+    work();
   } catch (const std::bad_alloc&) {
     event = {};
     event.kind = Kind::kOutOfMemory;
-    event.operation = &lane.operation;
+    event.operation = &operation;
   }
+}
+
+void let_go_on(Lane& lane, Transport* transport, double poll_at, Event& event) {
+  let(lane.operation, event, [&] { lane.advance(transport, poll_at, event); });
+}
+
+void let_select(Operation& operation, double poll_at, Event& event) {
+  let(operation, event, [&] { operation.go_on_selecting(poll_at); });
 }
 
 }  // namespace
@@ -51,6 +60,7 @@ void Engine::clear() {
 // Lets lanes begin, in order. Those of the first operation need not wait for others: so it goes on, on every rank.
 void Engine::admit() {
   for (Operation* operation : operations_) {
+    if (operation->selecting) continue;
     while (operation->begun < static_cast<int>(operation->lanes.size())) {
       Lane& lane = *operation->lanes[operation->begun];
       const bool first = operation == operations_.front();
@@ -64,7 +74,7 @@ void Engine::admit() {
   }
 }
 
-// Lets the first lane that can go on do so, up to the next poll; false if there is none.
+// Lets the first lane that can go on do so, up to the next poll, or else a selection; false if there is none.
 bool Engine::advance() {
   admit();
   for (Lane* lane : running_) {
@@ -73,7 +83,16 @@ bool Engine::advance() {
     if (lane->done()) leave(*lane);
     return true;
   }
-  return false;
+  return select();
+}
+
+// Lets the first operation that has yet to choose what it sends go on with that; false if there is none.
+bool Engine::select() {
+  const auto selecting = [](const Operation* each) { return each->selecting; };
+  const auto found = std::find_if(operations_.begin(), operations_.end(), selecting);
+  if (found == operations_.end()) return false;
+  let_select(**found, poll_at, event);
+  return true;
 }
 
 // A lane is done, and all its messages are out: room for the next one.
@@ -139,7 +158,9 @@ double Engine::run(double seconds, bool& received, bool& nothing) {
 void run_alone(Operation& operation, double seconds, Event& event) {
   const FloatGuard guard;
   const double until = now() + seconds;
-  operation.done = true;
+  if (operation.selecting) let_select(operation, until, event);
+  operation.done = !operation.selecting;
+  if (event || operation.selecting) return;
   for (auto& lane : operation.lanes) {
     if (!lane->finished()) let_go_on(*lane, nullptr, until, event);
     operation.done = lane->finished();

@@ -9,23 +9,6 @@
 
 namespace gq::runtime {
 
-namespace {
-
-// Adds the seconds of its life to a sum.
-class Timed {
- public:
-  explicit Timed(double& sum) : sum_(sum), began_(now()) {}
-  ~Timed() { sum_ += now() - began_; }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-
- private:
-  double& sum_;
-  double began_;
-};
-
-}  // namespace
-
 // --- running values ---
 
 void Lane::make_room(int number_of_chunk) {
@@ -108,7 +91,7 @@ bool Lane::select(const Instruction& instruction) {
     }
     if (parts_.empty()) return ++piece_ == selected.pieces.size();
     const Extent& first = *parts_.front().extent;
-    selection.begin(operation.pool, operation.coder(first).options, parts_, first.total);
+    selection.begin(operation, operation.coder(first).options, parts_, first.total);
     selecting_ = true;
   }
   if (!selection.step()) return false;

@@ -8,6 +8,7 @@
 #include "gq/runtime/event.hpp"
 #include "gq/runtime/lane.hpp"
 #include "gq/runtime/operation.hpp"
+#include "gq/runtime/own_selection.hpp"
 
 namespace gq::runtime {
 
@@ -119,6 +120,19 @@ Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tenso
 }
 
 Operation::~Operation() = default;
+
+void Operation::select_own() {
+  selection = std::make_unique<OwnSelection>(*this);
+  selecting = true;
+}
+
+void Operation::go_on_selecting(double poll_at) {
+  const double began = traced ? now() : 0;
+  do {
+    selecting = !selection->step();
+  } while (selecting && now() < poll_at);
+  if (traced) spans.push_back({Span::Kind::kSelect, Op::kEncode, began, now(), 0, -1, -1, 0});
+}
 
 Flaw Operation::first_flaw() const {
   Flaw first;

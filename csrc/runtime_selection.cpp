@@ -4,6 +4,7 @@
 
 #include "gq/adaptive_doors.hpp"
 #include "gq/doors.hpp"
+#include "gq/runtime/operation.hpp"
 #include "gq/runtime/selection.hpp"
 
 namespace gq::runtime {
@@ -27,8 +28,8 @@ std::size_t Selection::elements() const {
   return sum;
 }
 
-void Selection::begin(Pool& pool, const Options& options, std::vector<Part>& parts, std::size_t total) {
-  pool_ = &pool;
+void Selection::begin(Operation& operation, const Options& options, std::vector<Part>& parts, std::size_t total) {
+  operation_ = &operation;
   options_ = &options;
   parts_.swap(parts);
   spans_.clear();
@@ -38,6 +39,12 @@ void Selection::begin(Pool& pool, const Options& options, std::vector<Part>& par
   const bool at_once = options.pi > 0 && parts_.size() == 1 && size <= kTallestRegion;
   const bool batch = !parts_.empty() && parts_.front().extent->tensor == Extent::kBatch;
   stage_ = at_once || batch ? Stage::kAtOnce : Stage::kSample;
+}
+
+Selection::Values Selection::values_of(const Part& part) const {
+  if (part.x) return {part.x, nullptr};
+  const Operation::Own own = operation_->own(*part.extent);
+  return {own.x, own.residual};
 }
 
 bool Selection::step() {
@@ -86,8 +93,8 @@ void Selection::select_at_once() {
   const bool batch = part.extent->tensor == Extent::kBatch;
   const Regions regions = batch ? part.extent->table() : Regions{&whole, 1};
   const std::size_t room = select_regions_bound(regions, options_->pi);
-  index_block_ = pool_->take(room * sizeof(std::uint32_t));
-  value_block_ = pool_->take(room * sizeof(float));
+  index_block_ = operation_->pool.take(room * sizeof(std::uint32_t));
+  value_block_ = operation_->pool.take(room * sizeof(float));
   index_ = reinterpret_cast<std::uint32_t*>(index_block_.data());
   value_ = value_block_.floats();
   counts_.assign(regions.count, 0);
@@ -104,8 +111,11 @@ void Selection::sample() {
   if (options_->separate) return start_collecting(1, size);
   sample_.clear();
   const std::size_t step = std::max<std::size_t>(1, parts_.size() / kParts);
-  for (std::size_t at = 0; at < parts_.size(); at += step)
-    for (std::size_t i = 0; i < parts_[at].extent->size; i += stride) sample_.push_back(std::fabs(parts_[at].x[i]));
+  for (std::size_t at = 0; at < parts_.size(); at += step) {
+    const auto [x, e] = values_of(parts_[at]);
+    for (std::size_t i = 0; i < parts_[at].extent->size; i += stride)
+      sample_.push_back(std::fabs(e ? x[i] + e[i] : x[i]));
+  }
   const double all = static_cast<double>(std::max<std::size_t>(size, 1));
   const double sampled = static_cast<double>(sample_.size());
   const double expected = static_cast<double>(most_) * sampled / all;
@@ -128,8 +138,8 @@ void Selection::start_collecting(std::uint32_t floor, std::size_t capacity) {
   total_ = at_ = 0;
   fits_ = true;
   spans_.clear();
-  index_block_ = pool_->take(capacity * sizeof(std::uint32_t));
-  value_block_ = pool_->take(capacity * sizeof(float));
+  index_block_ = operation_->pool.take(capacity * sizeof(std::uint32_t));
+  value_block_ = operation_->pool.take(capacity * sizeof(float));
   index_ = reinterpret_cast<std::uint32_t*>(index_block_.data());
   value_ = value_block_.floats();
 }
@@ -139,16 +149,16 @@ bool Selection::collect(bool formed) {
   if (at_ == parts_.size()) return true;
   const Part& part = parts_[at_++];
   const std::size_t n = part.extent->size, room = capacity_ - total_;
-  const float* const x = formed && part.r ? part.r : part.x;
+  const auto [x, e] = formed && part.r ? Values{part.r, nullptr} : values_of(part);
   float* const r = formed ? nullptr : part.r;
   if (fits_) {
     const std::size_t count =
-        gq::collect(x, nullptr, r, n, floor_, index_ + total_, value_ + total_, room, part.extent->streams);
+        gq::collect(x, e, r, n, floor_, index_ + total_, value_ + total_, room, part.extent->streams);
     fits_ = count <= room;
     spans_.push_back({total_, std::min(count, room), true});
     total_ += std::min(count, room);
   } else if (r) {
-    add_finite(x, nullptr, reinterpret_cast<std::uint8_t*>(r), n);
+    add_finite(x, e, reinterpret_cast<std::uint8_t*>(r), n);
   }
   return at_ == parts_.size();
 }
@@ -156,7 +166,8 @@ bool Selection::collect(bool formed) {
 // The lower edge of a histogram's bin that at least k values reach, and how many do.
 void Selection::find_floor() {
   const Part& part = parts_[at_++];
-  histogram(part.r ? part.r : part.x, nullptr, part.extent->size, histogram_.data());
+  const auto [x, e] = part.r ? Values{part.r, nullptr} : values_of(part);
+  histogram(x, e, part.extent->size, histogram_.data());
   if (at_ < parts_.size()) return;
   std::int64_t reached = 0;
   std::size_t bin = kBins;

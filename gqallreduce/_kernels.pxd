@@ -322,6 +322,7 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         size_t run, stride
     cdef cppclass CTensor "gq::runtime::Tensor":
         CArray source, target
+        size_t size
         const float* residual
         float* new_residual
         const CCoder* coder
@@ -350,6 +351,7 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         vector[CSpan] spans
         CSpent spent
         vector[vector[CKept]] own_kept
+        void select_own() except +
         size_t place(int lane, int chunk)
         CFlaw& flaw(int lane, int chunk)
         CFlaw first_flaw()

@@ -79,8 +79,7 @@ class Allreduce:
         self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
         self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.memory, self.processors = Memory(), Processors(cuda_aware)
-        self.stats = Statistics(self._residual_norm)
+        self.memory, self.stats = Memory(), Statistics(self._residual_norm)
         self.begun, self.failures_in_step, self.raised_in_step = 0, 0, False
         self.trace = None if trace is None else Trace(trace, self.rank)
         self.unusable: str | None = None
@@ -92,6 +91,7 @@ class Allreduce:
             self.number = self.home.enter(self, self.timeout)
         finally:
             self.home.release(claim)
+        self.processors = Processors(cuda_aware, self.home.link.requests.native is not None)
         self.plans = Plans(self.scheme, self.rank, self.home.link.topology, self.average, self.number)
 
     def __repr__(self) -> str:

@@ -110,9 +110,8 @@ class Buffer:
             self.located, self.array, self.dtype = found, _view(found), found.dtype
         else:
             self.array, self.dtype = as_array(value)
-        flags = self.array.flags
-        self.readonly = not flags.writeable if self.located is None else self.located.readonly
-        self._see_as_vector(flags)
+        self.readonly = not self.array.flags.writeable if self.located is None else self.located.readonly
+        self._see_as_vector()
 
     def copied_to_host(self, processor) -> Buffer:
         """A buffer of the same form and content in host memory, without gaps."""
@@ -120,7 +119,7 @@ class Buffer:
         vector = processor.on_host(self.arithmetic.contiguous(self.memory)).reshape(-1)
         made.owner = made.array = to_array(vector, self.shape, self.order)
         made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
-        made._see_as_vector(made.array.flags)
+        made._see_as_vector()
         return made
 
     def copy_from_host(self, processor, other: Buffer) -> None:
@@ -133,13 +132,14 @@ class Buffer:
         made = cls.__new__(cls)
         made.owner = made.array = vector
         made.dtype, made.readonly, made.located, made.arithmetic = dtype, False, None, processor.arithmetic
-        made._see_as_vector(made.array.flags)
+        made._see_as_vector()
         return made
 
-    def _see_as_vector(self, flags) -> None:
+    def _see_as_vector(self) -> None:
         array = self.array
+        flags = array.flags
         if flags.c_contiguous:
-            order, self.memory = "C", array.reshape(-1)
+            order, self.memory = "C", array if array.ndim == 1 else array.reshape(-1)
         elif flags.f_contiguous:
             order, self.memory = "F", array.reshape(-1, order="F")
         else:

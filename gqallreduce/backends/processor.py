@@ -54,10 +54,12 @@ class Processors:
 
     cuda_aware
         may MPI be given the devices' memory? None: ask the MPI.
+    native
+        can the runtime in C++ send and receive?
     """
 
-    def __init__(self, cuda_aware: bool | None):
-        self.host, self._cuda_aware = Host(), cuda_aware
+    def __init__(self, cuda_aware: bool | None, native: bool = True):
+        self.host, self._cuda_aware = Host(native), cuda_aware
         self._devices: dict[int, object] = {}
 
     def of(self, buffer):
@@ -77,9 +79,9 @@ class Host:
 
     arithmetic, batches = arithmetic, True
 
-    def __init__(self):
+    def __init__(self, native: bool = True):
         self.workspace = Workspace()
-        self.pool = _kernels.Pool() if _native_is_wanted() else None
+        self.pool = _kernels.Pool() if _native_is_wanted() and native else None
 
     def active(self, located, key) -> contextlib.AbstractContextManager:
         """What a call's work is done in."""

@@ -9,7 +9,7 @@ from gqallreduce.cli.tables import print_plain
 
 COLOURS = {
     "encode": "#D55E00", "begin sum": "#E69F00", "decode": "#0072B2", "share error": "#56B4E9", "finish": "#5B4B8A",
-    "join": "#8C6D00", "wait": "#DDDDDD", "send": "#009E73",
+    "join": "#8C6D00", "wait": "#DDDDDD", "send": "#009E73", "prepare": "#CC79A7",
 }  # fmt: skip
 
 

@@ -82,9 +82,10 @@ class Adaptive(RegionCodec):
             nbytes += sum(_kernels.golomb_bound(region.table, 0) for region in regions)
         return nbytes
 
-    def prepare(self, parts):
+    @property
+    def prepare(self):
         """Of own values, the largest of each tensor; of partial sums, of a piece."""
-        return self._select(parts) if self.prepares else None
+        return self._select if self.prepares else None
 
     def _select(self, parts):
         selected = yield from self.arithmetic.select_largest(parts, self.pi, self.signs == "separate")

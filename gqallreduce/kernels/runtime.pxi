@@ -33,11 +33,12 @@ cdef class Program:
         self.data.scale, self.data.unscale = scale, 1.0 / scale
         self.coders = []
 
-    def add_tensor(self, Coder coder, int format, bint loses, bint narrow):
+    def add_tensor(self, Coder coder, size_t size, int format, bint loses, bint narrow):
         """coder: None if each call brings one. format: as kernels number them, 3 for float32. Does the codec lose
         anything? Has the buffer 16 bits?
         """
         cdef CTensor made
+        made.size = size
         made.coder = &coder.data if coder is not None else NULL
         made.source.format = made.target.format = format
         made.loses, made.narrow = loses, narrow
@@ -132,8 +133,10 @@ cdef class NativeOperation:
     cdef object held
 
     def __cinit__(self, Program program not None, Pool pool not None, list operands not None, uint64_t signature,
-                  uint32_t step, list coders=None):
-        """operands: an Operand (operation.py) of each tensor; coders: those of this call, None for the Program's."""
+                  uint32_t step, list coders=None, bint selects=False):
+        """operands: an Operand (operation.py) of each tensor; coders: those of this call, None for the Program's;
+        selects: does it choose what is encoded of own values, or is that told by `keep`?
+        """
         cdef vector[CTensor] made = program.tensors
         cdef CTensor* tensor
         cdef uint64_t key, its_step
@@ -157,6 +160,8 @@ cdef class NativeOperation:
             tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, its_step & 0xffffffff
         self.program, self.pool, self.held = program, pool, [operands, coders]
         self.data = new COperation(program.data, pool.data, move(made), signature, step)
+        if selects:
+            self.data.select_own()
 
     def __dealloc__(self):
         del self.data
@@ -196,8 +201,8 @@ cdef class NativeOperation:
 
     @property
     def spans(self):
-        """(0 instruction, 1 wait, 2 send; the instruction's place in the list of Op; began, ended; lane, chunk, peer,
-        bytes), of what was noted."""
+        """(0 instruction, 1 wait, 2 send, 3 selection; the instruction's place in the list of Op; began, ended; lane,
+        chunk, peer, bytes), of what was noted."""
         return [(<int> span.kind, <int> span.op, span.began, span.ended, span.lane, span.chunk, span.peer, span.nbytes)
                 for span in self.data.spans]
 

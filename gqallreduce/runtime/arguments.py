@@ -178,7 +178,7 @@ def truth(name: str, value) -> bool:
 def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buffer]:
     """The call's Buffers, source and target. `known`: the form that the key had before, None if any will do."""
     target = None if out is None else Buffer(out)
-    source = source_of(buf, target)
+    source = Buffer(buf) if type(buf) is np.ndarray else source_of(buf, target)
     if source.located is not None:
         source.arithmetic = processors.of(source).arithmetic
     form = source.form[:3]

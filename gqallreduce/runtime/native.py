@@ -32,7 +32,7 @@ _FLOAT32 = 3
 
 def program_of(plan: Plan) -> _kernels.Program | None:
     """A Plan as the runtime reads it; None if Python must carry it out."""
-    prepares = plan.tensors[0].codec.prepare is not None
+    prepares = plan.codec.prepare is not None
     for tensor in plan.tensors:
         if tensor.form.factors is not None or (tensor.coder is None and not prepares):
             return None
@@ -44,7 +44,8 @@ def program_of(plan: Plan) -> _kernels.Program | None:
     )
     for tensor in plan.tensors:
         made.add_tensor(
-            tensor.coder, FORMATS.get(tensor.form.dtype, _FLOAT32), not tensor.codec.linear, tensor.narrow
+            tensor.coder, tensor.form.size, FORMATS.get(tensor.form.dtype, _FLOAT32), not tensor.codec.linear,
+            tensor.narrow,
         )
     for each in plan.program:
         made.add_instruction(_OP[type(each)], **_fields(each))
@@ -97,15 +98,17 @@ def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
     program, coders = operation.plan.native, None
     if program is None:
         return None
-    if operation.codec.prepare is not None:
+    if operation.plan.prepares:
         coders = [values.coder for values in operation.tensors]
         if None in coders:
             return None
-    pool = operation.processor.pool
-    made = _kernels.NativeOperation(program, pool, operation.given, operation.frames, operation.step, coders)
+    made = _kernels.NativeOperation(
+        program, operation.processor.pool, operation.given, operation.frames, operation.step, coders,
+        operation.plan.selects_natively,
+    )  # fmt: skip
     if operation.trace is not None:
         made.trace()
-    if coders is not None and any([coder.selects for coder in coders]):
+    if coders is not None and any(coder.selects for coder in coders):
         _keep_selected(operation, made)
     for place, flaw in operation.flaws.items():
         made.note(*place, *flaw)
@@ -178,7 +181,7 @@ def _trace(operation: Operation, native: _kernels.NativeOperation) -> None:
     for kind, op, began, ended, lane, chunk, peer, nbytes in native.spans:
         if kind == 0:
             operation.trace.add(trace.NAMES[_ORDER[op]], began, ended, call, lane, chunk=chunk)
-        elif kind == 1:
-            operation.trace.add(trace.WAIT, began, ended, call, lane)
-        else:
+        elif kind == 2:
             operation.trace.add(trace.SEND, began, ended, call, lane, to=peer, bytes=nbytes)
+        else:
+            operation.trace.add(trace.WAIT if kind == 1 else trace.PREPARE, began, ended, call, lane)

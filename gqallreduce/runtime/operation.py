@@ -84,7 +84,6 @@ class Operation:
     def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
         self.plan, self.processor, self.spent = plan, plan.processor, spent
         self.key, self.signature, self.frames, self.given = key, signature, signature, given
-        self.codec = plan.tensors[0].codec  # all are of one class, but for their dtypes
         self.step = (given[0].step if len(given) == 1 else sum([each.step for each in given])) & frame.LARGEST_STEP
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
@@ -122,6 +121,10 @@ class Operation:
     # --- what the progress engine asks ---
 
     @property
+    def codec(self):
+        return self.plan.codec
+
+    @property
     def feeds_back(self) -> bool:
         return self.given[0].new_residual is not None
 
@@ -155,7 +158,7 @@ class Operation:
 
     def stages(self):
         """Of a call: what its codecs must know first, then itself; where there is nothing to wait for, at once."""
-        if self.codec.prepare is not None:
+        if self.plan.prepares:
             yield from prepare(self, self.signature)
         if self.plan.size > 1 or not self.processor.batches:
             yield self
@@ -211,7 +214,7 @@ class Operation:
 
     def to_prepare(self) -> list[tuple]:
         """(generator, what takes the Prepared that it returns, None) of every codec that must find something out."""
-        if self.codec.prepare is None:
+        if not self.plan.prepares:
             return []
         found = [(each.prepare(), each.prepared, None) for each in self.tensors if each.batch is None]
         for together in self.plan.batched.values():

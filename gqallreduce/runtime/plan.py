@@ -89,6 +89,7 @@ class Plan:
             cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
+        self.codec = self.tensors[0].codec  # all are of one class, but for their dtypes
         self._number_blocks()
         self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched)
         everything = [chunk for lane in self.pieces for chunk in lane]
@@ -110,8 +111,20 @@ class Plan:
 
     @cached_property
     def native(self):
-        """As the runtime in C++ reads it."""
+        """As the runtime in C++ reads it; None if Python must carry it out."""
         return program_of(self)
+
+    @cached_property
+    def selects_natively(self) -> bool:
+        """Does the runtime in C++ choose what is encoded of own values?"""
+        if self.native is None or self.codec.learns:
+            return False
+        return all(tensor.coder is not None and tensor.coder.selects for tensor in self.tensors)
+
+    @cached_property
+    def prepares(self) -> bool:
+        """Must something be found out in Python before the first encoding of a call?"""
+        return self.codec.prepare is not None and not self.selects_natively
 
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gqallreduce.coding.preparing import FROM_RANK, LARGEST, POOLED, SUM, Ask
+from gqallreduce.runtime import trace
 from gqallreduce.transport.call import OneLane
 from gqallreduce.transport.exchange import PREPARE, FromRank, Largest, Total
 
@@ -105,4 +106,6 @@ class KernelCalls(OneLane):
                 if now >= self.poll_at:
                     break
         self._operation.spent.encode += now - began
+        if self._operation.trace is not None:
+            self._operation.trace.add(trace.PREPARE, began, now, repr(self._operation.key), 0)
         self.finished = not self._left

@@ -17,7 +17,7 @@ NAMES = {
     code.Encode: "encode", code.Join: "join", code.BeginSum: "begin sum", code.Decode: "decode",
     code.Share: "share error", code.Finish: "finish",
 }  # fmt: skip
-WAIT, SEND = "wait", "send"
+WAIT, SEND, PREPARE = "wait", "send", "prepare"
 
 
 class Trace:

@@ -39,6 +39,16 @@ def test_both_runtimes_note_the_same_work(folder, comm, monkeypatch, schedule):
 
 
 @pytest.mark.parametrize("runtime", ["native", "python"])
+@pytest.mark.parametrize(("scheme", "prepares"), [("adaptive(pi=64)/ef", True), ("alq", True), ("onebit/ef", False)])
+def test_what_is_found_out_before_the_first_encoding_is_noted(folder, comm, monkeypatch, runtime, scheme, prepares):
+    events, _ = events_of(folder, comm, runtime, monkeypatch, f"direct/{scheme}")
+    found = [event for event in events if event["name"] == "prepare"]
+    assert bool(found) == prepares
+    if found and comm.size > 1:
+        assert found[0]["ts"] + found[0]["dur"] <= min(each["ts"] for each in events if each["name"] == "encode") + 1e-3
+
+
+@pytest.mark.parametrize("runtime", ["native", "python"])
 def test_every_message_is_there_and_a_lane_does_one_thing_at_a_time(folder, comm, monkeypatch, runtime):
     events, messages = events_of(folder, comm, runtime, monkeypatch)
     begun = {event["id"]: event["ts"] for event in events if event["ph"] == "b"}

@@ -34,6 +34,7 @@ class Engine {
 
  private:
   bool advance();
+  bool select();
   void admit();
   void leave(Lane& lane);
   int share_of(const Operation& operation) const;

@@ -34,4 +34,17 @@ struct Event {
 // Seconds of the monotonic clock.
 double now();
 
+// Adds the seconds of its life to a sum.
+class Timed {
+ public:
+  explicit Timed(double& sum) : sum_(sum), began_(now()) {}
+  ~Timed() { sum_ += now() - began_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  double& sum_;
+  double began_;
+};
+
 }  // namespace gq::runtime

@@ -11,6 +11,7 @@
 namespace gq::runtime {
 
 class Lane;
+class OwnSelection;
 
 // A tensor's memory as a vector: runs of `run` elements whose first ones are `stride` apart; without gaps run is 0.
 struct Array {
@@ -36,6 +37,7 @@ struct Array {
 // residual, new_residual: before and after the call; null without feedback, the first also where it has none.
 struct Tensor {
   Array source, target;
+  std::size_t size = 0;
   const float* residual = nullptr;
   float* new_residual = nullptr;
   const Coder* coder = nullptr;
@@ -78,9 +80,9 @@ struct Spent {
   std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0, selected = 0;
 };
 
-// What a lane did, from when to when: an instruction, a wait, or a send, until it has left.
+// What a lane did, from when to when: an instruction, a wait, or a send, until it has left; or choosing own values.
 struct Span {
-  enum class Kind : int { kInstruction, kWait, kSend };
+  enum class Kind : int { kInstruction, kWait, kSend, kSelect };
   Kind kind;
   Op op;
   double began, ended;
@@ -107,6 +109,9 @@ class Operation {
   bool traced = false;
   std::vector<Span> spans;  // if it is
   std::vector<Flaw> flaws;  // of each place: lane * chunks + chunk
+  // Chooses what is encoded of own values, until it has done so; null where nothing is chosen, or the caller does it.
+  std::unique_ptr<OwnSelection> selection;
+  bool selecting = false;
   // Of each place: what of the extents of own values is encoded; empty for all, or where nothing is chosen.
   std::vector<std::vector<Kept>> own_kept;
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -121,6 +126,10 @@ class Operation {
     return found.empty() ? nullptr : &found[extent];
   }
   Flaw first_flaw() const;
+  // From now on it chooses what is encoded of own values, by `go_on_selecting`, before a lane may begin.
+  void select_own();
+  // Until a poll is due, or it is done.
+  void go_on_selecting(double poll_at);
   // One of four arrays for an extent; its content is lost when another extent is worked on.
   float* scratch(int which);
 

@@ -1,5 +1,6 @@
-// Exact selection of the largest magnitudes of a piece, as gqallreduce/coding/selection.py does it: a sample guesses a
-// floor that a little more than k values reach, one pass keeps those, and the k-th is found among them.
+// Exact selection of the largest magnitudes of a piece, or of a vector, as gqallreduce/coding/selection.py does it: a
+// sample guesses a floor that a little more than k values reach, one pass keeps those, and the k-th is found among
+// them.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,17 +11,19 @@
 
 namespace gq::runtime {
 
+class Operation;
+
 class Selection {
  public:
-  // An extent of a piece: its running values, and where they are left for the error, or null.
+  // An extent: its running values, or null for own values; and where they are left for the error, or null.
   struct Part {
     const Extent* extent;
     const float* x;
     float* r;
   };
 
-  // From the parts of a piece of a vector of `total` values; they are valid until it is done.
-  void begin(Pool& pool, const Options& options, std::vector<Part>& parts, std::size_t total);
+  // From the parts of a piece, or of a whole vector, of a vector of `total` values; they are valid until it is done.
+  void begin(Operation& operation, const Options& options, std::vector<Part>& parts, std::size_t total);
   // About one kernel call more; is it done?
   bool step();
   // What is kept of a part, valid until the next `begin`.
@@ -38,6 +41,11 @@ class Selection {
     bool finite;
   };
 
+  // Values are x + e; e may be null.
+  struct Values {
+    const float *x, *e;
+  };
+  Values values_of(const Part& part) const;
   void select_at_once();
   void sample();
   void start_collecting(std::uint32_t floor, std::size_t capacity);
@@ -50,7 +58,7 @@ class Selection {
   void keep(std::uint32_t positive, std::uint32_t negative, std::int64_t ties[2], bool joint);
   std::size_t elements() const;
 
-  Pool* pool_ = nullptr;
+  Operation* operation_ = nullptr;
   const Options* options_ = nullptr;
   std::vector<Part> parts_;
   std::size_t most_ = 0, at_ = 0;
