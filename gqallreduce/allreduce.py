@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 
 import numpy as np
 
 from gqallreduce.backends.processor import Processors
 from gqallreduce.coding.order import to_array
-from gqallreduce.errors import Error
 from gqallreduce.request import Request
-from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments
+from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.checkpoint import load, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, State, norm_of
@@ -29,14 +27,11 @@ from gqallreduce.runtime.steps import step
 from gqallreduce.runtime.trace import Trace
 from gqallreduce.scheme import MPI_SUM, Scheme
 from gqallreduce.stats import Spent, Statistics
-from gqallreduce.transport.call import Call
 from gqallreduce.transport.communicator import require_intracommunicator
-from gqallreduce.transport.failure import give_up, named, raise_from
 from gqallreduce.transport.home import home
-from gqallreduce.transport.link import CALLS_MOST
 
 
-class Allreduce:
+class Allreduce(Calls):
     """Quantized allreduce over a communicator: `allreduce(buf, key="fc1.weight")` sums in place over all ranks.
 
     Making one is collective. Close it, or use it in a `with` statement, when it is no longer needed.
@@ -75,16 +70,14 @@ class Allreduce:
         if not hasattr(verify, "__index__") or verify < 0:
             raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
         self.comm = require_intracommunicator(comm)
-        self.average, self.timeout = arguments.truth("average", average), float(timeout)
+        self.average = arguments.truth("average", average)
         self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
         self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
         self.memory, self.stats = Memory(), Statistics(self._residual_norm)
-        self.begun, self.failures_in_step, self.raised_in_step = 0, 0, False
+        self.begun = 0
         self.trace = None if trace is None else Trace(trace, self.rank)
-        self.unusable: str | None = None
-        self.unheard: list[Call] = []  # ended by an error that no caller has waited for yet
-        self.home = home(self.comm)
+        super().__init__(home(self.comm), float(timeout))
         claim = self.home.claim()
         try:
             self.home.finish(self.timeout)
@@ -135,90 +128,6 @@ class Allreduce:
             self.complete(call)
         return Request(self, call)
 
-    def claim(self, call: Call, request) -> None:
-        """A caller holds a request of this call: its key and buffers belong to it until that is waited for."""
-        call.request = weakref.ref(request)
-        self.home.unclaimed.append(call)
-
-    def perform(self, name: str, stages, *given):
-        """Begin a call and wait until it is done; its result, or its error."""
-        return self.result(self.begin(name, stages, *given, wait=True))
-
-    @usual_arithmetic()
-    def begin(self, name: str, stages, *given, wait: bool = False) -> Call:
-        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
-        call, claim = Call(name, self), self.home.claim()
-        try:
-            self.home.notice(self.timeout)
-            self.require_usable()
-            call.link = link = self.home.connect(self.timeout)
-            self.require_usable()
-            call.number = link.calls
-            while len(link.progress.calls) >= CALLS_MOST:
-                link.progress.run(link.progress.calls[0], self.timeout)
-            link.begin(call)
-            link.progress.start(call, stages(call, *given))
-            if wait and not call.done:
-                link.progress.run(call, self.timeout, waited=True)
-            elif not call.done:
-                link.progress.turn()
-        except BaseException as error:
-            self._failed(call, error)
-        finally:
-            self.home.release(claim)
-        return call
-
-    @usual_arithmetic()
-    def complete(self, call: Call):
-        """Wait until a call is done that the caller has left meanwhile; its result, or its error."""
-        if not call.done:
-            claim = self.home.claim()
-            try:
-                call.link.progress.run(call, self.timeout)
-            except BaseException as error:
-                self._failed(call, error)
-            finally:
-                self.home.release(claim)
-        return self.result(call)
-
-    @usual_arithmetic()
-    def advance(self, call: Call) -> bool:
-        """Do what can be done without waiting; is the call done?"""
-        if call.link.progress.calls:
-            done, claim = call.done, self.home.claim()
-            try:
-                call.link.progress.test(call, self.timeout)
-            except BaseException as error:
-                if not done or not isinstance(error, Exception):
-                    self._failed(call, error)
-                give_up(call.link, error, call, self.timeout)  # raised where those calls are waited for
-            finally:
-                self.home.release(claim)
-        return call.done
-
-    def result(self, call: Call):
-        """Of a call that is done. Its key and buffers are free again."""
-        if call in self.home.unclaimed:
-            self.home.unclaimed.remove(call)
-        if call.error is None:
-            return call.result
-        if call in self.unheard:
-            self.unheard.remove(call)
-        self.raised_in_step = True
-        raise call.error
-
-    def call_failed(self, call: Call) -> None:
-        """A call of this object has ended by an error."""
-        self.failures_in_step += 1
-        self.unheard.append(call)
-
-    def _failed(self, call: Call, error: BaseException):
-        """Something that ends this call, and all others under way."""
-        self.raised_in_step = call.link is not None
-        if call.link is None:
-            raise_from(named(error, call.name), error)
-        raise_from(give_up(call.link, error, call, self.timeout), error)
-
     def account(self, spent: Spent, nbytes: int, states) -> Spent:
         """A call has succeeded: what `stats.last` is now."""
         vectors = 1 if self.scheme.schedule == MPI_SUM else 2 * (self.size - 1) / self.size  # that a rank sends
@@ -227,21 +136,6 @@ class Allreduce:
         return spent
 
     # --- the end of an object ---
-
-    def require_usable(self) -> None:
-        if self.unusable is not None:
-            raise Error(f"this object cannot be used any more {self.unusable}; make a new one on all ranks")
-
-    def fail(self, error: BaseException) -> None:
-        """No further calls, and out of the cache of quantized_allreduce."""
-        self._end(f"after {type(error).__name__}" + f" ({error})" * bool(str(error)))
-
-    def _end(self, why: str) -> None:
-        if self.unusable is None:
-            self.unusable = why
-        cached = self.home.cached
-        for name in [name for name, each in cached.items() if each is self]:
-            del cached[name]
 
     def close(self) -> None:
         """End this object: it refuses further calls. Close it on all ranks.
@@ -271,20 +165,6 @@ class Allreduce:
         of a known key, the object cannot be used any more.
         """
         return step(self)
-
-    def under_way(self) -> bool:
-        """Is a call of this object under way?"""
-        link = self.home.link
-        return link is not None and any(call.owner is self for call in link.progress.calls)
-
-    def finish(self) -> None:
-        """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""
-        if self.under_way():
-            claim = self.home.claim()
-            try:
-                self.home.finish(self.timeout, self)
-            finally:
-                self.home.release(claim)
 
     # --- residuals ---
 

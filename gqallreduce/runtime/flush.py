@@ -9,7 +9,7 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.arguments import plain_key
-from gqallreduce.runtime.operation import Operand
+from gqallreduce.runtime.operand import Operand
 from gqallreduce.runtime.reduction import carry_out, join_invalid
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree

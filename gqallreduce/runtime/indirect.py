@@ -15,7 +15,9 @@ from gqallreduce.coding.indirect import Gathered, Sum
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.flaws import Flaws
-from gqallreduce.runtime.operation import Operand, Operation
+from gqallreduce.runtime.lending import Lending
+from gqallreduce.runtime.operand import Operand
+from gqallreduce.runtime.operation import Operation
 from gqallreduce.runtime.own import OwnValues
 from gqallreduce.runtime.packets import gather
 from gqallreduce.runtime.plan import Plan
@@ -62,7 +64,7 @@ def begin(plan: Plan | IndirectPlan, *rest) -> Operation | IndirectOperation:
     return (IndirectOperation if isinstance(plan, IndirectPlan) else Operation)(plan, *rest)
 
 
-class IndirectOperation:
+class IndirectOperation(Lending):
     """One call on an IndirectPlan. As of an Operation, where both have the same.
 
     flaws
@@ -72,10 +74,9 @@ class IndirectOperation:
     trace = None
 
     def __init__(self, plan: IndirectPlan, given: list[Operand], key, signature: int, spent: Spent):
+        super().__init__(plan.processor)
         self.plan, self.key, self.signature, self.spent = plan, key, signature, spent
-        self.processor, self.workspace = plan.processor, plan.processor.workspace
-        self.arithmetic = plan.processor.arithmetic
-        self.flaws, self._lent = Flaws(self), []
+        self.flaws = Flaws(self)
         self.step = sum(each.step for each in given) & LARGEST_STEP
         self.tensors, begin = [], 0
         for bound, each in zip(plan.tensors, given, strict=True):
@@ -153,16 +154,8 @@ class IndirectOperation:
         self.spent.selected += sum(each.values.size for each in asked)
         return [each.new_residual for each in operands]
 
-    def lend(self, size: int, dtype) -> np.ndarray:
-        """An array until the end of the call."""
-        dtype = np.dtype(dtype)
-        self._lent.append(self.workspace.take(size * dtype.itemsize))
-        return self._lent[-1][: size * dtype.itemsize].view(dtype)
-
     def end(self) -> None:
-        for buffer in self._lent:
-            self.workspace.give(buffer)
-        self._lent.clear()
+        self.give_all_back()
         for each in self.tensors:
             each.end()
         self.flaws.end()

@@ -10,11 +10,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import Chunk, of
-from gqallreduce.coding.message import Frame, Incoming, Outgoing, Receipt
-from gqallreduce.errors import WireError
+from gqallreduce.coding.layout import Chunk
+from gqallreduce.coding.message import Frame, Incoming, Outgoing
+from gqallreduce.runtime.decoding import Decoding
 from gqallreduce.runtime.encoding import Encoding
 from gqallreduce.runtime.headers import Headers
+from gqallreduce.runtime.receipts import AwaitsReceipts
 from gqallreduce.runtime.sharing import Sharing
 from gqallreduce.runtime.trace import NAMES, WAIT
 from gqallreduce.scheduling import instructions as code
@@ -23,11 +24,9 @@ if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
 
 
-class Lane:
+class Lane(AwaitsReceipts):
     """A program counter, and what the instruction under way remembers.
 
-    waiting
-        it goes on when one of these is ready; empty if it need not wait.
     finished
         nothing is left to do.
     slots
@@ -37,20 +36,20 @@ class Lane:
     """
 
     def __init__(self, operation: Operation, number: int):
+        super().__init__(operation.processor)
         self.operation, self.number = operation, number
-        self.plan, self.processor, self.spent = operation.plan, operation.processor, operation.spent
+        self.plan, self.spent = operation.plan, operation.spent
         self.program, self.pieces = self.plan.program, self.plan.pieces[number]
         self.slots: dict[int, Frame] = {}
-        self.waiting: list[Incoming | Receipt] = []
         self.finished = self._ending = False
-        self.at = self.extent = self._offset = 0
+        self.at = self.extent = 0
         self._chosen: set[int] = set()
         self._encoding: Encoding | None = None
         self._selected: list | None = None  # of the own values that begin a sum
-        self._payload = self._opening = None
+        self._decoding: Decoding | None = None
+        self._opening = None
         self._sharing: Sharing | None = None
         self._headers = Headers(operation, number)
-        self._receipt, self._then = None, None  # of a device, and what is done with what it found
         self._stopped = None  # when it began to wait, if it is traced
 
     def can_advance(self) -> bool:
@@ -73,7 +72,7 @@ class Lane:
         self.waiting = []
         with operation.active():
             while True:
-                if self._receipt is not None and not self._settled():
+                if not self._settled():
                     return
                 if self.at == len(program):
                     self._end()
@@ -113,29 +112,6 @@ class Lane:
         made.uses -= 1
         if not made.uses:
             self.processor.give_frame(made)
-
-    # --- waiting for a device ---
-
-    def _when(self, receipt: Receipt, then) -> None:
-        """Wait; then `then(flawed)` is called."""
-        self._receipt, self._then, self.waiting = receipt, then, [receipt]
-
-    def _settled(self) -> bool:
-        """Is the Receipt there? Then what was to be done is done."""
-        receipt, then = self._receipt, self._then
-        if not receipt.ready:
-            self.waiting = [receipt]
-            return False
-        self._receipt = self._then = None
-        then(receipt.flawed)
-        return True
-
-    def _found(self, flawed: bool | None, then) -> None:
-        """`then` is called if a value was not finite, as soon as that is known."""
-        if flawed is None:
-            self._when(self.processor.settle(), lambda flawed: then() if flawed else None)
-        elif flawed:
-            then()
 
     # --- extent by extent ---
 
@@ -241,69 +217,36 @@ class Lane:
     def _decode(self, instruction, messages) -> None:
         """Decode a wire into a running value or the result, or add it; note if it says that a value is not finite."""
         operation, place, chunk = self.operation, (self.number, instruction.chunk), self.pieces[instruction.chunk]
-        if self._payload is None:
+        if self._decoding is None:
             header = self.slots[instruction.part.slot].header_of(instruction.part.number)
             if header.kind == frame.NOT_FINITE:
                 operation.flaws.note(place, (header.rank, header.word))
             if place in operation.flaws:
                 self._next()
                 return
-            self._open_payload(instruction.part)
+            self._decoding = self._decoding_of(instruction.part)
         if instruction.result:
             operation.drop(place, chunk)
-            ended = self._decode_result(place, chunk)
-        else:
-            ended = self._decode_extent(chunk, operation.room(place, chunk), instruction.adds)
-        if ended:
-            self._close_payload(instruction.part)
+        running = None if instruction.result else operation.room(place, chunk)
+        if chunk.extents:
+            extent = chunk.extents[self.extent]
+            if instruction.result:
+                flawed = self._decoding.into_result(place, extent)
+                self._found(flawed, lambda: operation.flaws.find_overflow(place, extent, None))
+            else:
+                self._decoding.into(running, extent, instruction.adds)
+            if not self._end_of_extent(chunk):
+                return
+        self._end_of_wire()
 
-    def _open_payload(self, part) -> None:
-        """The bytes of a wire behind its header, where the arithmetic reads them."""
-        made, self._offset = self.slots[part.slot], 0
-        if isinstance(made, Incoming):
-            at, header = made.heads[part.number]
-            self._payload = self.processor.wire(made.buffer, at + frame.SIZE, at + frame.SIZE + header.word)
-        else:
-            self._payload = made.payload[: made.nbytes - frame.SIZE]
+    def _decoding_of(self, part) -> Decoding:
+        return Decoding(self.operation, self.slots[part.slot], part.number)
 
-    def _close_payload(self, part) -> None:
+    def _end_of_wire(self) -> None:
         """All of it has been decoded; the next instruction."""
-        payload, self._payload = self._payload, None
-        if self._offset != len(payload):
-            raise WireError(
-                f"got {len(payload)} bytes after the header of a message, expected {self._offset} for its values"
-            )
-        if isinstance(self.slots[part.slot], Incoming):
-            self.processor.give_wire(payload)
+        decoding, self._decoding = self._decoding, None
+        decoding.close()
         self._next()
-
-    def _decode_extent(self, chunk: Chunk, running: list, adds: bool) -> bool:
-        """Decode an extent into running values, or add it; was it the last?"""
-        if not chunk.extents:
-            return True
-        extent, began = chunk.extents[self.extent], perf_counter()
-        sums = self.operation.codec_of(extent).of_sums
-        decode = sums.decode_add if adds else sums.decode
-        self._offset += decode(self._payload[self._offset :], chunk.part(running, extent), extent)
-        self.spent.decode += perf_counter() - began
-        return self._end_of_extent(chunk)
-
-    def _decode_result(self, place, chunk: Chunk) -> bool:
-        """Decode an extent of a finished chunk into the result, in its dtype and scale; was it the last?"""
-        if not chunk.extents:
-            return True
-        operation, extent, began = self.operation, chunk.extents[self.extent], perf_counter()
-        codec, values, payload = operation.codec_of(extent), operation.values_of(extent), self._payload[self._offset :]
-        if values.direct:
-            y = of(values.target.flat, extent)
-            self._offset += codec.decode(payload, y, extent, self.plan.scale, extent.streams)
-        else:
-            y = operation.scratch(1, extent.size, values.working)
-            self._offset += codec.decode(payload, y, extent)
-            flawed = values.store(extent, y, place)
-            self._found(flawed, lambda: operation.flaws.find_overflow(place, extent, None))
-        self.spent.decode += perf_counter() - began
-        return self._end_of_extent(chunk)
 
     def _share(self, instruction, messages) -> None:
         """Decode what several ranks encoded alike into the running value, and keep a slice of the error."""
@@ -312,16 +255,18 @@ class Lane:
             self._next()
             return
         running = operation.room(place, chunk)
-        if self._payload is None:
-            self._open_payload(instruction.part)
+        if self._decoding is None:
+            self._decoding = self._decoding_of(instruction.part)
             if operation.feeds_back:
                 self._sharing = Sharing(operation, instruction, chunk, running)
-        if not self._decode_extent(chunk, running, adds=False):
-            return
+        if chunk.extents:
+            self._decoding.into(running, chunk.extents[self.extent], adds=False)
+            if not self._end_of_extent(chunk):
+                return
         if self._sharing is not None:
             self._sharing.end()
             self._sharing = None
-        self._close_payload(instruction.part)
+        self._end_of_wire()
 
     def _drop(self, instruction, messages) -> None:
         self.operation.drop((self.number, instruction.chunk), self.pieces[instruction.chunk])
@@ -343,17 +288,8 @@ class Lane:
 
 
 _CARRY_OUT = {
-    code.Post: Lane._post,
-    code.Encode: Lane._encode,
-    code.Join: Lane._join,
-    code.Transmit: Lane._transmit,
-    code.Wait: Lane._wait,
-    code.WaitAny: Lane._wait_any,
-    code.Jump: Lane._jump,
-    code.BeginSum: Lane._begin_sum,
-    code.Decode: Lane._decode,
-    code.Share: Lane._share,
-    code.Drop: Lane._drop,
-    code.Release: Lane._release,
+    code.Post: Lane._post, code.Encode: Lane._encode, code.Join: Lane._join, code.Transmit: Lane._transmit,
+    code.Wait: Lane._wait, code.WaitAny: Lane._wait_any, code.Jump: Lane._jump, code.BeginSum: Lane._begin_sum,
+    code.Decode: Lane._decode, code.Share: Lane._share, code.Drop: Lane._drop, code.Release: Lane._release,
     code.Finish: Lane._finish,
-}
+}  # fmt: skip

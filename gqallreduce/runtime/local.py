@@ -14,7 +14,7 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin, plan_for
 from gqallreduce.runtime.memory import Memory
-from gqallreduce.runtime.operation import Operand
+from gqallreduce.runtime.operand import Operand
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import apart
 from gqallreduce.scheme import DENSE, MPI_SUM, Scheme

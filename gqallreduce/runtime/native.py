@@ -44,7 +44,10 @@ def program_of(plan: Plan) -> _kernels.Program | None:
     )
     for tensor in plan.tensors:
         made.add_tensor(
-            tensor.coder, tensor.form.size, FORMATS.get(tensor.form.dtype, _FLOAT32), not tensor.codec.linear,
+            tensor.coder,
+            tensor.form.size,
+            FORMATS.get(tensor.form.dtype, _FLOAT32),
+            not tensor.codec.linear,
             tensor.narrow,
         )
     for each in plan.program:
@@ -85,7 +88,12 @@ def _add_chunk(made: _kernels.Program, chunk: Chunk) -> None:
     for each in chunk.extents:
         batch = isinstance(each.piece, BatchPiece)
         made.add_extent(
-            each.table, -1 if batch else each.piece.tensor, each.start, each.total, each.piece.number, each.at,
+            each.table,
+            -1 if batch else each.piece.tensor,
+            each.start,
+            each.total,
+            each.piece.number,
+            each.at,
             each.streams,
         )
 
@@ -151,9 +159,7 @@ def _raise_malformed(operation: Operation, event: _kernels.Event):
     """The error of the codec, which reads the bytes once more."""
     payload = event.payload()
     if event.extent < 0:
-        raise WireError(
-            f"got {len(payload)} bytes after the header of a message, expected {event.code} for its values"
-        )
+        raise WireError(f"got {len(payload)} bytes after the header of a message, expected {event.code} for its values")
     extent = operation.plan.pieces[event.lane][event.chunk].extents[event.extent]
     y = operation.scratch(1, extent.size, operation.values_of(extent).working)
     operation.codec_of(extent).of_sums.decode(payload, y, extent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from functools import cached_property, partial
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,8 @@ from gqallreduce.coding.preparing import Parts
 from gqallreduce.runtime import native
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
+from gqallreduce.runtime.lending import Lending
+from gqallreduce.runtime.operand import Operand
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import prepare
 from gqallreduce.runtime.values import Batch, Values
@@ -27,38 +28,7 @@ from gqallreduce.stats import Spent
 _ALONE = 0.01  # seconds without a look at signals, on a single rank
 
 
-class Operand(NamedTuple):
-    """One tensor of a call.
-
-    source, target
-        Buffers; the same in an in-place call.
-    residual, new_residual
-        before and after the call; None without feedback.
-    step, stream
-        how many calls of its key have succeeded; what its random streams are made of.
-    learned
-        what the State of the key holds of its codec.
-    locate
-        (elements) -> the number by which errors name the first of them; None for that of a tensor of the Plan.
-    """
-
-    source: object
-    target: object
-    residual: object
-    new_residual: object
-    step: int
-    stream: int
-    learned: dict | None = None
-    locate: object = None
-
-    @classmethod
-    def of(cls, source, target, residual, after, stream: int) -> Operand:
-        """With the residual of before, for a call that leads to the State `after`."""
-        _, step, learned, new_residual, *_ = after
-        return tuple.__new__(cls, (source, target, residual, new_residual, step - 1, stream, learned, None))
-
-
-class Operation:
+class Operation(Lending):
     """A place is a (lane, chunk).
 
     given
@@ -82,14 +52,13 @@ class Operation:
     trace = None
 
     def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
-        self.plan, self.processor, self.spent = plan, plan.processor, spent
+        super().__init__(plan.processor, plan.widest)
+        self.plan, self.spent = plan, spent
         self.key, self.signature, self.frames, self.given = key, signature, signature, given
         self.step = (given[0].step if len(given) == 1 else sum([each.step for each in given])) & frame.LARGEST_STEP
         self.poll_at = math.inf
         self.running: dict[tuple[int, int], list] = {}
         self.flaws = Flaws(self)
-        self._lent: dict[object, np.ndarray] = {}
-        self._scratch: dict[int, np.ndarray] = {}
 
     # --- what is made when Python works on the values ---
 
@@ -127,14 +96,6 @@ class Operation:
     @property
     def feeds_back(self) -> bool:
         return self.given[0].new_residual is not None
-
-    @property
-    def arithmetic(self):
-        return self.processor.arithmetic
-
-    @property
-    def workspace(self):
-        return self.processor.workspace
 
     @property
     def derived(self) -> bool:
@@ -233,11 +194,8 @@ class Operation:
             self.spent.saturated += own_stream.clipped
         for values in self.__dict__.pop("values", ())[: len(self.given)]:
             values.release()
-        for buffer in self._lent.values():
-            self.workspace.give(buffer)
-        self._lent.clear()
+        self.give_all_back()
         self.running.clear()
-        self._scratch.clear()
         self.flaws.end()
 
     def values_of(self, extent: Span):
@@ -247,23 +205,6 @@ class Operation:
         return self.values[extent.piece.tensor].codec_of(extent)
 
     # --- memory ---
-
-    def lend(self, size: int, dtype, name=None) -> np.ndarray:
-        """An array until the end of the call, or until what is lent to that name is given back."""
-        buffer = self.workspace.take(size * dtype.itemsize)
-        self._lent[object() if name is None else name] = buffer
-        return buffer[: size * dtype.itemsize].view(dtype)
-
-    def give_back(self, name) -> None:
-        self.workspace.give(self._lent.pop(name))
-
-    def scratch(self, which: int, size: int, dtype) -> np.ndarray:
-        """One of four arrays for an extent; its content is lost when another extent is worked on."""
-        found = self._scratch.get(which)
-        if found is None or len(found) < size * dtype.itemsize:
-            most = max(size, self.plan.widest) * dtype.itemsize
-            found = self._scratch[which] = self.lend(most, np.dtype(np.uint8))
-        return found[: size * dtype.itemsize].view(dtype)
 
     def room(self, place, chunk: Chunk) -> list:
         """The running values, or room for new ones: the result's own memory where it fits, which costs nothing."""

@@ -14,7 +14,7 @@ from gqallreduce.coding.frame import LARGEST_STEP, NO_RANK
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE, Own, Sum
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.flaws import own_flaws
-from gqallreduce.runtime.operation import Operand
+from gqallreduce.runtime.operand import Operand
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.indirect import IndirectOperation

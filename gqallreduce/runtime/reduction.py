@@ -13,7 +13,7 @@ from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin
 from gqallreduce.runtime.integer_sum import add_by_mpi
-from gqallreduce.runtime.operation import Operand
+from gqallreduce.runtime.operand import Operand
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
 from gqallreduce.scheme import Scheme

@@ -115,6 +115,8 @@ class Values:
         return None if self._selection is None else self._selection.of(piece)
 
     def release(self) -> None:
+        """The call is over. It refers to no Batch any more, which refers to it."""
+        self.batch = None
         if self._selection is not None:
             self._selection.release()
             self._selection = None

@@ -14,7 +14,7 @@ from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.runtime.indirect import begin
 from gqallreduce.runtime.local import LocalAllreduce, Mailbox
-from gqallreduce.runtime.operation import Operand
+from gqallreduce.runtime.operand import Operand
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.progress import Progress

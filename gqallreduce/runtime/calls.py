@@ -1,0 +1,148 @@
+"""How the calls of an object begin, go on and end. Each is a generator of stages, which the communicator's progress
+engine advances together with all others under way.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from gqallreduce.errors import Error
+from gqallreduce.rounding import usual_arithmetic
+from gqallreduce.transport.call import Call
+from gqallreduce.transport.failure import give_up, named, raise_from
+from gqallreduce.transport.link import CALLS_MOST
+
+
+class Calls:
+    """Of one object.
+
+    home, timeout
+        its communicator's; seconds without receiving anything after which a call fails.
+    unusable
+        why it cannot be used any more, None if it can.
+    unheard
+        calls that ended by an error that no caller has waited for yet.
+    failures_in_step, raised_in_step
+        since a step began: how many calls have failed, and has a caller been told?
+    """
+
+    def __init__(self, home, timeout: float):
+        self.home, self.timeout = home, timeout
+        self.unusable: str | None = None
+        self.unheard: list[Call] = []
+        self.failures_in_step, self.raised_in_step = 0, False
+
+    def claim(self, call: Call, request) -> None:
+        """A caller holds a request of this call: its key and buffers belong to it until that is waited for."""
+        call.request = weakref.ref(request)
+        self.home.unclaimed.append(call)
+
+    def perform(self, name: str, stages, *given):
+        """Begin a call and wait until it is done; its result, or its error."""
+        return self.result(self.begin(name, stages, *given, wait=True))
+
+    @usual_arithmetic()
+    def begin(self, name: str, stages, *given, wait: bool = False) -> Call:
+        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
+        call, claim = Call(name, self), self.home.claim()
+        try:
+            self.home.notice(self.timeout)
+            self.require_usable()
+            call.link = link = self.home.connect(self.timeout)
+            self.require_usable()
+            call.number = link.calls
+            while len(link.progress.calls) >= CALLS_MOST:
+                link.progress.run(link.progress.calls[0], self.timeout)
+            link.begin(call)
+            link.progress.start(call, stages(call, *given))
+            if wait and not call.done:
+                link.progress.run(call, self.timeout, waited=True)
+            elif not call.done:
+                link.progress.turn()
+        except BaseException as error:
+            self._failed(call, error)
+        finally:
+            self.home.release(claim)
+        return call
+
+    @usual_arithmetic()
+    def complete(self, call: Call):
+        """Wait until a call is done that the caller has left meanwhile; its result, or its error."""
+        if not call.done:
+            claim = self.home.claim()
+            try:
+                call.link.progress.run(call, self.timeout)
+            except BaseException as error:
+                self._failed(call, error)
+            finally:
+                self.home.release(claim)
+        return self.result(call)
+
+    @usual_arithmetic()
+    def advance(self, call: Call) -> bool:
+        """Do what can be done without waiting; is the call done?"""
+        if call.link.progress.calls:
+            done, claim = call.done, self.home.claim()
+            try:
+                call.link.progress.test(call, self.timeout)
+            except BaseException as error:
+                if not done or not isinstance(error, Exception):
+                    self._failed(call, error)
+                give_up(call.link, error, call, self.timeout)  # raised where those calls are waited for
+            finally:
+                self.home.release(claim)
+        return call.done
+
+    def result(self, call: Call):
+        """Of a call that is done. Its key and buffers are free again."""
+        if call in self.home.unclaimed:
+            self.home.unclaimed.remove(call)
+        if call.error is None:
+            return call.result
+        if call in self.unheard:
+            self.unheard.remove(call)
+        self.raised_in_step = True
+        raise call.error
+
+    def call_failed(self, call: Call) -> None:
+        """A call of this object has ended by an error."""
+        self.failures_in_step += 1
+        self.unheard.append(call)
+
+    def _failed(self, call: Call, error: BaseException):
+        """Something that ends this call, and all others under way."""
+        self.raised_in_step = call.link is not None
+        if call.link is None:
+            raise_from(named(error, call.name), error)
+        raise_from(give_up(call.link, error, call, self.timeout), error)
+
+    def under_way(self) -> bool:
+        """Is a call of this object under way?"""
+        link = self.home.link
+        return link is not None and any(call.owner is self for call in link.progress.calls)
+
+    def finish(self) -> None:
+        """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""
+        if self.under_way():
+            claim = self.home.claim()
+            try:
+                self.home.finish(self.timeout, self)
+            finally:
+                self.home.release(claim)
+
+    # --- the end of an object ---
+
+    def require_usable(self) -> None:
+        if self.unusable is not None:
+            raise Error(f"this object cannot be used any more {self.unusable}; make a new one on all ranks")
+
+    def fail(self, error: BaseException) -> None:
+        """No further calls, and out of the cache of quantized_allreduce."""
+        self._end(f"after {type(error).__name__}" + f" ({error})" * bool(str(error)))
+
+    def _end(self, why: str) -> None:
+        if self.unusable is None:
+            self.unusable = why
+        cached = self.home.cached
+        for name in [name for name, each in cached.items() if each is self]:
+            del cached[name]

@@ -1,0 +1,86 @@
+"""What is chosen of own values is the same in both runtimes: bytes, statistics, residuals and errors."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gqallreduce as gq
+from gqallreduce.runtime.local import LocalAllreduce
+
+RUNTIMES = "native", "python"
+SCHEMES = (
+    "direct/adaptive(pi=7)/ef", "ring/adaptive(pi=64, signs=separate)/ef", "recursive_doubling/topk(k=9)/ef",
+    "direct/topk(ratio=0.05)", "direct/topk(ratio=0.05, reuse=2)/ef", "allgather/adaptive(pi=3, scope=column)/ef",
+)  # fmt: skip
+every_scheme = pytest.mark.parametrize("text", SCHEMES)
+of_both = pytest.mark.parametrize("runtime", ["both"])  # these tests choose their runtimes
+
+
+def calls(runtime, text, inputs, keys):
+    """Results, what was sent and the residuals of calls, all as bytes and numbers; inputs[call][rank] are arrays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GQALLREDUCE_RUNTIME", runtime)
+        allreduce = LocalAllreduce(text, len(inputs[0]))
+    found = []
+    for arrays in inputs:
+        mine = [[array.copy(order="K") for array in of_rank] for of_rank in arrays]
+        allreduce(mine, key=keys)
+        found += [array.tobytes() for of_rank in mine for array in of_rank]
+        found += [(spent.messages, spent.bytes_sent, spent.selected) for spent in allreduce.spent]
+    if allreduce.scheme.feedback:
+        found += [memory.residual(key).tobytes() for memory in allreduce.memory for key in keys]
+    return found
+
+
+def same_in_both(text, inputs):
+    keys = [f"w{number}" for number in range(len(inputs[0][0]))]
+    native, python = (calls(runtime, text, inputs, keys) for runtime in RUNTIMES)
+    assert native == python
+
+
+sizes = st.one_of(st.integers(0, 40), st.sampled_from([1000, 32767, 32768, 70_001]))
+forms = st.tuples(sizes, st.sampled_from(["float32", "float64", "float16"]), st.sampled_from([1.0, 0.0, 8.0]))
+
+
+@of_both
+@every_scheme
+@given(ranks=st.integers(1, 4), groups=st.lists(forms, min_size=1, max_size=5), seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_tensors_of_all_sizes_and_dtypes_alone_and_together(runtime, text, ranks, groups, seed):
+    """Of some, values are rounded so that many are equal, or most are zero."""
+    draws = np.random.default_rng(seed)
+
+    def array(size, dtype, step):
+        x = draws.standard_normal(size)
+        return (np.round(x * step) / step if step else x * (draws.random(size) < 0.03)).astype(dtype)
+
+    same_in_both(text, [[[array(*form) for form in groups] for _ in range(ranks)] for _ in range(2)])
+
+
+@of_both
+@every_scheme
+def test_ties_of_a_long_tensor_are_broken_in_memory_order(runtime, text):
+    """Its pieces are many lanes'; all magnitudes are alike."""
+    signs = np.random.default_rng(0).choice([-1, 1], (2, 900_000)).astype(np.float32)
+    same_in_both(text, [[[each] for each in signs]])
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@every_scheme
+@pytest.mark.parametrize("size", [20, 3000, 400_000])
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.99])
+def test_a_value_that_is_not_finite_is_named_and_the_next_call_is_right(monkeypatch, runtime, text, size, at):
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    place, keys = int(at * size), ["a", "b"]
+    inputs = np.random.default_rng(1).standard_normal((3, 2, size)).astype(np.float32)
+    allreduce, fresh = LocalAllreduce(text, 3), LocalAllreduce(text, 3)
+    bad = inputs.copy()
+    bad[1, 1, place] = np.nan
+    with pytest.raises(gq.NonFiniteError) as raised:
+        allreduce([list(of_rank) for of_rank in bad], key=keys)
+    assert (raised.value.rank, raised.value.key, raised.value.index) == (1, "b", place)
+    mine, others = ([list(of_rank.copy()) for of_rank in inputs] for _ in range(2))
+    allreduce(mine, key=keys)
+    fresh(others, key=keys)
+    assert [x.tobytes() for of_rank in mine for x in of_rank] == [x.tobytes() for of_rank in others for x in of_rank]
