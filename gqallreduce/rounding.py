@@ -24,14 +24,15 @@ class usual_arithmetic:
     """
 
     def __call__(self, function):
+        silent = _silent(function)
+
         @wraps(function)
         def within(*args, **kwargs):
             control = _kernels.float_control()
             try:
                 if control != USUAL:
                     _kernels.set_float_control(USUAL)
-                with np.errstate(all="ignore"):
-                    return function(*args, **kwargs)
+                return silent(*args, **kwargs)
             finally:
                 if control != USUAL:
                     _kernels.set_float_control(control)
@@ -49,3 +50,15 @@ class usual_arithmetic:
         if self._control != USUAL:
             _kernels.set_float_control(self._control)
         self._errors.__exit__(*raised)
+
+
+def _silent(function):
+    """The function, within which NumPy is silent."""
+    if int(np.__version__.partition(".")[0]) >= 2:  # whose errstate may decorate what calls itself, at half the cost
+        return np.errstate(all="ignore")(function)
+
+    def silent(*args, **kwargs):
+        with np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+
+    return silent

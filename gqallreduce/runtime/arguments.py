@@ -96,7 +96,8 @@ def given(buf, out, key, allreduce) -> Given:
         known = memory.get(key)
         source, target = buffers(buf, out, key, processors, known and known.form)
         return Given(key, [source], [target])
-    keys = _group_keys(buf, out, key, scheme)
+    known = allreduce.plans.known_group(key) if isinstance(key, (list, tuple)) else None
+    keys = _group_keys(buf, out, key, known, scheme)
     sources, targets = [], []
     for number, each in enumerate(keys):
         known = memory.get(each)
@@ -117,7 +118,8 @@ def given(buf, out, key, allreduce) -> Given:
     return found
 
 
-def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
+def _group_keys(buf, out, key, known: tuple | None, scheme) -> tuple[str, ...]:
+    """The name of the group; `known`: if it was called before."""
     if not isinstance(key, (list, tuple)):
         raise TypeError(
             f"buf is a {type(buf).__name__}, so a group of buffers; key is a {type(key).__name__}, expected a list of "
@@ -127,6 +129,8 @@ def _group_keys(buf, out, key, scheme) -> tuple[str, ...]:
         raise ValueError(f"got {len(buf)} buffers and {len(key)} keys, expected as many keys as buffers, at least one")
     if out is not None and (not isinstance(out, (list, tuple)) or len(out) != len(buf)):
         raise ValueError(f"out: expected a list of {len(buf)} buffers, as buf")
+    if known is not None:
+        return known
     for each in key:
         if not isinstance(each, str):
             raise TypeError(f"a key of the group is a {type(each).__name__}, expected a string")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 
@@ -16,8 +18,14 @@ class Lending:
 
     def __init__(self, processor, widest: int = 0):
         self.processor, self._widest = processor, widest
-        self._lent: dict[object, np.ndarray] = {}
-        self._scratch: dict[int, np.ndarray] = {}
+
+    @cached_property
+    def _lent(self) -> dict[object, np.ndarray]:
+        return {}
+
+    @cached_property
+    def _scratch(self) -> dict[int, np.ndarray]:
+        return {}
 
     @property
     def arithmetic(self):
@@ -37,10 +45,9 @@ class Lending:
         self.workspace.give(self._lent.pop(name))
 
     def give_all_back(self) -> None:
-        for buffer in self._lent.values():
+        for buffer in self.__dict__.pop("_lent", {}).values():
             self.workspace.give(buffer)
-        self._lent.clear()
-        self._scratch.clear()
+        self.__dict__.pop("_scratch", None)
 
     def scratch(self, which: int, size: int, dtype) -> np.ndarray:
         """One of four arrays for an extent; its content is lost when another extent is worked on."""

@@ -50,14 +50,13 @@ class Operation(Lending):
 
     first_lane = 0
     trace = None
+    poll_at = math.inf
 
     def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
         super().__init__(plan.processor, plan.widest)
         self.plan, self.spent = plan, spent
         self.key, self.signature, self.frames, self.given = key, signature, signature, given
         self.step = (given[0].step if len(given) == 1 else sum([each.step for each in given])) & frame.LARGEST_STEP
-        self.poll_at = math.inf
-        self.running: dict[tuple[int, int], list] = {}
         self.flaws = Flaws(self)
 
     # --- what is made when Python works on the values ---
@@ -69,6 +68,10 @@ class Operation(Lending):
         if self.plan.batched:
             found.append(Batch(self, found[:]))
         return found
+
+    @cached_property
+    def running(self) -> dict[tuple[int, int], list]:
+        return {}
 
     @property
     def tensors(self) -> list[Values]:
@@ -195,7 +198,6 @@ class Operation(Lending):
         for values in self.__dict__.pop("values", ())[: len(self.given)]:
             values.release()
         self.give_all_back()
-        self.running.clear()
         self.flaws.end()
 
     def values_of(self, extent: Span):

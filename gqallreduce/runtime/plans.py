@@ -74,7 +74,7 @@ class Plans:
         self.number = number
         self.profile = model.Profile()
         self._known: dict[tuple, Agreed] = {}
-        self._groups: dict[tuple, None] = {}  # names, by the first call of each
+        self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
 
     # --- what is known ---
@@ -96,9 +96,16 @@ class Plans:
             for each in same[: -SHAPES_MOST if key is None else -1]:
                 self._forget(each)
 
+    def known_group(self, keys: list | tuple) -> tuple | None:
+        """The name of a group that was called before, of plain strings; None if it was not."""
+        try:
+            return self._groups.get(tuple(keys))
+        except TypeError:  # what is no key, and cannot be looked up
+            return None
+
     def _forget_groups(self, name: tuple) -> None:
         """A group is called that is not known. The oldest are forgotten, at the same call on all ranks."""
-        self._groups[name] = None
+        self._groups[name] = name
         if len(self._groups) > GROUPS_MOST:
             oldest = next(iter(self._groups))
             del self._groups[oldest]
