@@ -147,6 +147,48 @@ std::int64_t open(const std::uint8_t* wire, std::size_t nbytes, std::size_t elem
   return static_cast<std::int64_t>(found.nbytes);
 }
 
+// As sparse_decode; touch(place) is called for each place that is added to, touch_all() where all of a region are.
+template <class Touch, class TouchAll>
+std::int64_t decode_sparse(const std::uint8_t* wire, std::size_t nbytes, float* y, float scale, bool add, bool sums,
+                           const Regions& regions, Touch touch, TouchAll touch_all) {
+  const FloatGuard guard;
+  std::size_t at = 0;
+  std::int64_t fault = 0;
+  by_regions(regions, [&](const Region& region, std::size_t place) {
+    SparseMessage message;
+    if (fault == 0) fault = std::min<std::int64_t>(0, open(wire + at, nbytes - at, region.size, sums, message));
+    if (fault) return 0;
+    at += message.nbytes;
+    float* const here = y + place;
+    const std::uint8_t* value = message.values;
+    const auto next = [&] {
+      value += 4;
+      return scale * load<float>(value - 4);
+    };
+    if (!message.places) {
+      touch_all();
+      for (std::size_t i = 0; i < region.size; ++i) here[i] = (add ? here[i] : 0.0f) + next();
+    } else if (add) {
+      by_places(
+          message.places, region.size, [](std::size_t, std::size_t) {},
+          [&](std::size_t i) {
+            here[i] += next();
+            touch(place + i);
+          });
+    } else {
+      by_places(
+          message.places, region.size,
+          [&](std::size_t first, std::size_t size) { std::fill_n(here + first, size, 0.0f); },
+          [&](std::size_t i) {
+            here[i] = 0.0f + next();  // no -0
+            touch(place + i);
+          });
+    }
+    return 0;
+  });
+  return fault ? fault : static_cast<std::int64_t>(at);
+}
+
 }  // namespace
 
 std::size_t places_nbytes(const std::uint32_t* index, std::size_t count, std::size_t elements) {
@@ -202,34 +244,45 @@ std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const
 
 std::int64_t sparse_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, float scale, bool add, bool sums,
                            const Regions& regions) {
-  const FloatGuard guard;
-  std::size_t at = 0;
-  std::int64_t fault = 0;
+  return decode_sparse(wire, nbytes, y, scale, add, sums, regions, [](std::size_t) {}, [] {});
+}
+
+std::int64_t sparse_decode_sum(const std::uint8_t* wire, std::size_t nbytes, float* y, bool add, const Regions& regions,
+                               std::vector<std::uint32_t>& touched, bool& anywhere) {
+  return decode_sparse(
+      wire, nbytes, y, 1, add, true, regions,
+      [&](std::size_t place) {
+        if (!anywhere) touched.push_back(static_cast<std::uint32_t>(place));
+      },
+      [&] { anywhere = true; });
+}
+
+std::int64_t sparse_encode_sum(const std::uint32_t* places, const float* values, std::size_t count, const float* y,
+                               std::uint8_t* wire, const Regions& regions, std::uint64_t& entries) {
+  std::uint8_t* at = wire;
+  std::size_t first = 0;
+  std::vector<std::uint32_t> mine;
   by_regions(regions, [&](const Region& region, std::size_t place) {
-    SparseMessage message;
-    if (fault == 0) fault = std::min<std::int64_t>(0, open(wire + at, nbytes - at, region.size, sums, message));
-    if (fault) return 0;
-    at += message.nbytes;
-    float* const here = y + place;
-    const std::uint8_t* value = message.values;
-    const auto next = [&] {
-      value += 4;
-      return scale * load<float>(value - 4);
-    };
-    if (!message.places) {
-      for (std::size_t i = 0; i < region.size; ++i) here[i] = (add ? here[i] : 0.0f) + next();
-    } else if (add) {
-      by_places(
-          message.places, region.size, [](std::size_t, std::size_t) {}, [&](std::size_t i) { here[i] += next(); });
-    } else {
-      by_places(
-          message.places, region.size,
-          [&](std::size_t first, std::size_t size) { std::fill_n(here + first, size, 0.0f); },
-          [&](std::size_t i) { here[i] = 0.0f + next(); });  // no -0
-    }
+    std::size_t last = first;
+    while (last < count && places[last] < place + region.size) ++last;
+    mine.assign(places + first, places + last);
+    for (std::uint32_t& each : mine) each -= static_cast<std::uint32_t>(place);
+    const bool dense = places_nbytes(mine.data(), mine.size(), region.size) + 4 * mine.size() > 4 * region.size;
+    const float* const sent = dense ? y + place : values + first;
+    const std::size_t n = dense ? region.size : mine.size();
+    std::uint8_t* body = at + kSparseHeader;
+    if (!dense) body += places_write(mine.data(), n, region.size, body);
+    if (n) std::memcpy(body, sent, 4 * n);
+    body += 4 * n;
+    store(at, static_cast<std::uint32_t>(region.size));
+    store(at + 4, kSparseSum | (dense ? kSparseDense : 0) | static_cast<std::uint32_t>(n));
+    store(at + 8, static_cast<std::uint32_t>(body - at - kSparseHeader));
+    entries += n;
+    at = body;
+    first = last;
     return 0;
   });
-  return fault ? fault : static_cast<std::int64_t>(at);
+  return at - wire;
 }
 
 }  // namespace gq

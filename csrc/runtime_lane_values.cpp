@@ -35,6 +35,13 @@ float* Lane::running(int number_of_chunk, int number_of_piece) {
   }
 }
 
+// Of the extent under way.
+Touched& Lane::touched(int number_of_chunk) {
+  std::vector<Touched>& found = running_[number_of_chunk].touched;
+  found.resize(chunks_[number_of_chunk].extents.size());
+  return found[extent_];
+}
+
 void Lane::drop(int number_of_chunk) {
   running_[number_of_chunk].known = false;
   running_[number_of_chunk].block.clear();
@@ -56,12 +63,16 @@ void Lane::encode(const Instruction& instruction, Event& event) {
   Slot& made = slots_[instruction.slot];
   if (!encoding_) {
     encoding_ = true;
-    offset_ = entries_ = piece_ = 0;
+    offset_ = piece_ = 0;
+    tally_ = {};
     made.bound = Header::kSize + encoded.bound;
     made.block = operation.pool.take(made.bound);
     made.uses = 1;
-    selected_ = instruction.own || encoded.extents.empty() ||
-                operation.coder(encoded.extents.front()).options.selects != Selects::kLargest;
+    selected_ = instruction.own || encoded.extents.empty();
+    if (!selected_) {
+      const Coder& coder = operation.coder(encoded.extents.front());
+      selected_ = coder.sums || coder.options.selects != Selects::kLargest;
+    }
   }
   const bool skipped = extent_ == 0 && flaw(instruction).known;
   if (!skipped && !selected_) {
@@ -133,24 +144,36 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   const Coder& coder = operation.coder(extent);
   const Operation::Own own =
       instruction.own ? operation.own(extent) : Operation::Own{running(instruction.chunk, extent), nullptr};
-  const bool shared = operation.feeds_back && !instruction.own && !instruction.alone;
+  const bool exact = coder.sums && !instruction.own;  // exact sums lose nothing
+  const bool shared = operation.feeds_back && !instruction.own && !instruction.alone && !exact;
   const bool known = coder.options.selects == Selects::kLargest;  // selecting has left the values there
-  float* const errors = instruction.alone ? operation.errors(extent, known) : nullptr;
+  float* const errors = instruction.alone && !exact ? operation.errors(extent, known) : nullptr;
   std::int64_t nbytes = kRefused;
-  if (!shared || !exceeds(own.x, extent.size, kLargestWithError)) {
-    const Kept* const kept = kept_of(instruction, extent, own, errors);
-    nbytes = coder.encode(coder.options, own.x, own.residual, errors, made.block.data() + Header::kSize + offset_,
-                          extent.table(), operation.streams(instruction.hop, instruction.author), kept);
-    if (kept) entries_ += kept->count;
-  }
+  if (!shared || !exceeds(own.x, extent.size, kLargestWithError))
+    nbytes = encode_values(instruction, extent, own, errors, made.block.data() + Header::kSize + offset_);
   if (nbytes == kOutOfRoom) {
     event.kind = Kind::kOutOfMemory;
+  } else if (nbytes == kTooLarge) {
+    tell(event, Kind::kLargeSum, instruction.chunk, own.x);
   } else if (nbytes < 0) {
     tell(event, instruction.own ? Kind::kOwnFlaw : Kind::kSumFlaw, instruction.chunk, own.x);
   } else {
     offset_ += static_cast<std::size_t>(nbytes);
   }
   operation.keep(extent, errors);
+}
+
+std::int64_t Lane::encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
+                                 float* errors, std::uint8_t* wire) {
+  const Coder& coder = operation.coder(extent);
+  if (coder.sums && !instruction.own)
+    return coder.sums->encode(coder.options, own.x, wire, extent.table(), touched(instruction.chunk), tally_);
+  // Where sums are exact, own values are rounded by the same bits wherever they enter a sum.
+  const Stream* const streams =
+      coder.sums ? operation.streams(0, program_.rank) : operation.streams(instruction.hop, instruction.author);
+  const Kept* const kept = kept_of(instruction, extent, own, errors);
+  if (kept) tally_.entries += kept->count;
+  return coder.encode(coder.options, own.x, own.residual, errors, wire, extent.table(), streams, kept, tally_);
 }
 
 // The message is made; it says so if a value is not finite.
@@ -170,8 +193,9 @@ void Lane::seal(const Instruction& instruction, Slot& made) {
     header.rank = found.rank;
     made.nbytes = Header::kSize;
   } else {
-    operation.spent.selected += entries_;
+    operation.spent.selected += tally_.entries;
   }
+  operation.spent.saturated += tally_.clipped;
   header.write(made.block.data());
   encoding_ = false;
   next();
@@ -185,9 +209,20 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   const Timed timed(operation.spent.encode);
   float* const y = running(instruction.chunk, extent);
   const Operation::Own own = operation.own(extent);
-  if (add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size)) {
-    tell(event, Kind::kBegunFlaw, instruction.chunk, y);
+  const Coder& coder = operation.coder(extent);
+  bool good;
+  if (coder.sums) {
+    float* const errors = operation.errors(extent, false);
+    Tally tally;
+    good = coder.sums->begin(coder.options, own.x, own.residual, errors, y, extent.table(),
+                             operation.streams(0, program_.rank), operation.kept(number, instruction.chunk, extent_),
+                             touched(instruction.chunk), tally);
+    operation.keep(extent, errors);
+    operation.spent.saturated += tally.clipped;
+  } else {
+    good = !add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size);
   }
+  if (!good) tell(event, Kind::kBegunFlaw, instruction.chunk, y);
   if (end_of_extent(summed)) next();
 }
 
@@ -248,9 +283,14 @@ bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale,
     y = operation.tensors[extent.tensor].target.floats() + extent.start;
   else
     y = operation.scratch(1);
-  const std::int64_t nbytes =
-      coder.decode(coder.options, payload_ + offset_, payload_nbytes_ - offset_, y, extent.table(),
-                   result && !direct ? 1 : scale, adds, result && direct && extent.streams);
+  const std::uint8_t* const wire = payload_ + offset_;
+  const std::size_t left = payload_nbytes_ - offset_;
+  std::int64_t nbytes;
+  if (coder.sums && !result)
+    nbytes = coder.sums->decode(coder.options, wire, left, y, extent.table(), adds, touched(number_of_chunk));
+  else
+    nbytes = coder.decode(coder.options, wire, left, y, extent.table(), result && !direct ? 1 : scale, adds,
+                          result && direct && extent.streams);
   if (nbytes < 0) {
     tell(event, nbytes == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed, number_of_chunk, payload_ + offset_,
          payload_nbytes_ - offset_);
@@ -266,7 +306,9 @@ bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale,
 // Decodes what several ranks encoded alike into the running value, and keeps a slice of the error.
 void Lane::share_error(const Instruction& instruction, Event& event) {
   if (!payload_) {
-    if (flaw(instruction).known || !open_payload(instruction)) return next();
+    const std::vector<Extent>& extents = chunk(instruction).extents;
+    const bool exact = !extents.empty() && operation.coder(extents.front()).sums;  // decodes to what is there
+    if (exact || flaw(instruction).known || !open_payload(instruction)) return next();
     make_room(instruction.chunk);
     if (operation.feeds_back) keep_slices(instruction);
   }
@@ -318,11 +360,12 @@ void Lane::finish(const Instruction& instruction, Event& event) {
   const Timed timed(operation.spent.decode);
   float* const y = running(instruction.chunk, extent);
   const bool direct = operation.direct(extent.tensor);
-  const bool flawed =
-      direct ? scale(y, program_.scale, extent.size) != 0 : operation.store(extent, finished, instruction.chunk, y);
-  if (flawed) {
-    tell(event, Kind::kFinishFlaw, instruction.chunk, direct ? y : nullptr);
-  }
+  const Coder& coder = operation.coder(extent);
+  bool flawed = coder.sums && !coder.sums->finish(coder.options, y, extent.table());
+  if (!flawed)
+    flawed =
+        direct ? scale(y, program_.scale, extent.size) != 0 : operation.store(extent, finished, instruction.chunk, y);
+  if (flawed) tell(event, Kind::kFinishFlaw, instruction.chunk, direct || coder.sums ? y : nullptr);
   if (end_of_extent(finished)) next();
 }
 

@@ -234,7 +234,7 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
 
 cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
     cdef enum class Family "gq::runtime::Family":
-        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse
+        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse, kUnion, kIntegers, kMultiples
     cdef enum class Selects "gq::runtime::Selects":
         kNothing, kLargest, kOfColumns
     cdef struct Options "gq::runtime::Options":
@@ -249,6 +249,12 @@ cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
         bint separate
         size_t k
         double ratio
+        const float* units
+        size_t n_units
+        bint ternary
+        int steps
+        bint rotated
+        uint32_t terms
     cdef struct CKept "gq::runtime::Kept":
         const uint32_t* index
         const float* value
@@ -335,7 +341,7 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         void note(uint32_t rank, uint64_t number)
     cdef struct CSpent "gq::runtime::Spent":
         double encode, decode
-        uint64_t messages, bytes_sent, bytes_received, selected
+        uint64_t messages, bytes_sent, bytes_received, selected, saturated
     cdef struct CSpan "gq::runtime::Span":
         int kind
         Op op

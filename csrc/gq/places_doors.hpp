@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "gq/regions.hpp"
 
@@ -45,5 +46,15 @@ std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const
 // changed then in regions before the one whose message is none.
 std::int64_t sparse_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, float scale, bool add, bool sums,
                            const Regions& regions);
+
+// The same of messages that may be sums, unscaled; places in y that are added to are added to a list, which may repeat
+// and skip about, or `anywhere` is set.
+std::int64_t sparse_decode_sum(const std::uint8_t* wire, std::size_t nbytes, float* y, bool add, const Regions& regions,
+                               std::vector<std::uint32_t>& touched, bool& anywhere);
+
+// Writes the message of a sum y, which is zero but at these places, in order; where that is shorter, with all of its
+// elements. `entries` grows by the values sent. Returns the bytes.
+std::int64_t sparse_encode_sum(const std::uint32_t* places, const float* values, std::size_t count, const float* y,
+                               std::uint8_t* wire, const Regions& regions, std::uint64_t& entries);
 
 }  // namespace gq

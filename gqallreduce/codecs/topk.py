@@ -92,8 +92,8 @@ class TopK(SparseCodec):
         return most_reused(most) if self.reuse else most
 
     def coder(self):
-        known = self.values == "raw" and self.sums == "reselect" and self.k < 2**63
-        return _kernels.sparse_coder(self.k, self.ratio) if known else None
+        known = self.values == "raw" and self.k < 2**63
+        return _kernels.sparse_coder(self.k, self.ratio, self.sums == "union") if known else None
 
     # --- from call to call ---
 

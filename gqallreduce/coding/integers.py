@@ -62,6 +62,10 @@ class IntegerCodec(RegionCodec):
     def nbytes_bound(self, regions: list[Region]) -> int:
         return sum(_kernels.integers_bound(region.table, self.terms) for region in regions)
 
+    def coder(self):
+        known = self.one_unit and self.unit_is_known
+        return _kernels.integers_coder(self.unit, self.ternary, self.terms) if known else None
+
     def unit_of(self, x, residual, region: Region):
         """The unit of a message of these own values, or one per region; not finite if a value is not."""
         return by_region(self.unit, region)

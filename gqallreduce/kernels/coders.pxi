@@ -5,6 +5,7 @@ cdef class Coder:
     """How regions are encoded and decoded; made by the functions below."""
 
     cdef CCoder data
+    cdef vector[float] units
 
     @property
     def selects(self):
@@ -62,10 +63,36 @@ def adaptive_coder(size_t pi, bint separate, bint of_columns):
     return coder
 
 
-def sparse_coder(size_t k, double ratio):
-    """Of chosen values as float32, k of a whole vector, or by the ratio if k is 0."""
-    cdef Coder coder = new_coder(Family.kSparse)
+def sparse_coder(size_t k, double ratio, bint unions):
+    """Of chosen values as float32, k of a whole vector, or by the ratio if k is 0; unions: are sums kept exactly?"""
+    cdef Coder coder = new_coder(Family.kUnion if unions else Family.kSparse)
     coder.data.options.k = k
     coder.data.options.ratio = ratio
     coder.data.options.selects = Selects.kLargest
+    return coder
+
+
+cdef int set_units(Coder coder, units, uint32_t terms) except -1:
+    cdef float unit
+    for unit in np.atleast_1d(np.asarray(units, np.float32)):
+        coder.units.push_back(unit)
+    coder.data.options.units, coder.data.options.n_units = coder.units.data(), coder.units.size()
+    coder.data.options.terms = require_terms(terms)
+    return 0
+
+
+def integers_coder(units, bint ternary, uint32_t terms):
+    """Of whole multiples of a unit that all ranks share, a float or an array of one per segment; sums exactly."""
+    cdef Coder coder = new_coder(Family.kIntegers)
+    set_units(coder, units, terms)
+    coder.data.options.ternary = ternary
+    return coder
+
+
+def multiples_coder(units, int steps, bint rotated, uint32_t terms):
+    """The same of multiples up to `steps`, of rotated buckets or not."""
+    cdef Coder coder = new_coder(Family.kMultiples)
+    set_units(coder, units, terms)
+    require_steps(steps)
+    coder.data.options.steps, coder.data.options.rotated = steps, rotated
     return coder

@@ -124,7 +124,7 @@ cdef class NativeOperation:
     """One call on a Program.
 
     spent
-        (seconds of encoding, of decoding, messages, bytes sent, bytes received, values selected).
+        (seconds of encoding, of decoding, messages, bytes sent, bytes received, values selected, values clipped).
     """
 
     cdef COperation* data
@@ -193,7 +193,8 @@ cdef class NativeOperation:
     @property
     def spent(self):
         cdef CSpent spent = self.data.spent
-        return spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received, spent.selected
+        return (spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received, spent.selected,
+                spent.saturated)
 
     def trace(self):
         """Note from now on what its lanes do, and when."""
@@ -215,7 +216,7 @@ cdef class NativeOperation:
 
 
 EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",
-          "out of memory")
+          "out of memory", "large sum")
 
 
 cdef class Event:

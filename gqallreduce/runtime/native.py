@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gqallreduce import _kernels
 from gqallreduce.coding.dtypes import FORMATS
 from gqallreduce.coding.layout import BatchPiece, Chunk
@@ -125,7 +127,10 @@ def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
 
 def _keep_selected(operation: Operation, made: _kernels.NativeOperation) -> None:
     """Tell what of own values is encoded, of chunks whose own values may be."""
-    encoded = {each.chunk for each in operation.plan.program if isinstance(each, code.Encode) and each.own}
+    program, exact = operation.plan.program, operation.codec.of_sums.exact
+    encoded = {each.chunk for each in program if isinstance(each, code.Encode) and each.own}
+    if exact:
+        encoded |= {each.chunk for each in program if isinstance(each, code.BeginSum)}
     for lane, chunks in enumerate(operation.plan.pieces):
         for number in encoded:
             kept = operation.own_selection(chunks[number]) or ()
@@ -140,6 +145,8 @@ def answer(operation: Operation, native: _kernels.NativeOperation, event: _kerne
         raise MemoryError("no memory for messages or values of a call")
     if event.kind == "malformed":
         _raise_malformed(operation, event)
+    if event.kind == "large sum":
+        _raise_large_sum(operation, event)
     place, chunk = (event.lane, event.chunk), operation.plan.pieces[event.lane][event.chunk]
     extent = chunk.extents[event.extent]
     values, flaws = operation.values_of(extent), operation.flaws
@@ -166,16 +173,25 @@ def _raise_malformed(operation: Operation, event: _kernels.Event):
     raise AssertionError("the runtime refused bytes that the codec reads")
 
 
+def _raise_large_sum(operation: Operation, event: _kernels.Event):
+    """The error of the codec, which encodes the sum once more."""
+    chunk = operation.plan.pieces[event.lane][event.chunk]
+    extent, wire = chunk.extents[event.extent], np.empty(chunk.bound, np.uint8)
+    operation.codec_of(extent).of_sums.encode(event.floats(extent.size), None, None, wire, extent, None)
+    raise AssertionError("the runtime refused a sum that the codec encodes")
+
+
 def account(operation: Operation, native: _kernels.NativeOperation) -> None:
     """What it cost, and its flaws, once it is done."""
     spent = operation.spent
-    encode, decode, messages, bytes_sent, bytes_received, selected = native.spent
+    encode, decode, messages, bytes_sent, bytes_received, selected, saturated = native.spent
     spent.encode += encode
     spent.decode += decode
     spent.messages += messages
     spent.bytes_sent += bytes_sent
     spent.bytes_received += bytes_received
     spent.selected += selected
+    spent.saturated += saturated
     if operation.trace is not None:
         _trace(operation, native)
     if native.first_flaw is not None:

@@ -1,4 +1,5 @@
-"""What is chosen of own values is the same in both runtimes: bytes, statistics, residuals and errors."""
+"""What is chosen of own values, and sums that lose nothing, are the same in both runtimes: bytes, statistics, residuals
+and errors."""
 
 import numpy as np
 import pytest
@@ -12,6 +13,11 @@ RUNTIMES = "native", "python"
 SCHEMES = (
     "direct/adaptive(pi=7)/ef", "ring/adaptive(pi=64, signs=separate)/ef", "recursive_doubling/topk(k=9)/ef",
     "direct/topk(ratio=0.05)", "direct/topk(ratio=0.05, reuse=2)/ef", "allgather/adaptive(pi=3, scope=column)/ef",
+)  # fmt: skip
+EXACT = (
+    "direct/terngrad", "ring/threshold(tau=0.5)/ef", "recursive_doubling/thc(bits=4)", "direct/thc(bits=3)/ef",
+    "direct/topk(ratio=0.05, sums=union)/ef", "ring/topk(ratio=0.4, sums=union)",
+    "allgather/topk(k=9, sums=union, reuse=2, balance=2)/ef",
 )  # fmt: skip
 every_scheme = pytest.mark.parametrize("text", SCHEMES)
 of_both = pytest.mark.parametrize("runtime", ["both"])  # these tests choose their runtimes
@@ -27,7 +33,7 @@ def calls(runtime, text, inputs, keys):
         mine = [[array.copy(order="K") for array in of_rank] for of_rank in arrays]
         allreduce(mine, key=keys)
         found += [array.tobytes() for of_rank in mine for array in of_rank]
-        found += [(spent.messages, spent.bytes_sent, spent.selected) for spent in allreduce.spent]
+        found += [(spent.messages, spent.bytes_sent, spent.selected, spent.saturated) for spent in allreduce.spent]
     if allreduce.scheme.feedback:
         found += [memory.residual(key).tobytes() for memory in allreduce.memory for key in keys]
     return found
@@ -43,11 +49,10 @@ sizes = st.one_of(st.integers(0, 40), st.sampled_from([1000, 32767, 32768, 70_00
 forms = st.tuples(sizes, st.sampled_from(["float32", "float64", "float16"]), st.sampled_from([1.0, 0.0, 8.0]))
 
 
-@of_both
-@every_scheme
-@given(ranks=st.integers(1, 4), groups=st.lists(forms, min_size=1, max_size=5), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
-def test_tensors_of_all_sizes_and_dtypes_alone_and_together(runtime, text, ranks, groups, seed):
+several = st.lists(forms, min_size=1, max_size=5)
+
+
+def inputs_of_two_calls(ranks, groups, seed):
     """Of some, values are rounded so that many are equal, or most are zero."""
     draws = np.random.default_rng(seed)
 
@@ -55,7 +60,23 @@ def test_tensors_of_all_sizes_and_dtypes_alone_and_together(runtime, text, ranks
         x = draws.standard_normal(size)
         return (np.round(x * step) / step if step else x * (draws.random(size) < 0.03)).astype(dtype)
 
-    same_in_both(text, [[[array(*form) for form in groups] for _ in range(ranks)] for _ in range(2)])
+    return [[[array(*form) for form in groups] for _ in range(ranks)] for _ in range(2)]
+
+
+@of_both
+@every_scheme
+@given(ranks=st.integers(1, 4), groups=several, seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_tensors_of_all_sizes_and_dtypes_alone_and_together(runtime, text, ranks, groups, seed):
+    same_in_both(text, inputs_of_two_calls(ranks, groups, seed))
+
+
+@of_both
+@pytest.mark.parametrize("text", EXACT)
+@given(ranks=st.integers(1, 5), groups=several, seed=st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_exact_sums_are_the_same_too(runtime, text, ranks, groups, seed):
+    same_in_both(text, inputs_of_two_calls(ranks, groups, seed))
 
 
 @of_both

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "gq/regions.hpp"
 
@@ -32,6 +33,12 @@ struct Options {
   bool separate;   // are positive and negative values chosen apart?
   std::size_t k;   // of a whole vector; 0: as the ratio says
   double ratio;
+  const float* units;  // of codecs with integer sums: one of each segment, or the only one
+  std::size_t n_units;
+  bool ternary;  // of these: are values rounded at random, to one unit at most?
+  int steps;     // of these, with several steps: at most so many units
+  bool rotated;
+  std::uint32_t terms;  // the most units of a sum
 
   // How many of `elements` values, a part of a vector of `total`, are chosen.
   std::size_t most(std::size_t elements, std::size_t total) const;
@@ -40,20 +47,62 @@ struct Options {
 constexpr std::int64_t kRefused = -1;    // encode: a value cannot be sent; decode: the bytes are no message
 constexpr std::int64_t kOutOfRoom = -2;  // no memory
 
+constexpr std::int64_t kTooLarge = -3;  // encode: a sum is larger than any can be
+
+// The places of a running value where something was added, so that only those are looked at.
+struct Touched {
+  bool anywhere = true;
+  std::vector<std::uint32_t> places;
+};
+
+// What was counted as values were encoded.
+struct Tally {
+  std::uint64_t clipped = 0, entries = 0;
+};
+
+// How a codec keeps and sends sums that lose nothing.
+struct ExactSums {
+  // y := own values x + e as sums are kept, r := what that lost. False if a value is not finite: it stays in y.
+  bool (*begin)(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
+                const Stream* streams, const Kept* kept, Touched& touched, Tally& tally);
+  // Bytes written, kRefused, kTooLarge or kOutOfRoom.
+  std::int64_t (*encode)(const Options& options, const float* y, std::uint8_t* wire, const Regions& regions,
+                         Touched& touched, Tally& tally);
+  // y := a message, of own values or a sum, or += it. Bytes read, kRefused or kOutOfRoom.
+  std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
+                         const Regions& regions, bool add, Touched& touched);
+  // A finished sum to values, in place; false if one is not finite.
+  bool (*finish)(const Options& options, float* y, const Regions& regions);
+};
+
 struct Coder {
   // Bytes written, kRefused or kOutOfRoom; e and r may be null, and so may `kept` where nothing is chosen. With what is
   // chosen r holds x + e already.
   std::int64_t (*encode)(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                         const Regions& regions, const Stream* streams, const Kept* kept);
+                         const Regions& regions, const Stream* streams, const Kept* kept, Tally& tally);
   // Bytes read, kRefused or kOutOfRoom.
   std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                          const Regions& regions, float scale, bool add, bool streaming);
+  const ExactSums* sums;  // null if partial sums are encoded as own values are
   Options options;
 };
 
-enum class Family : int { kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse };
+enum class Family : int {
+  kLevels,
+  kCodedLevels,
+  kEden,
+  kOneBit,
+  kPlain,
+  kAdaptive,
+  kSparse,
+  kUnion,
+  kIntegers,
+  kMultiples
+};
 
 // The functions of a family of codecs, with options that are all zero.
 Coder coder_of(Family family);
+// Of those whose sums lose nothing.
+Coder exact_coder_of(Family family);
 
 }  // namespace gq::runtime

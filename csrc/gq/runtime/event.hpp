@@ -17,7 +17,8 @@ enum class Kind : int {
   kMalformed,   // a message whose bytes are none
   kPost,        // MPI's error as a message was posted, by its code
   kPoll,        // MPI's error as messages were polled, by its code
-  kOutOfMemory
+  kOutOfMemory,
+  kLargeSum  // a running value is larger than any sum can be: a message held more
 };
 
 struct Event {

@@ -128,6 +128,9 @@ class Lane {
   float* running(int chunk, const Extent& extent) { return running(chunk, extent.piece) + extent.at; }
   float* running(int chunk, int piece);
   void make_room(int chunk);
+  Touched& touched(int chunk);
+  std::int64_t encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
+                             float* errors, std::uint8_t* wire);
   void drop(int chunk);
 
   void unused(Slot& slot);
@@ -159,14 +162,15 @@ class Lane {
   Kept kept_;                         // of an extent
   std::vector<std::int64_t> counts_;  // of its regions
   Pool::Block index_block_, value_block_;
-  std::uint64_t entries_ = 0;  // chosen values in the message
-  std::size_t offset_ = 0;     // bytes written, or read
+  Tally tally_;             // of the message
+  std::size_t offset_ = 0;  // bytes written, or read
   const std::uint8_t* payload_ = nullptr;
   std::size_t payload_nbytes_ = 0;
 
   struct Running {
     bool known = false;
     Pool::Block block;
+    std::vector<Touched> touched;  // of each extent, with exact sums
   };
   std::vector<Running> running_;
   std::vector<Slice> slices_;

@@ -77,7 +77,7 @@ struct Flaw {
 // What a call has cost. Seconds.
 struct Spent {
   double encode = 0, decode = 0;
-  std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0, selected = 0;
+  std::uint64_t messages = 0, bytes_sent = 0, bytes_received = 0, selected = 0, saturated = 0;
 };
 
 // What a lane did, from when to when: an instruction, a wait, or a send, until it has left; or choosing own values.
