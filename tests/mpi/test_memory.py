@@ -1,9 +1,11 @@
 """What an allreduce takes of memory: bounded by the buffer, nothing per call, nothing left over."""
 
 import gc
+import os
 import sys
 import tracemalloc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from gqallreduce.transport.waiting import abandoned
 
 pytestmark = pytest.mark.mpi
 MIB = 1 << 20
+PROC = Path("/proc/self")
+on_linux = pytest.mark.skipif(not os.access(PROC / "clear_refs", os.W_OK), reason="no /proc/self/clear_refs here")
 
 
 def most_bytes(call, count=1):
@@ -142,3 +146,57 @@ def test_a_buffer_is_free_as_soon_as_its_call_is_over(comm, scheme, group):
             assert [each() is None for each in kept] == [True] * 3
     finally:
         gc.enable()
+
+
+# --- of the process, with what C++ takes ---
+
+
+def resident(name: str) -> int:
+    """Bytes of the process in memory: now (VmRSS), or the most since `clear_refs` was written (VmHWM)."""
+    found = dict(line.split(":", 1) for line in (PROC / "status").read_text().splitlines())
+    return 1024 * int(found[name].split()[0])
+
+
+@on_linux
+@pytest.mark.parametrize("scheme", ["direct/qsgd(bits=4)/ef", "direct/adaptive(pi=4)/ef", "ring/topk(k=9, sums=union)"])
+def test_a_hundred_thousand_calls_take_no_more_memory(comm, scheme):
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    arrays, keys = [np.full(size, 1e-3, np.float32) for size in (100, 3, 40)], ["a", "b", "c"]
+
+    def calls(count):
+        for _ in range(count // 4):
+            for array, key in zip(arrays, keys, strict=True):
+                array[:] = 1e-3
+                allreduce(array, key=key)
+            allreduce(arrays, key=keys)
+
+    many = 100_000 if comm.size <= 2 else 4_000
+    calls(many // 5)
+    gc.collect()
+    before = resident("VmRSS")
+    calls(many)
+    gc.collect()
+    assert resident("VmRSS") - before < MIB // 2
+
+
+@on_linux
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "direct/onebit/ef", "direct/qsgd(bits=4)", "ring/eden/ef", "direct/adaptive(pi=64)/ef", "ring/adaptive(pi=64)",
+        "direct/topk(ratio=0.01)/ef", "direct/topk(ratio=0.01, sums=union)/ef", "direct/thc(bits=4)/ef", "ring/raw",
+    ],
+)  # fmt: skip
+def test_what_the_process_takes_beyond_the_buffer(comm, scheme):
+    """As test_memory_beyond_the_buffer, whoever takes it; and a little for what Python keeps."""
+    array = inputs(1, (4 * MIB,))[0]
+    gq.Allreduce(scheme, comm=comm)(np.ones(10, np.float32), key="w")
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    gc.collect()
+    (PROC / "clear_refs").write_text("5")
+    before = resident("VmRSS")
+    for _ in range(3):
+        allreduce(array, key="w")
+    peak = resident("VmHWM") - before
+    most = 3.0 if allreduce.scheme.feedback else 1.2
+    assert peak <= most * array.nbytes + 4 * MIB, f"{peak / array.nbytes:.2f} times the buffer"
