@@ -1,10 +1,14 @@
 // How a lane goes on, and its messages; its values: runtime_lane_values.cpp.
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 
+#include "gq/runtime/fault.hpp"
 #include "gq/runtime/lane.hpp"
 
 namespace gq::runtime {
+
+void stop_process() { std::raise(SIGSTOP); }
 
 Lane::Lane(Operation& of_operation, int of_number)
     : operation(of_operation),
@@ -28,6 +32,7 @@ void Lane::advance(Transport* transport, double poll_at, Event& event) {
   }
   while (!finished()) {
     const Instruction& instruction = program_.instructions[at_];
+    count_instruction();
     const double began = operation.traced ? now() : 0;
     carry_out(instruction, event);
     if (operation.traced) trace(instruction, began);

@@ -309,6 +309,11 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
         size_t widest, longest
         float scale, unscale
 
+cdef extern from "gq/runtime/fault.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass AtomicLong "std::atomic<long>":
+        void store(long)
+    AtomicLong instructions_left
+
 cdef extern from "gq/runtime/event.hpp" namespace "gq::runtime" nogil:
     cdef enum class Kind "gq::runtime::Kind":
         kNone, kOwnFlaw, kBegunFlaw, kSumFlaw, kFinishFlaw, kResultFlaw, kForeign, kMalformed, kPost, kPoll,

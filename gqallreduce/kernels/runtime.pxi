@@ -1,5 +1,7 @@
 """The runtime in C++: programs, operations on them, and the engine that advances them without the GIL."""
 
+import os
+
 cimport cython
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -458,3 +460,11 @@ cdef class Engine:
             if each.data == found.operation:
                 return event_of(found, each)
         return event_of(found, None)
+
+
+def stop_at_instruction(long number):
+    """For tests: the process stops itself (SIGSTOP) at that instruction from now on, counted from 1; 0 for never."""
+    instructions_left.store(number)
+
+
+stop_at_instruction(int(os.environ.get("GQALLREDUCE_FAULT", 0)))

@@ -1,0 +1,16 @@
+// For tests: a process that stops at an instruction, as one that dies does for the others.
+#pragma once
+#include <atomic>
+
+namespace gq::runtime {
+
+// How many instructions are left until the process stops itself; 0 or less: it does not.
+inline std::atomic<long> instructions_left{0};
+
+void stop_process();
+
+inline void count_instruction() {
+  if (instructions_left.load(std::memory_order_relaxed) > 0 && instructions_left.fetch_sub(1) == 1) stop_process();
+}
+
+}  // namespace gq::runtime
