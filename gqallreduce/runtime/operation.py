@@ -16,13 +16,14 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Chunk, Piece, Span
 from gqallreduce.coding.preparing import Parts
 from gqallreduce.runtime import native
+from gqallreduce.runtime.batch import Batch
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.lending import Lending
 from gqallreduce.runtime.operand import Operand
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import prepare
-from gqallreduce.runtime.values import Batch, Values
+from gqallreduce.runtime.values import Values
 from gqallreduce.stats import Spent
 
 _ALONE = 0.01  # seconds without a look at signals, on a single rank
