@@ -8,6 +8,8 @@ workspace
     buffers of its memory.
 pool
     the same for the runtime in C++; None if Python carries out all instructions.
+hindrance
+    why that is so, although it could be otherwise; else "".
 extents(regions)
     consecutive regions of a tensor as Spans: of one each, or one of all.
 batches
@@ -80,8 +82,11 @@ class Host:
     arithmetic, batches = arithmetic, True
 
     def __init__(self, native: bool = True):
-        self.workspace = Workspace()
-        self.pool = _kernels.Pool() if _native_is_wanted() and native else None
+        self.workspace, self.pool, self.hindrance = Workspace(), None, ""
+        if _native_is_wanted() and native:
+            self.pool = _kernels.Pool()
+        elif not native:
+            self.hindrance = "carried out by Python: functions of this MPI cannot be looked up"
 
     def active(self, located, key) -> contextlib.AbstractContextManager:
         """What a call's work is done in."""

@@ -50,6 +50,8 @@ def reduce(call: Call, allreduce, buf, key, out):
     if agreed is None:
         agreed = yield from _agree(call, allreduce, label, given.sources[0].located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
+    if allreduce.processors.host.hindrance:
+        spent.also(allreduce.processors.host.hindrance)
     if _through_host(given, agreed, processor):
         staged, worker = given.on_host(processor), allreduce.processors.host
         spent.also(f"through host memory: {_why_staged(agreed)}")

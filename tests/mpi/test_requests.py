@@ -410,3 +410,15 @@ def test_a_request_has_the_statistics_of_its_call(comm):
     with pytest.raises(gq.NonFiniteError):
         failed.wait()
     assert failed.stats is None
+
+
+@pytest.mark.parametrize("scheme", ["direct/adaptive(pi=7)/ef", "ring/topk(k=9, sums=union)", "direct/qsgd(bits=4)/ef"])
+def test_an_mpi_without_the_functions_that_are_looked_up(comm, scheme, monkeypatch):
+    """Python carries the calls out, with the same bits, and says so."""
+    expected, kept = one_by_one(comm, scheme)
+    monkeypatch.setattr("gqallreduce.transport.requests.native_transport", lambda comm: None)
+    found, kept_so = one_by_one(comm.Dup(), scheme)
+    assert (found, kept_so) == (expected, kept)
+    allreduce = make(comm.Dup(), scheme)
+    allreduce(np.ones(9, np.float32), key="w")
+    assert "functions of this MPI cannot be looked up" in allreduce.stats.last.reason
