@@ -139,7 +139,7 @@ class Buffer:
         array = self.array
         flags = array.flags
         if flags.c_contiguous:
-            order, self.memory = "C", array if array.ndim == 1 else array.reshape(-1)
+            order, self.memory = "C", array.ravel()  # a view of our own, also of a vector: callers may reshape theirs
         elif flags.f_contiguous:
             order, self.memory = "F", array.reshape(-1, order="F")
         else:

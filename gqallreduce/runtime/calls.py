@@ -102,7 +102,13 @@ class Calls:
         if call in self.unheard:
             self.unheard.remove(call)
         self.raised_in_step = True
-        raise call.error
+        error = call.error
+        if call.request is None:  # no one asks again: without a cycle through its traceback the buffers are free soon
+            call.error = call.invalid = None
+        try:
+            raise error
+        finally:
+            del error
 
     def call_failed(self, call: Call) -> None:
         """A call of this object has ended by an error."""

@@ -97,11 +97,8 @@ class Plans:
                 self._forget(each)
 
     def known_group(self, keys: list | tuple) -> tuple | None:
-        """The name of a group that was called before, of plain strings; None if it was not."""
-        try:
-            return self._groups.get(tuple(keys))
-        except TypeError:  # what is no key, and cannot be looked up
-            return None
+        """The name of a group of plain strings that was called before; None if it was not, or if any is not plain."""
+        return self._groups.get(tuple(keys)) if set(map(type, keys)) == {str} else None
 
     def _forget_groups(self, name: tuple) -> None:
         """A group is called that is not known. The oldest are forgotten, at the same call on all ranks."""

@@ -145,7 +145,10 @@ def join_invalid(call: Call, allreduce, error: Exception):
     if allreduce.size > 1:
         yield from agree(call.link, None, 0, 0)
     call.known_to_all = True
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # which refers to this frame
 
 
 def _given(call: Call, allreduce, buf, key, out) -> arguments.Given:

@@ -275,3 +275,35 @@ def test_groups_that_never_come_again_are_forgotten(comm):
             array.fill(1)
     assert len(allreduce.plans._known) <= plans.GROUPS_MOST
     works(comm, allreduce)
+
+
+class Lower(str):
+    """Text that is compared and hashed without regard to case."""
+
+    def __eq__(self, other):
+        return self.lower() == other.lower()
+
+    def __hash__(self):
+        return hash(self.lower())
+
+
+class Posing:
+    """No text, but equal to "w1"."""
+
+    def __eq__(self, other):
+        return other == "w1"
+
+    def __hash__(self):
+        return hash("w1")
+
+
+def test_a_known_group_is_known_by_its_text(comm):
+    """Whatever kind of string the keys are."""
+    allreduce, array = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT), np.ones(20, np.float32)
+    for keys in (["w1"], [Lower("w1")], ["w1"]):
+        allreduce([array], key=keys)
+    assert allreduce.state_dict()["keys"]["w1"]["step"] == 3
+    allreduce([array], key=[Lower("W1")])
+    assert sorted(allreduce.state_dict()["keys"]) == ["W1", "w1"]
+    with pytest.raises(TypeError, match="Posing"):
+        allreduce([array], key=[Posing()])

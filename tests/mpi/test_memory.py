@@ -148,6 +148,36 @@ def test_a_buffer_is_free_as_soon_as_its_call_is_over(comm, scheme, group):
         gc.enable()
 
 
+@pytest.mark.parametrize("runtime", ["native", "python"])
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "direct/topk(k=3)", "ring/qsgd", "direct/terngrad"])
+@pytest.mark.parametrize("wrong", ["a NaN", "an out of another shape"])
+def test_a_buffer_is_free_after_an_error_too(comm, monkeypatch, runtime, scheme, wrong):
+    """As soon as the caller drops the error: a step that is skipped keeps no gradient."""
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+    gc.collect()
+    gc.disable()
+    try:
+        for group in (False, True):
+            array = np.ones(5000, np.float32)
+            kept, out = weakref.ref(array), None
+            if wrong == "a NaN":
+                array[70] = np.nan
+            else:
+                out = np.ones(3, np.float32)
+            given = ([array], ["w"], out if out is None else [out]) if group else (array, "w", out)
+            raised = None
+            try:
+                allreduce(given[0], key=given[1], out=given[2])
+            except (gq.NonFiniteError, ValueError) as error:
+                raised = type(error)
+            del array, given
+            assert raised is not None
+            assert kept() is None
+    finally:
+        gc.enable()
+
+
 # --- of the process, with what C++ takes ---
 
 

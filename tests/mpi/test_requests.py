@@ -422,3 +422,18 @@ def test_an_mpi_without_the_functions_that_are_looked_up(comm, scheme, monkeypat
     allreduce = make(comm.Dup(), scheme)
     allreduce(np.ones(9, np.float32), key="w")
     assert "functions of this MPI cannot be looked up" in allreduce.stats.last.reason
+
+
+@pytest.mark.parametrize("runtime", ["native", "python"])
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/topk(k=9, sums=union)", "direct/alq"])
+def test_an_array_may_get_another_shape_while_its_call_is_under_way(comm, monkeypatch, runtime, scheme):
+    """Its memory belongs to the call, its shape to the caller; in the first call of the key, and later."""
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    allreduce, other = make(comm, scheme), make(comm, scheme)
+    for step in range(3):
+        array, expected = (inputs(comm.size, (30_000,), step=step)[comm.rank] for _ in range(2))
+        request = allreduce.start(array, key="w")
+        array.shape = 3, 100, 100
+        request.wait()
+        other(expected, key="w")
+        assert bytes_of(array.reshape(-1)) == bytes_of(expected)
