@@ -28,7 +28,7 @@ std::int64_t nbytes_if_good(int bad, std::size_t nbytes) {
 }
 
 std::int64_t levels_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream* streams, const Kept*, Tally&) {
+                           const Regions& regions, const Stream* streams, const Kept*, EncodingState&) {
   const int bad = gq::levels_encode(x, e, r, wire, options.levels, options.l2, regions, streams);
   return nbytes_if_good(bad, levels_nbytes(regions, options.levels));
 }
@@ -48,7 +48,7 @@ std::int64_t coded_result(std::int64_t nbytes) {
 }
 
 std::int64_t coded_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                          const Regions& regions, const Stream* streams, const Kept*, Tally&) {
+                          const Regions& regions, const Stream* streams, const Kept*, EncodingState&) {
   return coded_result(gq::coded_encode(x, e, r, wire, options.levels, options.coding, options.l2, regions, streams));
 }
 
@@ -58,7 +58,7 @@ std::int64_t coded_decode(const Options& options, const std::uint8_t* wire, std:
 }
 
 std::int64_t eden_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                         const Regions& regions, const Stream* streams, const Kept*, Tally&) {
+                         const Regions& regions, const Stream* streams, const Kept*, EncodingState&) {
   const int bad = gq::eden_encode(x, e, r, wire, options.bits, options.contracted, regions, streams);
   return nbytes_if_good(bad, eden_nbytes(regions, options.bits));
 }
@@ -71,7 +71,7 @@ std::int64_t eden_decode(const Options& options, const std::uint8_t* wire, std::
 }
 
 std::int64_t onebit_encode(const Options&, const float* x, const float* e, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream*, const Kept*, Tally&) {
+                           const Regions& regions, const Stream*, const Kept*, EncodingState&) {
   return nbytes_if_good(gq::onebit_encode(x, e, r, wire, regions), onebit_nbytes(regions));
 }
 
@@ -88,7 +88,7 @@ std::size_t plain_nbytes(const Options& options, const Regions& regions) {
 }
 
 std::int64_t plain_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                          const Regions& regions, const Stream*, const Kept*, Tally&) {
+                          const Regions& regions, const Stream*, const Kept*, EncodingState&) {
   const int bad = gq::plain_encode(x, e, r, wire, elements_of(regions), options.format);
   return nbytes_if_good(bad, plain_nbytes(options, regions));
 }
@@ -102,7 +102,7 @@ std::int64_t plain_decode(const Options& options, const std::uint8_t* wire, std:
 }
 
 std::int64_t adaptive_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
-                             const Regions& regions, const Stream*, const Kept* kept, Tally&) {
+                             const Regions& regions, const Stream*, const Kept* kept, EncodingState&) {
   if (!kept->finite) return kRefused;
   return gq::adaptive_encode(kept->index, kept->value, kept->counts, r, wire, regions);
 }
@@ -114,7 +114,7 @@ std::int64_t adaptive_decode(const Options&, const std::uint8_t* wire, std::size
 }
 
 std::int64_t sparse_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream*, const Kept* kept, Tally&) {
+                           const Regions& regions, const Stream*, const Kept* kept, EncodingState&) {
   if (!kept->finite) return kRefused;
   // A sum's error may be added to an own one.
   if (r && exceeds(kept->value, kept->count, kLargestWithError)) return kRefused;

@@ -18,62 +18,73 @@ std::size_t elements_of(const Regions& regions) {
 
 // --- multiples of a unit that all ranks share ---
 
-// The unit of each region, valid until the next call in this thread.
-const float* units_of(const Options& options, const Regions& regions) {
-  thread_local std::vector<float> found;
-  found.clear();
-  for (const Region& region : regions) found.push_back(options.units[options.n_units == 1 ? 0 : region.segment]);
-  return found.data();
-}
+// The unit of each region.
+class Units {
+ public:
+  Units(const Options& options, const Regions& regions) : first_(unit_of(options, *regions.begin())) {
+    if (regions.count == 1) return;
+    for (const Region& region : regions) many_.push_back(*unit_of(options, region));
+  }
+  const float* data() const { return many_.empty() ? first_ : many_.data(); }
+
+ private:
+  static const float* unit_of(const Options& options, const Region& region) {
+    return options.units + (options.n_units == 1 ? 0 : region.segment);
+  }
+
+  const float* first_;
+  std::vector<float> many_;
+};
 
 std::int64_t integers_result(std::int64_t nbytes) { return nbytes == -2 ? kTooLarge : nbytes < 0 ? kRefused : nbytes; }
 
 std::int64_t integers_encode_sum(const Options& options, const float* y, std::uint8_t* wire, const Regions& regions,
-                                 Touched&, Tally&) {
-  return integers_result(gq::integers_encode(y, wire, units_of(options, regions), options.terms, regions));
+                                 Touched&, EncodingState&) {
+  return integers_result(gq::integers_encode(y, wire, Units(options, regions).data(), options.terms, regions));
 }
 
 std::int64_t integers_decode_sum(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                                  const Regions& regions, bool add, Touched&) {
   return integers_result(
-      gq::integers_decode(wire, nbytes, y, units_of(options, regions), true, 1, add, options.terms, regions));
+      gq::integers_decode(wire, nbytes, y, Units(options, regions).data(), true, 1, add, options.terms, regions));
 }
 
 std::int64_t integers_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                             const Regions& regions, const Stream* streams, const Kept*, Tally& tally) {
-  return integers_result(gq::integers_encode_own(x, e, r, wire, units_of(options, regions), options.ternary, regions,
-                                                 streams, &tally.clipped));
+                             const Regions& regions, const Stream* streams, const Kept*, EncodingState& state) {
+  return integers_result(gq::integers_encode_own(x, e, r, wire, Units(options, regions).data(), options.ternary,
+                                                 regions, streams, &state.clipped));
 }
 
 std::int64_t integers_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                              const Regions& regions, float scale, bool add, bool) {
   return integers_result(
-      gq::integers_decode(wire, nbytes, y, units_of(options, regions), false, scale, add, options.terms, regions));
+      gq::integers_decode(wire, nbytes, y, Units(options, regions).data(), false, scale, add, options.terms, regions));
 }
 
 bool integers_begin(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
-                    const Stream* streams, const Kept*, Touched&, Tally& tally) {
-  return gq::integers_lift(x, e, r, y, units_of(options, regions), options.ternary, regions, streams, &tally.clipped) ==
-         0;
+                    const Stream* streams, const Kept*, Touched&, EncodingState& state) {
+  return gq::integers_lift(x, e, r, y, Units(options, regions).data(), options.ternary, regions, streams,
+                           &state.clipped) == 0;
 }
 
 bool multiples_finish(const Options& options, float* y, const Regions& regions) {
-  return gq::multiples_lower(y, units_of(options, regions), options.rotated, regions) == 0;
+  return gq::multiples_lower(y, Units(options, regions).data(), options.rotated, regions) == 0;
 }
 
 bool multiples_begin(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
-                     const Stream* streams, const Kept*, Touched&, Tally& tally) {
-  const float* const units = units_of(options, regions);
-  return gq::multiples_lift(x, e, r, y, units, options.steps, options.rotated, regions, streams, &tally.clipped) == 0;
+                     const Stream* streams, const Kept*, Touched&, EncodingState& state) {
+  const Units units(options, regions);
+  return gq::multiples_lift(x, e, r, y, units.data(), options.steps, options.rotated, regions, streams,
+                            &state.clipped) == 0;
 }
 
 std::int64_t multiples_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                              const Regions& regions, const Stream* streams, const Kept* kept, Tally& tally) {
-  thread_local std::vector<float> integers;
+                              const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state) {
+  std::vector<float>& integers = state.room;
   integers.resize(elements_of(regions));
   Touched touched;
-  if (!multiples_begin(options, x, e, r, integers.data(), regions, streams, kept, touched, tally)) return kRefused;
-  return integers_encode_sum(options, integers.data(), wire, regions, touched, tally);
+  if (!multiples_begin(options, x, e, r, integers.data(), regions, streams, kept, touched, state)) return kRefused;
+  return integers_encode_sum(options, integers.data(), wire, regions, touched, state);
 }
 
 std::int64_t multiples_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
@@ -98,7 +109,7 @@ void forget_if_many(Touched& touched, const Regions& regions) {
 }
 
 std::int64_t union_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
-                          const Regions& regions, const Stream*, const Kept* kept, Tally&) {
+                          const Regions& regions, const Stream*, const Kept* kept, EncodingState&) {
   if (!kept->finite) return kRefused;
   return gq::sparse_encode(kept->index, kept->value, kept->counts, r, wire, regions);
 }
@@ -110,7 +121,7 @@ std::int64_t union_decode(const Options&, const std::uint8_t* wire, std::size_t 
 }
 
 bool union_begin(const Options&, const float* x, const float* e, float* r, float* y, const Regions& regions,
-                 const Stream*, const Kept* kept, Touched& touched, Tally&) {
+                 const Stream*, const Kept* kept, Touched& touched, EncodingState&) {
   const std::size_t n = elements_of(regions);
   if (!kept->finite) {
     add_finite(x, e, reinterpret_cast<std::uint8_t*>(y), n);
@@ -143,10 +154,10 @@ std::int64_t union_decode_sum(const Options&, const std::uint8_t* wire, std::siz
 }
 
 std::int64_t union_encode_sum(const Options&, const float* y, std::uint8_t* wire, const Regions& regions,
-                              Touched& touched, Tally& tally) {
+                              Touched& touched, EncodingState& state) {
   const std::size_t n = elements_of(regions);
   std::vector<std::uint32_t>& places = touched.places;
-  thread_local std::vector<float> values;
+  std::vector<float>& values = state.room;
   if (touched.anywhere) {
     places.resize(n);
     values.resize(n);
@@ -161,7 +172,7 @@ std::int64_t union_encode_sum(const Options&, const float* y, std::uint8_t* wire
   values.resize(places.size());
   for (std::size_t at = 0; at < places.size(); ++at) values[at] = y[places[at]];
   if (!all_finite(values.data(), values.size())) return kRefused;
-  return gq::sparse_encode_sum(places.data(), values.data(), places.size(), y, wire, regions, tally.entries);
+  return gq::sparse_encode_sum(places.data(), values.data(), places.size(), y, wire, regions, state.entries);
 }
 
 bool union_finish(const Options&, float*, const Regions&) { return true; }

@@ -64,7 +64,7 @@ void Lane::encode(const Instruction& instruction, Event& event) {
   if (!encoding_) {
     encoding_ = true;
     offset_ = piece_ = 0;
-    tally_ = {};
+    state_.clipped = state_.entries = 0;
     made.bound = Header::kSize + encoded.bound;
     made.block = operation.pool.take(made.bound);
     made.uses = 1;
@@ -167,13 +167,13 @@ std::int64_t Lane::encode_values(const Instruction& instruction, const Extent& e
                                  float* errors, std::uint8_t* wire) {
   const Coder& coder = operation.coder(extent);
   if (coder.sums && !instruction.own)
-    return coder.sums->encode(coder.options, own.x, wire, extent.table(), touched(instruction.chunk), tally_);
+    return coder.sums->encode(coder.options, own.x, wire, extent.table(), touched(instruction.chunk), state_);
   // Where sums are exact, own values are rounded by the same bits wherever they enter a sum.
   const Stream* const streams =
       coder.sums ? operation.streams(0, program_.rank) : operation.streams(instruction.hop, instruction.author);
   const Kept* const kept = kept_of(instruction, extent, own, errors);
-  if (kept) tally_.entries += kept->count;
-  return coder.encode(coder.options, own.x, own.residual, errors, wire, extent.table(), streams, kept, tally_);
+  if (kept) state_.entries += kept->count;
+  return coder.encode(coder.options, own.x, own.residual, errors, wire, extent.table(), streams, kept, state_);
 }
 
 // The message is made; it says so if a value is not finite.
@@ -193,9 +193,9 @@ void Lane::seal(const Instruction& instruction, Slot& made) {
     header.rank = found.rank;
     made.nbytes = Header::kSize;
   } else {
-    operation.spent.selected += tally_.entries;
+    operation.spent.selected += state_.entries;
   }
-  operation.spent.saturated += tally_.clipped;
+  operation.spent.saturated += state_.clipped;
   header.write(made.block.data());
   encoding_ = false;
   next();
@@ -213,12 +213,12 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   bool good;
   if (coder.sums) {
     float* const errors = operation.errors(extent, false);
-    Tally tally;
+    state_.clipped = 0;
     good = coder.sums->begin(coder.options, own.x, own.residual, errors, y, extent.table(),
                              operation.streams(0, program_.rank), operation.kept(number, instruction.chunk, extent_),
-                             touched(instruction.chunk), tally);
+                             touched(instruction.chunk), state_);
     operation.keep(extent, errors);
-    operation.spent.saturated += tally.clipped;
+    operation.spent.saturated += state_.clipped;
   } else {
     good = !add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size);
   }

@@ -64,7 +64,17 @@ class Rank(threading.Thread):
 
 
 @pytest.mark.parametrize("runtime", ["native"], indirect=True)
-@pytest.mark.parametrize("scheme", ["direct/qsgd(bits=4)", "ring/raw", "recursive_doubling/onebit", "allgather/eden"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "direct/qsgd(bits=4)",
+        "ring/raw",
+        "recursive_doubling/onebit",
+        "allgather/eden",
+        "direct/adaptive(pi=7)",
+        "ring/topk(k=50, sums=union)",
+    ],
+)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_ranks_with_threads_of_the_runtime(scheme, ranks):
     values = np.random.default_rng(ranks).normal(size=(CALLS, ranks, SIZE)).astype(np.float32)

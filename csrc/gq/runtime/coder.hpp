@@ -55,19 +55,20 @@ struct Touched {
   std::vector<std::uint32_t> places;
 };
 
-// What was counted as values were encoded.
-struct Tally {
+// What was counted as values were encoded, and memory to work in.
+struct EncodingState {
   std::uint64_t clipped = 0, entries = 0;
+  std::vector<float> room;
 };
 
 // How a codec keeps and sends sums that lose nothing.
 struct ExactSums {
   // y := own values x + e as sums are kept, r := what that lost. False if a value is not finite: it stays in y.
   bool (*begin)(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
-                const Stream* streams, const Kept* kept, Touched& touched, Tally& tally);
+                const Stream* streams, const Kept* kept, Touched& touched, EncodingState& state);
   // Bytes written, kRefused, kTooLarge or kOutOfRoom.
   std::int64_t (*encode)(const Options& options, const float* y, std::uint8_t* wire, const Regions& regions,
-                         Touched& touched, Tally& tally);
+                         Touched& touched, EncodingState& state);
   // y := a message, of own values or a sum, or += it. Bytes read, kRefused or kOutOfRoom.
   std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                          const Regions& regions, bool add, Touched& touched);
@@ -79,7 +80,7 @@ struct Coder {
   // Bytes written, kRefused or kOutOfRoom; e and r may be null, and so may `kept` where nothing is chosen. With what is
   // chosen r holds x + e already.
   std::int64_t (*encode)(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
-                         const Regions& regions, const Stream* streams, const Kept* kept, Tally& tally);
+                         const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state);
   // Bytes read, kRefused or kOutOfRoom.
   std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                          const Regions& regions, float scale, bool add, bool streaming);

@@ -162,7 +162,7 @@ class Lane {
   Kept kept_;                         // of an extent
   std::vector<std::int64_t> counts_;  // of its regions
   Pool::Block index_block_, value_block_;
-  Tally tally_;             // of the message
+  EncodingState state_;     // of the message
   std::size_t offset_ = 0;  // bytes written, or read
   const std::uint8_t* payload_ = nullptr;
   std::size_t payload_nbytes_ = 0;
