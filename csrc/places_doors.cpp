@@ -189,6 +189,14 @@ std::int64_t decode_sparse(const std::uint8_t* wire, std::size_t nbytes, float* 
   return fault ? fault : static_cast<std::int64_t>(at);
 }
 
+// Writes the header of a region's message, whose bytes end at `end`; returns that.
+std::uint8_t* seal(std::uint8_t* wire, std::size_t elements, std::uint32_t entries, std::uint8_t* end) {
+  store(wire, static_cast<std::uint32_t>(elements));
+  store(wire + 4, entries);
+  store(wire + 8, static_cast<std::uint32_t>(end - wire - kSparseHeader));
+  return end;
+}
+
 }  // namespace
 
 std::size_t places_nbytes(const std::uint32_t* index, std::size_t count, std::size_t elements) {
@@ -231,10 +239,7 @@ std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const
     if (count) std::memcpy(values, value, 4 * count);
     if (r)
       for (std::size_t i = 0; i < count; ++i) r[place + index[i]] = 0;
-    store(at, static_cast<std::uint32_t>(region.size));
-    store(at + 4, static_cast<std::uint32_t>(count));
-    store(at + 8, static_cast<std::uint32_t>(values + 4 * count - at - kSparseHeader));
-    at = values + 4 * count;
+    at = seal(at, region.size, static_cast<std::uint32_t>(count), values + 4 * count);
     index += count;
     value += count;
     return 0;
@@ -274,11 +279,8 @@ std::int64_t sparse_encode_sum(const std::uint32_t* places, const float* values,
     if (!dense) body += places_write(mine.data(), n, region.size, body);
     if (n) std::memcpy(body, sent, 4 * n);
     body += 4 * n;
-    store(at, static_cast<std::uint32_t>(region.size));
-    store(at + 4, kSparseSum | (dense ? kSparseDense : 0) | static_cast<std::uint32_t>(n));
-    store(at + 8, static_cast<std::uint32_t>(body - at - kSparseHeader));
+    at = seal(at, region.size, kSparseSum | (dense ? kSparseDense : 0) | static_cast<std::uint32_t>(n), body);
     entries += n;
-    at = body;
     first = last;
     return 0;
   });

@@ -17,10 +17,6 @@ namespace gq::runtime {
 
 namespace {
 
-std::size_t elements_of(const Regions& regions) {
-  return sum_over(regions, [](const Region& region) { return region.size; });
-}
-
 // What a door of a codec with messages of one size returns, as a number of bytes.
 std::int64_t nbytes_if_good(int bad, std::size_t nbytes) {
   if (bad & kOutOfMemory) return kOutOfRoom;

@@ -12,10 +12,6 @@ namespace gq::runtime {
 
 namespace {
 
-std::size_t elements_of(const Regions& regions) {
-  return sum_over(regions, [](const Region& region) { return region.size; });
-}
-
 // --- multiples of a unit that all ranks share ---
 
 // The unit of each region.

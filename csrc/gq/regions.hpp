@@ -39,4 +39,8 @@ std::size_t sum_over(const Regions& regions, Cost cost) {
   return sum;
 }
 
+inline std::size_t elements_of(const Regions& regions) {
+  return sum_over(regions, [](const Region& region) { return region.size; });
+}
+
 }  // namespace gq

@@ -136,7 +136,7 @@ cdef class NativeOperation:
 
     def __cinit__(self, Program program not None, Pool pool not None, list operands not None, uint64_t signature,
                   uint32_t step, list coders=None, bint selects=False):
-        """operands: an Operand (operation.py) of each tensor; coders: those of this call, None for the Program's;
+        """operands: an Operand (runtime/operand.py) of each tensor; coders: those of this call, None for the Program's;
         selects: does it choose what is encoded of own values, or is that told by `keep`?
         """
         cdef vector[CTensor] made = program.tensors

@@ -218,7 +218,7 @@ def test_a_hundred_thousand_calls_take_no_more_memory(comm, scheme):
     ],
 )  # fmt: skip
 def test_what_the_process_takes_beyond_the_buffer(comm, scheme):
-    """As test_memory_beyond_the_buffer, whoever takes it; and a little for what Python keeps."""
+    """As test_memory_beyond_the_buffer, but all memory of the process counts; 4 MiB are left for what Python keeps."""
     array = inputs(1, (4 * MIB,))[0]
     gq.Allreduce(scheme, comm=comm)(np.ones(10, np.float32), key="w")
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)

@@ -46,8 +46,7 @@ struct Options {
 
 constexpr std::int64_t kRefused = -1;    // encode: a value cannot be sent; decode: the bytes are no message
 constexpr std::int64_t kOutOfRoom = -2;  // no memory
-
-constexpr std::int64_t kTooLarge = -3;  // encode: a sum is larger than any can be
+constexpr std::int64_t kTooLarge = -3;   // encode: a sum is larger than any can be
 
 // The places of a running value where something was added, so that only those are looked at.
 struct Touched {
