@@ -56,9 +56,13 @@ make()
 
 
 @pytest.mark.parametrize(
-    ("scheme", "every"), [("direct/onebit/ef", 1), ("ring/qsgd(bits=4)", 3), ("recursive_doubling/terngrad", 1)]
+    ("scheme", "every", "least"),
+    [("direct/onebit/ef", 1, 1 / 3), ("ring/qsgd(bits=4)", 3, 1 / 3), ("recursive_doubling/terngrad", 1, 1 / 9)],
 )
-def test_a_process_that_stops_at_any_instruction(tmp_path, scheme, every):
+def test_a_process_that_stops_at_any_instruction(tmp_path, scheme, every, least):
+    """least: share of the instructions at which the others must time out. In recursive doubling the third of 3 ranks
+    sends once, at its start; after that the others do not need it.
+    """
     reports = scripts.run(tmp_path, SCRIPT.format(seconds=SECONDS, scheme=scheme, every=every), 3, 90)
     stopped, timed_out = len(reports) - 1, 0
     for found in zip(*reports, strict=True):
@@ -69,4 +73,4 @@ def test_a_process_that_stops_at_any_instruction(tmp_path, scheme, every):
         assert not any(said for said, _ in others) or stopped in named, found
         timed_out += any(said for said, _ in others)
         assert found[stopped][1] is None or found[stopped][1][0] in ("TimeoutError", "Error"), found
-    assert timed_out >= len(reports[0]) // 3
+    assert timed_out >= least * len(reports[0])
