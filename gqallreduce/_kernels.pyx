@@ -9,6 +9,7 @@ their messages.
 
 include "kernels/common.pxi"
 include "kernels/groups.pxi"
+include "kernels/arrays.pxi"
 include "kernels/casts.pxi"
 include "kernels/plain.pxi"
 include "kernels/streams.pxi"

@@ -19,7 +19,7 @@ from gqallreduce.runtime import arguments
 from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.checkpoint import load, save
 from gqallreduce.runtime.flush import flush
-from gqallreduce.runtime.memory import Memory, State, norm_of
+from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.runtime.scaling import scale_memory
@@ -128,11 +128,11 @@ class Allreduce(Calls):
             self.complete(call)
         return Request(self, call)
 
-    def account(self, spent: Spent, nbytes: int, states) -> Spent:
+    def account(self, spent: Spent, nbytes: int, norm: Norm) -> Spent:
         """A call has succeeded: what `stats.last` is now."""
         vectors = 1 if self.scheme.schedule == MPI_SUM else 2 * (self.size - 1) / self.size  # that a rank sends
         spent.dense_bytes = vectors * nbytes
-        self.stats.record(spent, norm_of(states))
+        self.stats.record(spent, norm)
         return spent
 
     # --- the end of an object ---

@@ -80,10 +80,9 @@ class Statistics:
         self.last: Spent | None = None
         self.total = Spent(norm=self._norm)
 
-    def record(self, spent: Spent, norm: Callable[[], float] | None) -> None:
-        """A call has succeeded; `norm` is that of the residual that it left, None without /ef."""
+    def record(self, spent: Spent, norm: Callable[[], float]) -> None:
+        """A call has succeeded; `norm` is that of the residual that it left."""
         self.last = spent
-        if norm is not None:
-            spent.norm = norm
+        spent.norm = norm
         self.total.scheme = spent.scheme
         self.total.add(spent)

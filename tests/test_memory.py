@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gqallreduce.backends.processor import Host
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.hashing import checksum, hash64
-from gqallreduce.runtime.memory import Memory
+from gqallreduce.runtime.memory import Memory, State
 
 HOST = Host()
 FORM = ((3,), "C", "float32")
@@ -18,11 +18,13 @@ FORM = ((3,), "C", "float32")
 
 def call(memory, key, values, commit=True):
     """One call that leaves `values` as the residual; returns the residual before it and the State after it."""
-    residual, after = memory.next(key, FORM, HOST)
-    residual = residual.copy()
+    states, norm = memory.next([key], [FORM], HOST)
+    after = states[key]
+    residual = after.spare.copy()
     after.residual[:] = values
     if commit:
         memory.commit({key: after})
+        memory.last_norm = norm  # as Statistics keep it
     return residual, after
 
 
@@ -61,8 +63,8 @@ def test_a_failed_first_call_leaves_nothing():
     """Also no form: the next first call may have another shape."""
     memory = Memory()
     call(memory, "w", 1, commit=False)
-    residual, _ = memory.next("w", ((5,), "C", "float32"), HOST)
-    assert residual.shape == (5,)
+    states, _ = memory.next(["w"], [((5,), "C", "float32")], HOST)
+    assert states["w"].spare.shape == (5,)
 
 
 def test_keys_are_apart_and_sorted():
@@ -77,7 +79,7 @@ def test_keys_are_apart_and_sorted():
 
 def test_a_residual_may_be_loaded_and_set_to_zero():
     memory = Memory()
-    memory.commit({"w": Memory.loaded(FORM, 4, None, np.array([4, 5, 6], np.float32), HOST, "w")})
+    memory.commit({"w": State(FORM, 4, None, np.array([4, 5, 6], np.float32), None, HOST)})
     zeroed = memory.zeroed("w")
     np.testing.assert_array_equal(memory.residual("w"), [4, 5, 6])
     memory.commit({"w": zeroed})
@@ -105,7 +107,7 @@ def test_a_norm_that_is_kept_is_that_of_its_own_call():
     kept = []
     for value in range(1, 6):
         call(memory, "w", value)
-        kept.append(memory.get("w").norm)
+        kept.append(memory.last_norm)
     assert [norm() for norm in kept] == pytest.approx([value * 3**0.5 for value in range(1, 6)])
 
 
@@ -116,7 +118,7 @@ def test_a_norm_of_a_step_that_was_undone_is_kept_too():
     kept = []
     for value in (2, 3, 4):
         call(memory, "w", value)
-        kept.append(memory.get("w").norm)
+        kept.append(memory.last_norm)
     memory.unstage(keep=False)
     for value in (5, 6):
         call(memory, "w", value)

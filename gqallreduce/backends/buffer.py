@@ -73,14 +73,7 @@ def _by_interface(value) -> np.ndarray | None:
         return None
     if interface.get("mask") is not None:
         raise TypeError(f"got a {type(value).__name__} with a mask, expected an array without")
-    return np.asarray(_Interface(value, interface))
-
-
-class _Interface:
-    """Keeps alive what owns the memory; NumPy asks the owner itself for a buffer first."""
-
-    def __init__(self, owner, interface: dict):
-        self.owner, self.__array_interface__ = owner, interface
+    return np.asarray(_kernels.Memory(value, interface))  # of the value itself NumPy asks for a buffer first
 
 
 class Buffer:
@@ -133,6 +126,15 @@ class Buffer:
         made.owner = made.array = vector
         made.dtype, made.readonly, made.located, made.arithmetic = dtype, False, None, processor.arithmetic
         made._see_as_vector()
+        return made
+
+    @classmethod
+    def of_known(cls, arrays: _kernels.Arrays, number: int) -> Buffer:
+        """One of several arrays of known forms."""
+        made, form = cls.__new__(cls), arrays.forms.forms[number]
+        made.owner, made.memory = arrays.owners[number], arrays.vector(number)
+        made.array, made.form, made.dtype = to_array(made.memory, form.shape, form.order), form, form.dtype
+        made.readonly, made.located, made.arithmetic = False, None, arithmetic
         return made
 
     def _see_as_vector(self) -> None:

@@ -121,6 +121,40 @@ cdef float* floats_of(vector) except? NULL:
     return <float*> found.data
 
 
+cdef int read(vector[CTensor]& made, operands) except -1:
+    """Where the tensors of a call are, from an Operand of each."""
+    cdef CTensor* tensor = made.data()
+    for source, target, before, after, step, key, *_ in operands:
+        look_at(source.memory, &tensor.source)
+        if target is source:
+            tensor.target = tensor.source
+        else:
+            look_at(target.memory, &tensor.target)
+        set_state(tensor, before, after, step, key)
+        tensor += 1
+    return 0
+
+
+cdef int read_known(vector[CTensor]& made, Arrays arrays, states, tuple streams) except -1:
+    """The same from arrays that are summed in place, the States (runtime/memory.py) after the call, and what random
+    streams are made of."""
+    cdef CTensor* tensor = made.data()
+    cdef size_t number = 0
+    for state in states:
+        tensor.source.data = tensor.target.data = arrays.data[number]
+        set_state(tensor, state.spare, state.residual, state.step - 1, streams[number])
+        tensor += 1
+        number += 1
+    return 0
+
+
+cdef int set_state(CTensor* tensor, before, after, uint64_t step, uint64_t key) except -1:
+    tensor.residual = floats_of(before) if before is not None else NULL
+    tensor.new_residual = floats_of(after) if after is not None else NULL
+    tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, step & 0xffffffff
+    return 0
+
+
 @cython.no_gc_clear  # its memory goes back to the pool, so that must live as long
 cdef class NativeOperation:
     """One call on a Program.
@@ -134,32 +168,24 @@ cdef class NativeOperation:
     cdef Pool pool
     cdef object held
 
-    def __cinit__(self, Program program not None, Pool pool not None, list operands not None, uint64_t signature,
-                  uint32_t step, list coders=None, bint selects=False):
-        """operands: an Operand (runtime/operand.py) of each tensor; coders: those of this call, None for the Program's;
-        selects: does it choose what is encoded of own values, or is that told by `keep`?
+    def __cinit__(self, Program program not None, Pool pool not None, operands, uint64_t signature, uint32_t step,
+                  list coders=None, bint selects=False):
+        """operands: an Operand (runtime/operand.py) of each tensor, or the Operands; coders: those of this call, None
+        for the Program's; selects: does it choose what is encoded of own values, or is that told by `keep`?
         """
         cdef vector[CTensor] made = program.tensors
-        cdef CTensor* tensor
-        cdef uint64_t key, its_step
         cdef Coder coder
-        cdef size_t number
+        cdef Py_ssize_t number
         if program.data.lanes.empty() or made.size() != <size_t> len(operands):
             raise ValueError(f"got {len(operands)} operands, expected {made.size()}, and at least a lane and a tensor")
-        for number in range(made.size()):
-            tensor = &made[number]
-            source, target, before, after, its_step, key = operands[number][:6]
-            look_at(source.memory, &tensor.source)
-            if target is source:
-                tensor.target = tensor.source
-            else:
-                look_at(target.memory, &tensor.target)
-            tensor.residual = floats_of(before) if before is not None else NULL
-            tensor.new_residual = floats_of(after) if after is not None else NULL
-            if coders is not None:
-                coder = coders[number]
-                tensor.coder = &coder.data
-            tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, its_step & 0xffffffff
+        arrays = getattr(operands, "arrays", None)
+        if arrays is not None:
+            read_known(made, arrays, operands.states, operands.streams)
+        else:
+            read(made, operands)
+        for number in range(len(coders) if coders is not None else 0):
+            coder = coders[number]
+            made[number].coder = &coder.data
         self.program, self.pool, self.held = program, pool, [operands, coders]
         self.data = new COperation(program.data, pool.data, move(made), signature, step)
         if selects:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,16 +20,42 @@ class Given:
         the key, or the tuple of a group's keys.
     keys, sources, targets, forms
         of each buffer; sources and targets are Buffers, the same ones in an in-place call.
+    arrays
+        the same buffers, where they are plain arrays of the forms of an earlier call (KnownForms); else None.
+    agreed
+        what ranks have agreed on in that call.
     """
 
-    __slots__ = ("forms", "keys", "name", "sources", "targets")
-
     def __init__(self, name: str | tuple[str, ...] | None, sources: list[Buffer], targets: list[Buffer]):
-        self.name, self.sources, self.targets = name, sources, targets
-        if isinstance(name, tuple):
-            self.keys, self.forms = name, tuple([source.form for source in sources])
-        else:
-            self.keys, self.forms = (name,), (sources[0].form,)
+        self.name, self.sources, self._targets = name, sources, targets
+        self.arrays = self.agreed = None
+        self.keys = name if isinstance(name, tuple) else (name,)
+        self.forms = tuple([source.form for source in sources])
+
+    @classmethod
+    def known(cls, name, agreed, arrays) -> Given:
+        """Arrays that are summed in place; their Buffers are made when they are looked at."""
+        made = cls.__new__(cls)
+        made.name, made.agreed, made.arrays, made.forms = name, agreed, arrays, arrays.forms.forms
+        made.keys = name if isinstance(name, tuple) else (name,)
+        return made
+
+    @cached_property
+    def sources(self) -> list[Buffer]:
+        return [Buffer.of_known(self.arrays, number) for number in range(len(self.keys))]
+
+    @property
+    def targets(self) -> list[Buffer]:
+        return self.sources if self.arrays is not None else self._targets
+
+    @property
+    def located(self):
+        """Where in GPU memory the first buffer is; None for the host."""
+        return None if self.arrays is not None else self.sources[0].located
+
+    @property
+    def nbytes(self) -> int:
+        return sum([each.nbytes for each in self.sources]) if self.arrays is None else self.arrays.forms.nbytes
 
     def on_host(self, processor) -> Given:
         """Copies in host memory of buffers on a device; `copy_back` takes over the results."""
@@ -45,6 +72,8 @@ class Given:
 
     def overlap(self, other: Given) -> str:
         """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
+        if self.arrays is not None and other.arrays is not None and not self.arrays.meet(other.arrays):
+            return ""
         for one, two in _overlapping([*self.memory("mine"), *other.memory("theirs")]):
             return (one if one.owner == "mine" else two).name
         return ""
@@ -82,6 +111,13 @@ def _overlapping(every: list[_Memory]):
             if meet and each.buffer.overlaps(other.buffer):
                 yield each, other
         open_.append(each)
+
+
+def known(buf, key, allreduce) -> Given | None:
+    """The arguments of a call as the last one of its key, or keys, had them; None if each must be looked at."""
+    last = allreduce.plans.last(key)
+    arrays = None if last is None else last.known.look(buf)
+    return None if arrays is None else Given.known(last.name, last, arrays)
 
 
 def given(buf, out, key, allreduce) -> Given:

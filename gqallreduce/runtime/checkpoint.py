@@ -10,7 +10,7 @@ from gqallreduce.coding.dtypes import FLOATS
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.order import to_vector
 from gqallreduce.runtime.arguments import integer
-from gqallreduce.runtime.memory import Memory, State
+from gqallreduce.runtime.memory import State
 from gqallreduce.scheme import Scheme
 
 VERSION = 1
@@ -67,7 +67,7 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
     if step < 0:
         raise ValueError(f"state has step {step} of key {key!r}, expected 0 or more")
     if key is None:
-        return Memory.loaded(None, step, None, None, processor, key)
+        return State(None, step)
     feedback, learns = scheme.feedback, scheme.codec.learns
     missing = {"shape", "order", "dtype", *["residual"] * feedback} - entry.keys()
     if missing:
@@ -85,7 +85,9 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
             learned = scheme.codec.relearned(copy.deepcopy(learned), Form(*form))
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ValueError(f"key {key!r}: what the state has learned is unfit: {error}") from error
-    return Memory.loaded(form, step, learned, _residual(key, entry, form) if feedback else None, processor, key)
+    if not feedback:
+        return State(form, step, learned)
+    return State(form, step, learned, _residual(key, entry, form), None, processor)
 
 
 def _residual(key, entry: dict, form: tuple) -> np.ndarray:

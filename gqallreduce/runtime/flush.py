@@ -9,6 +9,7 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.arguments import plain_key
+from gqallreduce.runtime.memory import Norm
 from gqallreduce.runtime.operand import Operand
 from gqallreduce.runtime.reduction import carry_out, join_invalid
 from gqallreduce.stats import Spent
@@ -37,7 +38,7 @@ def flush(call, allreduce, key: str | None):
     call.states = {each: memory.zeroed(each) for each in keys}
     memory.commit(call.states)
     for each in keys:
-        allreduce.account(spent[each], call.result[each].nbytes, [call.states[each]])
+        allreduce.account(spent[each], call.result[each].nbytes, Norm({each: call.states[each]}))
 
 
 def _sum(call, allreduce, key: str, signature: int):

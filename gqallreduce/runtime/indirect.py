@@ -16,7 +16,7 @@ from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.lending import Lending
-from gqallreduce.runtime.operand import Operand
+from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.operation import Operation
 from gqallreduce.runtime.own import OwnValues
 from gqallreduce.runtime.packets import gather
@@ -73,11 +73,11 @@ class IndirectOperation(Lending):
 
     trace = None
 
-    def __init__(self, plan: IndirectPlan, given: list[Operand], key, signature: int, spent: Spent):
+    def __init__(self, plan: IndirectPlan, given: Operands | list[Operand], key, signature: int, spent: Spent):
         super().__init__(plan.processor)
         self.plan, self.key, self.signature, self.spent = plan, key, signature, spent
         self.flaws = Flaws(self)
-        self.step = sum(each.step for each in given) & LARGEST_STEP
+        self.step = step_of(given) & LARGEST_STEP
         self.tensors, begin = [], 0
         for bound, each in zip(plan.tensors, given, strict=True):
             self.tensors.append(OwnValues(self, bound, each, begin))

@@ -67,17 +67,17 @@ class LocalAllreduce:
         for rank, processor in enumerate(self.processors):
             for buffer in sources[rank] + targets[rank]:
                 buffer.arithmetic = processor.arithmetic
-        states, operations = [{} for _ in range(self.size)], []
+        states, operations = [], []
         self.spent = [Spent() for _ in range(self.size)]
+        streams = [hash64(self.seed, each, self.group) for each in keys]
         for rank in range(self.size):
-            tensors = []
-            for each, source, target in zip(keys, sources[rank], targets[rank], strict=True):
-                memory, processor = self.memory[rank], self.processors[rank]
-                residual, after = memory.next(each, source.form.kept, processor, self.scheme.feedback)
-                states[rank][each] = after
-                tensors.append(Operand.of(source, target, residual, after, hash64(self.seed, each, self.group)))
-            plan = self.plan(rank, *sources[rank], learned=[each.learned for each in tensors])
-            operations.append(begin(plan, tensors, key, hash64(key), self.spent[rank]))
+            forms = [source.form.kept for source in sources[rank]]
+            after, _ = self.memory[rank].next(keys, forms, self.processors[rank], self.scheme.feedback)
+            states.append(after)
+            parts = zip(sources[rank], targets[rank], after.values(), streams, strict=True)
+            operands = [Operand.of(*each) for each in parts]
+            plan = self.plan(rank, *sources[rank], learned=[each.learned for each in operands])
+            operations.append(begin(plan, operands, key, hash64(key), self.spent[rank]))
         try:
             self._carry_out(operations)
             flaws = {operation.flaws.first for operation in operations}

@@ -15,6 +15,8 @@ import numpy as np
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
 
+_MAKE = tuple.__new__  # a State of all its fields quicker than its own constructor: each call makes one of each key
+
 
 class State(NamedTuple):
     """Of one key after one call.
@@ -32,9 +34,9 @@ class State(NamedTuple):
     learned
         of its codec (preparing.py): name -> array or plain value, never changed; None if it learns nothing.
     norm
-        of the residual, computed when it is asked for.
+        a weak reference to the Norm of the call.
     spare_norm
-        a weak reference to the norm of what still lies in `spare`.
+        one to the Norm of the call that what still lies in `spare` is of.
     """
 
     form: tuple | None
@@ -43,36 +45,33 @@ class State(NamedTuple):
     residual: object = None
     spare: object = None
     processor: object = None
-    norm: Norm | None = None
+    norm: weakref.ref | None = None
     spare_norm: weakref.ref | None = None
 
 
-def _state(*fields) -> State:
-    """A State of all its fields, made quicker than by its own constructor: every call makes one of each key."""
-    return tuple.__new__(State, fields)
-
-
 class Norm:
-    """The Euclidean norm of a residual, as long as it is referenced: computed before the array is used again."""
+    """The Euclidean norm of the residuals that a call leaves, as long as it is referenced.
 
-    def __init__(self, processor, residual, key):
-        self._processor, self._residual, self._key = processor, residual, key
-        self._value = None
+    It is computed when it is asked for, or before one of their arrays is used again.
+    """
+
+    __slots__ = ("__weakref__", "_states", "_value")
+
+    def __init__(self, states: dict):
+        self._states, self._value = states, None
 
     def __call__(self) -> float:
         if self._value is None:
-            with self._processor.active(None, self._key):
-                self._value = math.sqrt(_sum_of_squares(self._processor, self._residual))
-            self._residual = None
+            self._value = math.hypot(*map(_norm, self._states, self._states.values()))
+            self._states = None
         return self._value
 
 
-def norm_of(states):
-    """That of the residuals of several States together; None without feedback."""
-    norms = [state.norm for state in states]
-    if len(norms) == 1 or norms[0] is None:
-        return norms[0]
-    return lambda: math.hypot(*(norm() for norm in norms))
+def _norm(key, state: State) -> float:
+    if state.residual is None:
+        return 0.0
+    with state.processor.active(None, key):
+        return math.sqrt(_sum_of_squares(state.processor, state.residual))
 
 
 class Memory:
@@ -111,7 +110,7 @@ class Memory:
         return self._state_of(key).processor
 
     def norm(self, key: str) -> float:
-        return self._state_of(key).norm()
+        return _norm(key, self._state_of(key))
 
     def _state_of(self, key: str) -> State:
         if key not in self:
@@ -120,21 +119,31 @@ class Memory:
 
     # --- the next State ---
 
-    def next(self, key, form: tuple | None, processor, feedback: bool = True) -> tuple:
-        """(residual before, State after) of a call; the latter's residual is an array to be written.
+    def next(self, keys, forms, processor, feedback: bool = True) -> tuple[dict, Norm]:
+        """The States after a call, by key, and the norm of what it leaves.
 
-        Without feedback the residual before is None, and so is that of the State.
+        The residual of before lies in `spare` of such a State, `residual` is an array to be written. Without feedback
+        both are None.
         """
-        before = self._states.get(key) if self._staged is None else self.get(key)
+        states: dict = {}
+        norm = Norm(states)
         if not feedback:
-            step, learned = (0, None) if before is None else before[1:3]
-            return None, _state(form, step + 1, learned, None, None, None, None, None)
-        if before is None or before.residual is None:
-            before = (before or State(form))._replace(residual=processor.zeros(math.prod(form[0])), processor=processor)
-        elif before.processor is not processor:
-            here = processor.adopt(before.processor.on_host(before.residual))
-            before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
-        return before.residual, self._after(key, before)
+            for key, form in zip(keys, forms, strict=True):
+                before = self.get(key)
+                step, learned = (0, None) if before is None else before[1:3]
+                states[key] = _MAKE(State, (form, step + 1, learned, None, None, None, None, None))
+            return states, norm
+        kept = weakref.ref(norm)
+        for key, form in zip(keys, forms, strict=True):
+            before = self.get(key)
+            if before is None or before.residual is None:
+                zeros = processor.zeros(math.prod(form[0]))
+                before = (before or State(form))._replace(residual=zeros, processor=processor)
+            elif before.processor is not processor:
+                here = processor.adopt(before.processor.on_host(before.residual))
+                before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
+            states[key] = self._after(key, before, kept)
+        return states, norm
 
     def zeroed(self, key: str) -> State:
         """The State after a flush: the same, with a residual of zeros."""
@@ -147,33 +156,24 @@ class Memory:
         """The State with the residual times a factor. ValueError if a value would leave float32."""
         before = self._state_of(key)
         after, arithmetic = self._after(key, before)._replace(step=before.step), before.processor.arithmetic
-        with before.processor.active(None, key):
-            with np.errstate(over="ignore"):
-                arithmetic.multiply(before.residual, factor, after.residual)
-            if not math.isfinite(after.norm()):
-                raise ValueError(f"factor: got {factor!r}, by which the residual of {key!r} leaves float32")
+        with before.processor.active(None, key), np.errstate(over="ignore"):
+            arithmetic.multiply(before.residual, factor, after.residual)
+        if not math.isfinite(_norm(key, after)):
+            raise ValueError(f"factor: got {factor!r}, by which the residual of {key!r} leaves float32")
         return after
 
-    def _after(self, key, before: State) -> State:
-        form, step, learned, residual, spare, processor, norm, spare_norm = before
+    def _after(self, key, before: State, norm: weakref.ref | None = None) -> State:
+        form, step, learned, residual, spare, processor, last_norm, spare_norm = before
         if spare is None or (self._staged is not None and spare is self._committed_residual(key)):
             spare = processor.zeros(len(residual))
         elif spare_norm is not None and (kept := spare_norm()) is not None:
             kept()
-        spare_norm = None if norm is None else weakref.ref(norm)
-        return _state(form, step + 1, learned, spare, residual, processor, Norm(processor, spare, key), spare_norm)
+        return _MAKE(State, (form, step + 1, learned, spare, residual, processor, norm, last_norm))
 
     def _committed_residual(self, key):
         """What the end of a step may have to go back to."""
         committed = self._states.get(key)
         return None if committed is None else committed.residual
-
-    @staticmethod
-    def loaded(form, step: int, learned, residual, processor, key) -> State:
-        """A State from a checkpoint; `residual` is a vector of its own, or None."""
-        if residual is None:
-            return State(form, step, learned)
-        return State(form, step, learned, residual, None, processor, Norm(processor, residual, key))
 
     def commit(self, states: dict) -> None:
         """The calls have succeeded: all these States replace the old ones, at once."""
@@ -198,7 +198,7 @@ class Memory:
         """All that was committed since `stage` takes effect, or nothing of it."""
         if keep:
             self._states = self.states
-        dropped = [] if keep else _references(self._staged.values())
+        dropped = () if keep else _references(self._staged.values())
         self._staged = None
         for norm in dropped:  # computed now, since their arrays will be used again
             if (kept := norm()) is not None:
@@ -217,8 +217,7 @@ class Memory:
 
 def _references(states) -> list[weakref.ref]:
     """To the norms of States and of what lies in their spare arrays."""
-    own = [weakref.ref(state.norm) for state in states if state.norm is not None]
-    return own + [state.spare_norm for state in states if state.spare_norm is not None]
+    return [each for state in states for each in (state.norm, state.spare_norm) if each is not None]
 
 
 def _sum_of_squares(processor, x) -> float:

@@ -1,7 +1,8 @@
-"""What an Operation is given of a tensor."""
+"""What an Operation is given of its tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -30,7 +31,43 @@ class Operand(NamedTuple):
     locate: object = None
 
     @classmethod
-    def of(cls, source, target, residual, after, stream: int) -> Operand:
-        """With the residual of before, for a call that leads to the State `after`."""
-        _, step, learned, new_residual, *_ = after
-        return tuple.__new__(cls, (source, target, residual, new_residual, step - 1, stream, learned, None))
+    def of(cls, source, target, after, stream: int) -> Operand:
+        """For a call that leads to the State `after`."""
+        return cls(source, target, after.spare, after.residual, after.step - 1, stream, after.learned)
+
+
+class Operands(Sequence):
+    """An Operand of each tensor of a call; made only when they are looked at.
+
+    given, states, streams
+        what they are made of: the Given (arguments.py), the States after the call, what random streams are made of.
+    arrays
+        the same buffers as the runtime in C++ finds them; None if it must look at each Operand.
+    """
+
+    __slots__ = ("_made", "arrays", "given", "states", "streams")
+
+    def __init__(self, given, states, streams: tuple[int, ...]):
+        self.given, self.states, self.streams, self.arrays = given, states, streams, given.arrays
+        self._made = None
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def __getitem__(self, number):
+        if self._made is None:
+            parts = self.given.sources, self.given.targets, self.states, self.streams
+            self._made = [Operand.of(*each) for each in zip(*parts, strict=True)]
+        return self._made[number]
+
+    @property
+    def learned(self) -> list[dict | None]:
+        """Of each."""
+        return [state.learned for state in self.states]
+
+
+def step_of(operands) -> int:
+    """The sum of all steps."""
+    if isinstance(operands, Operands):
+        return sum([state.step for state in operands.states]) - len(operands)
+    return sum([each.step for each in operands])

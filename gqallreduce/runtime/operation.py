@@ -20,7 +20,7 @@ from gqallreduce.runtime.batch import Batch
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.interpreter import Lane
 from gqallreduce.runtime.lending import Lending
-from gqallreduce.runtime.operand import Operand
+from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.preparation import prepare
 from gqallreduce.runtime.values import Values
@@ -53,11 +53,11 @@ class Operation(Lending):
     trace = None
     poll_at = math.inf
 
-    def __init__(self, plan: Plan, given: list[Operand], key, signature: int, spent: Spent):
+    def __init__(self, plan: Plan, given: Operands | list[Operand], key, signature: int, spent: Spent):
         super().__init__(plan.processor, plan.widest)
         self.plan, self.spent = plan, spent
         self.key, self.signature, self.frames, self.given = key, signature, signature, given
-        self.step = (given[0].step if len(given) == 1 else sum([each.step for each in given])) & frame.LARGEST_STEP
+        self.step = step_of(given) & frame.LARGEST_STEP
         self.flaws = Flaws(self)
 
     # --- what is made when Python works on the values ---

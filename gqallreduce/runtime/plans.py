@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
@@ -30,23 +31,35 @@ GROUPS_MOST = 512  # more than calls can be under way: a call's own group is kno
 class Agreed:
     """A name (a key, or the keys of a group) with forms, agreed on: what runs, why, and by what its frames are told.
 
+    name
+        None for what belongs to no key.
     streams
         of each key, what its random streams are made of: the same alone and in groups.
     form
         (choice, forms), by which Plans are known.
     hashes
         of what ranks compare.
+    kept
+        what each key's buffers have in common from now on; None for the key None.
+    known
+        by which plain arrays are known again; None before a call has succeeded.
     plan
         the one that was used last.
     """
 
+    name: str | tuple[str, ...] | None
     what: str
     why: str
     signature: int
     streams: tuple[int, ...]
     form: tuple
     hashes: tuple[int, ...] = ()
+    kept: tuple = ()
+    known: _kernels.KnownForms | None = None
     plan: Plan | IndirectPlan | None = None
+
+    def __post_init__(self):
+        self.kept = tuple(None if self.name is None else form.kept for form in self.form[1])
 
     @property
     def choice(self) -> str:
@@ -75,9 +88,17 @@ class Plans:
         self.profile = model.Profile()
         self._known: dict[tuple, Agreed] = {}
         self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
+        self._last: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
 
     # --- what is known ---
+
+    def last(self, key) -> Agreed | None:
+        """What the last call of a key, or of a list of keys, ran as; None for other than plain strings and None."""
+        if key is None or type(key) is str:
+            return self._last.get(key)
+        plain = isinstance(key, (list, tuple)) and set(map(type, key)) == {str}
+        return self._last.get(tuple(key)) if plain else None
 
     def find(self, label: tuple) -> Agreed | None:
         """What ranks have agreed on of (name, forms), None if nothing."""
@@ -85,7 +106,12 @@ class Plans:
 
     def remember(self, label: tuple, agreed: Agreed) -> None:
         """A call has succeeded. The oldest shapes without a key are forgotten."""
-        key = label[0]
+        key, forms = label
+        if self._last.get(key) is agreed:
+            return
+        if agreed.known is None:
+            agreed.known = _kernels.KnownForms(forms, isinstance(key, tuple))
+        self._last[key] = agreed
         known = self._known.get(label)
         if known is agreed and key is not None:
             return
@@ -110,7 +136,10 @@ class Plans:
                 self._forget(label)
 
     def _forget(self, label: tuple) -> None:
-        form = self._known.pop(label).form
+        agreed = self._known.pop(label)
+        form = agreed.form
+        if self._last.get(label[0]) is agreed:
+            del self._last[label[0]]
         if all(agreed.form != form for agreed in self._known.values()):
             for name in [name for name in self._plans if name[: len(form)] == form]:
                 del self._plans[name]
@@ -118,6 +147,7 @@ class Plans:
     def clear(self) -> None:
         """Agree on everything anew."""
         self._known.clear()
+        self._last.clear()
         self._groups.clear()
 
     # --- deciding ---
@@ -163,15 +193,15 @@ class Plans:
             (form,), streams = forms, (hash64(seed, name, group),)
             shapes, orders, dtypes = form.compared, form.order, form.dtype
         hashes = self.hashes(name, seed, shapes, dtypes, orders)
-        return self._make((choice, forms), why, streams, hashes)
+        return self._make(name, (choice, forms), why, streams, hashes)
 
     def instead(self, agreed: Agreed, choice: str) -> Agreed:
         """The same with rank 0's choice."""
-        return self._make((choice, agreed.form[1]), "rank 0's choice", agreed.streams, agreed.hashes)
+        return self._make(agreed.name, (choice, agreed.form[1]), "rank 0's choice", agreed.streams, agreed.hashes)
 
-    def _make(self, form: tuple, why: str, streams: tuple[int, ...], hashes: tuple[int, ...]) -> Agreed:
+    def _make(self, name, form: tuple, why: str, streams: tuple[int, ...], hashes: tuple[int, ...]) -> Agreed:
         signature = hash64(*hashes, form[0], self.number, self.topology.hosts)
-        return Agreed(self._what(form[0]), why, signature, streams, form, hashes)
+        return Agreed(name, self._what(form[0]), why, signature, streams, form, hashes)
 
     def _what(self, choice: str) -> str:
         """A choice as text."""
@@ -183,7 +213,7 @@ class Plans:
     def exact(self, size: int, signature: int) -> Agreed:
         """For `flush`: the exact sum of float32 vectors."""
         choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
-        return Agreed(choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
+        return Agreed(None, choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
 
     def plan(self, agreed: Agreed, processor, learned=()) -> Plan | IndirectPlan:
         """The Plan on a processor; made once, or for the last few borders where a codec moves them.

@@ -13,7 +13,7 @@ from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin
 from gqallreduce.runtime.integer_sum import add_by_mpi
-from gqallreduce.runtime.operand import Operand
+from gqallreduce.runtime.operand import Operand, Operands
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
 from gqallreduce.scheme import Scheme
@@ -26,29 +26,26 @@ from gqallreduce.transport.dense import Dense, dense_on
 def reduce(call: Call, allreduce, buf, key, out):
     """The stages of `Allreduce.__call__` and `start`, of their object."""
     began = perf_counter()
-    asked = buf, out
-    if isinstance(buf, (list, tuple)) or isinstance(key, (list, tuple)):  # copies, since the caller may change them
-        buf, key, out = [each[:] if isinstance(each, (list, tuple)) else each for each in (buf, key, out)]
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
-        call.result = written(*asked)
-        if call.result is not asked[0]:
-            out = call.result[:] if isinstance(call.result, list) else call.result
         given = _given(call, allreduce, buf, key, out)
         dropped = _require_free(allreduce, given) if allreduce.home.unclaimed else []
-        for other in dropped:
-            yield Finished(other)
         if dropped:
-            given = _given(call, allreduce, buf, key, out)
+            result = call.result
+            out = None if result is buf else result
+            buf, key, out = map(_copied, (buf, key, out))  # the caller may change lists meanwhile
+            for other in dropped:
+                yield Finished(other)
+            given, call.result = _given(call, allreduce, buf, key, out), result
         if allreduce.unheard:
             _raise_unheard(allreduce)
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
-    label, processor = (given.name, given.forms), allreduce.processors.of(given.sources[0])
-    agreed = _known(allreduce, label)
+    label, processor = (given.name, given.forms), allreduce.processors.of(given)
+    agreed = _known(allreduce, given.agreed or allreduce.plans.find(label))
     if agreed is None:
-        agreed = yield from _agree(call, allreduce, label, given.sources[0].located is not None)
+        agreed = yield from _agree(call, allreduce, label, given.located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
     if allreduce.processors.host.hindrance:
         spent.also(allreduce.processors.host.hindrance)
@@ -57,11 +54,13 @@ def reduce(call: Call, allreduce, buf, key, out):
         spent.also(f"through host memory: {_why_staged(agreed)}")
     else:
         worker = processor
-    operands, states = _next_states(allreduce, staged or given, agreed, worker)
+    with worker.active((staged or given).located, given.name):
+        states, norm = allreduce.memory.next(given.keys, agreed.kept, worker, allreduce.scheme.feedback)
+    operands = Operands(staged or given, states.values(), agreed.streams)
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
-        plan = allreduce.plans.plan(agreed, worker, [each.learned for each in operands])
+        plan = allreduce.plans.plan(agreed, worker, operands.learned)
         flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
         for key, found in zip(given.keys, learned, strict=False):
             states[key] = states[key]._replace(learned=found)
@@ -76,7 +75,7 @@ def reduce(call: Call, allreduce, buf, key, out):
     spent.wait, spent.total = call.wait, perf_counter() - began
     call.states = states
     allreduce.memory.commit(states)
-    call.spent = allreduce.account(spent, sum([source.nbytes for source in given.sources]), states.values())
+    call.spent = allreduce.account(spent, given.nbytes, norm)
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
@@ -98,20 +97,7 @@ def _why_staged(agreed: Agreed) -> str:
     return f"this codec does not take {what}"
 
 
-def _next_states(allreduce, given: arguments.Given, agreed: Agreed, processor) -> tuple[list[Operand], dict]:
-    """What an Operation is given of each tensor, and the States after the call."""
-    operands, states = [], {}
-    following, make, feedback = allreduce.memory.next, Operand.of, allreduce.scheme.feedback
-    with processor.active(given.sources[0].located, given.name):
-        for key, source, target, stream in zip(given.keys, given.sources, given.targets, agreed.streams, strict=True):
-            form = None if key is None else source.form[:3]
-            residual, after = following(key, form, processor, feedback)
-            states[key] = after
-            operands.append(make(source, target, residual, after, stream))
-    return operands, states
-
-
-def carry_out(call: Call, plan, operands: list[Operand], name, agreed: Agreed, spent: Spent):
+def carry_out(call: Call, plan, operands: Operands | list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of an Operation; its first flaw or None, and what it has learned."""
     operation = begin(plan, operands, name, agreed.signature, spent)
     operation.trace = call.owner.trace
@@ -127,7 +113,7 @@ def carry_out(call: Call, plan, operands: list[Operand], name, agreed: Agreed, s
         operation.end()
 
 
-def _dense(call: Call, allreduce, operands: list[Operand], agreed: Agreed, processor, spent: Spent):
+def _dense(call: Call, allreduce, operands: Operands, agreed: Agreed, processor, spent: Spent):
     """The stages of a dense call: tensor by tensor."""
     dense = Dense(call.link, call, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
     begin, flaws = 0, []
@@ -153,8 +139,18 @@ def join_invalid(call: Call, allreduce, error: Exception):
 
 def _given(call: Call, allreduce, buf, key, out) -> arguments.Given:
     """The call's arguments, checked; keys and buffers belong to it from now on."""
-    call.held = arguments.given(buf, out, key, allreduce)
-    return call.held
+    given = arguments.known(buf, key, allreduce) if out is None else None
+    if given is not None:
+        call.result = buf
+    else:
+        call.result = written(buf, out)
+        given = arguments.given(buf, None if call.result is buf else call.result, key, allreduce)
+    call.held = given
+    return given
+
+
+def _copied(value):
+    return value[:] if isinstance(value, (list, tuple)) else value
 
 
 def _require_free(allreduce, given: arguments.Given) -> list[Call]:
@@ -192,12 +188,11 @@ def _raise_unheard(allreduce) -> None:
             raise call.error
 
 
-def _known(allreduce, label: tuple):
-    """What runs, if ranks have agreed on it; None if they are to compare their calls.
+def _known(allreduce, known: Agreed | None) -> Agreed | None:
+    """What runs, if ranks need not compare their calls again.
 
     A call that MPI adds is compared every time, since no message of it says whose it is.
     """
-    known = allreduce.plans.find(label)
     return None if known is None or allreduce.check != "first" or known.by_mpi else known
 
 

@@ -1,0 +1,138 @@
+"""Plain NumPy arrays of forms that were seen before: known again, and found in memory, all at once."""
+
+cdef object PLAIN = np.ndarray
+cdef dict PLAIN_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
+
+
+cdef class KnownForms:
+    """Of a key, or of the keys of a group: what plain arrays of these forms look like.
+
+    forms
+        (shape, order, dtype, factors) of each.
+    group
+        is a list of arrays expected?
+    nbytes
+        of all.
+    """
+
+    cdef readonly tuple forms
+    cdef readonly bint group
+    cdef readonly size_t nbytes
+    cdef bint plain  # can any array be known again by these?
+    cdef list dtypes
+    cdef vector[vector[Py_ssize_t]] extents, strides
+    cdef vector[size_t] nbytes_of
+
+    def __cinit__(self, tuple forms not None, bint group):
+        self.forms, self.group, self.plain, self.dtypes = forms, group, True, []
+        for shape, order, dtype, factors in forms:
+            known = PLAIN_DTYPES.get(dtype)
+            if known is None or order not in ("C", "F") or factors is not None:
+                self.plain = False
+                return
+            self._add(shape, order == "F", known)
+
+    cdef int _add(self, tuple shape, bint reverse, dtype) except -1:
+        cdef vector[Py_ssize_t] extents = shape, strides
+        cdef Py_ssize_t step = dtype.itemsize
+        cdef size_t axis, at
+        strides.resize(extents.size())
+        for axis in range(extents.size()):
+            at = axis if reverse else extents.size() - 1 - axis
+            strides[at] = step
+            step *= extents[at]
+        self.dtypes.append(dtype)
+        self.extents.push_back(extents)
+        self.strides.push_back(strides)
+        self.nbytes_of.push_back(step)
+        self.nbytes += step
+        return 0
+
+    def look(self, buf):
+        """The Arrays that `buf` is, an array or a list of them; None if Python must look.
+
+        None for what is not plain, has another form or strides, is read-only, or shares memory with another.
+        """
+        if not self.plain:
+            return None
+        cdef Arrays made = Arrays.__new__(Arrays)
+        cdef size_t number
+        if self.group:
+            if type(buf) is not list and type(buf) is not tuple:
+                return None
+            made.owners = tuple(buf)
+        else:
+            made.owners = (buf,)
+        if len(made.owners) != len(self.forms):
+            return None
+        made.forms = self
+        for number in range(self.extents.size()):
+            if not self._take(made.owners[number], number, made):
+                return None
+        sort(made.bounds.begin(), made.bounds.end())
+        for number in range(1, made.bounds.size()):
+            if made.bounds[number].first < made.bounds[number - 1].second:
+                return None
+        return made
+
+    cdef bint _take(self, array, size_t number, Arrays made) except -1:
+        """Add one array; is it of its form?"""
+        if type(array) is not PLAIN or array.dtype is not self.dtypes[number]:
+            return False
+        cdef Py_buffer view
+        cdef size_t begin, axis
+        PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
+        cdef bint fits = not view.readonly and <size_t> view.ndim == self.extents[number].size()
+        if fits:
+            for axis in range(self.extents[number].size()):
+                if (view.shape[axis] != self.extents[number][axis]
+                        or view.strides[axis] != self.strides[number][axis]):
+                    fits = False
+                    break
+        begin = <size_t> view.buf
+        PyBuffer_Release(&view)
+        if fits:
+            made.data.push_back(<uint8_t*> begin)
+            if self.nbytes_of[number]:
+                made.bounds.push_back(pair[size_t, size_t](begin, begin + self.nbytes_of[number]))
+        return fits
+
+
+cdef class Arrays:
+    """Plain arrays without gaps, of known forms, that share no memory.
+
+    owners
+        the arrays. A caller may give them another shape meanwhile; what is kept here is their memory.
+    """
+
+    cdef readonly KnownForms forms
+    cdef readonly tuple owners
+    cdef vector[uint8_t*] data
+    cdef vector[pair[size_t, size_t]] bounds  # of those that have elements, in the order of their addresses
+
+    def vector(self, size_t number):
+        """The memory of one, as a vector."""
+        dtype = self.forms.dtypes[number]
+        return np.asarray(Memory(self.owners[number], {
+            "data": (<size_t> self.data[number], False), "typestr": dtype.str, "version": 3,
+            "shape": (self.forms.nbytes_of[number] // dtype.itemsize,),
+        }))
+
+    def meet(self, Arrays other not None):
+        """Do any of the two share memory?"""
+        cdef size_t one = 0, two = 0
+        while one < self.bounds.size() and two < other.bounds.size():
+            if self.bounds[one].second <= other.bounds[two].first:
+                one += 1
+            elif other.bounds[two].second <= self.bounds[one].first:
+                two += 1
+            else:
+                return True
+        return False
+
+
+class Memory:
+    """Memory that NumPy shows as an array; the owner lives as long."""
+
+    def __init__(self, owner, interface):
+        self.owner, self.__array_interface__ = owner, interface
