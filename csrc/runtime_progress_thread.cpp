@@ -15,6 +15,12 @@ namespace {
 // While nothing can be done, a look for messages every so often: it takes about a hundredth of a core, and the link has
 // not sent more meanwhile than its buffers hold.
 constexpr auto kPause = std::chrono::microseconds(40);
+// To wake the thread takes a core for some microseconds, from another rank where all cores work. So a caller that was
+// away for less than this the last time, as one that starts call after call, does not wake it: it looks by itself, now
+// and then, and sleeps only when it has found nothing to do several times.
+constexpr auto kShort = std::chrono::microseconds(100);
+constexpr auto kLook = std::chrono::milliseconds(1);
+constexpr int kLooks = 5;
 constexpr unsigned long kTimerSlack = 1000;  // nanoseconds, by which a pause may be longer
 
 }  // namespace
@@ -48,6 +54,9 @@ void ProgressThread::hand_over() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     handed_over_ = true;
+    left_at_ = std::chrono::steady_clock::now();
+    if (away_ < kShort && !sleeps_) return;
+    sleeps_ = false;
   }
   changed_.notify_one();
 }
@@ -56,6 +65,7 @@ bool ProgressThread::take_back() {
   if (started_by_ == 0 || is_elsewhere()) return false;
   wanted_ = true;
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (handed_over_) away_ = std::chrono::steady_clock::now() - left_at_;
   handed_over_ = wanted_ = false;
   return std::exchange(received_, false);
 }
@@ -63,11 +73,19 @@ bool ProgressThread::take_back() {
 void ProgressThread::serve() {
   prctl(PR_SET_TIMERSLACK, kTimerSlack);
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!ends_) {
+  for (int looks = kLooks; !ends_;) {
     if (wanted_ || !handed_over_ || !engine_.busy() || engine_.event) {
-      changed_.wait(lock);  // the caller, who has waited for the lock, gives the word by `hand_over`
+      if (looks > 0) {
+        --looks;
+        changed_.wait_for(lock, kLook);
+      } else {
+        sleeps_ = true;
+        changed_.wait(lock, [this] { return !sleeps_ || ends_; });
+        looks = kLooks;
+      }
       continue;
     }
+    looks = kLooks;
     Engine::Turn turn;
     try {
       turn = engine_.work();

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -36,7 +37,9 @@ class ProgressThread {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> wanted_{false};  // by the caller
-  bool handed_over_ = false, ends_ = false, received_ = false;
+  bool handed_over_ = false, sleeps_ = false, ends_ = false, received_ = false;
+  std::chrono::steady_clock::time_point left_at_;
+  std::chrono::steady_clock::duration away_ = std::chrono::seconds(1);  // how long the caller was, the last time
   pid_t started_by_ = 0;
   std::thread thread_;
 };
