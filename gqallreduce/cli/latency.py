@@ -18,7 +18,7 @@ from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.world import are_schemes, on_world
 
-SCHEMES = ("direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
+SCHEMES = ("onebit/ef", "direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
 UNDER_WAY = 10
 GROUP = 40
 WARM_UPS = 3
@@ -62,11 +62,11 @@ def run_on(comm, arguments):
 
 
 def sizes(most):
-    """4 bytes, and sixteen times as much each time; at last `most`."""
+    """4 bytes, and sixteen times as much each time; forty tensors of 1 KiB; at last `most`."""
     found = [LEAST]
     while found[-1] * 16 < most:
         found.append(found[-1] * 16)
-    return [*found, most] if most > LEAST else found
+    return sorted({*found, *([GROUP << 10] if most > GROUP << 10 else []), max(most, LEAST)})
 
 
 class _Alone:
