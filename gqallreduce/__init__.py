@@ -45,6 +45,7 @@ __all__ = [
     "MismatchError",
     "NonFiniteError",
     "Outer",
+    "Reducer",
     "ReplicaError",
     "Request",
     "Scheme",
@@ -59,6 +60,7 @@ __all__ = [
 
 _NEEDS_MPI = {
     "Allreduce": "allreduce",
+    "Reducer": "models.reducer",
     "quantized_allreduce": "function",
     "outer_allreduce": "function",
     "cached": "function",

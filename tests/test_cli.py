@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
-from gqallreduce.cli import plan, quantities, schemes, tables
+from gqallreduce import quantities
+from gqallreduce.cli import plan, schemes, tables
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import model
 

@@ -10,7 +10,7 @@ LAYERS = "coding", "backends", "scheduling", "transport", "runtime"
 # What registers itself: below the layer that uses the registry.
 BELOW = {"codecs": ("coding",), "schedules": ("scheduling",)}
 # At the top of the folder, and without anything of ours but each other: for all layers.
-COMMON = {"errors", "hashing", "registry", "rounding", "stats", "threads", "_kernels"}
+COMMON = {"errors", "hashing", "quantities", "registry", "rounding", "stats", "threads", "_kernels"}
 
 
 def imported(path):
@@ -34,6 +34,15 @@ def test_a_layer_imports_from_those_before_it(layer):
     found = {(path.name, name[0]) for path in modules(layer) for name in imported(path)}
     assert found
     assert {pair for pair in found if pair[1] not in {layer, *before} | COMMON | scheme} == set()
+
+
+def test_sums_of_whole_models_are_above_all_layers():
+    """And below the command line."""
+    found = {(path.name, name[0]) for path in modules("models") for name in imported(path)}
+    assert found
+    assert not {pair for pair in found if pair[1] == "cli"}
+    below = [path for layer in [*LAYERS, *BELOW] for path in modules(layer)]
+    assert "models" not in {name[0] for path in below for name in imported(path)}
 
 
 def test_what_is_common_imports_no_layer():

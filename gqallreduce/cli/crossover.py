@@ -18,8 +18,8 @@ from pathlib import Path
 
 from gqallreduce.cli import machine
 from gqallreduce.cli.measure import ENOUGH, median
-from gqallreduce.cli.quantities import link_rate, link_rate_text
 from gqallreduce.cli.report import Report, read, size_text
+from gqallreduce.quantities import link_rate, link_rate_text
 
 RATES = ("100mbit", "250mbit", "500mbit", "1gbit", "2gbit", "5gbit", "10gbit", "unlimited")
 SCHEMES = (

@@ -13,10 +13,10 @@ import numpy as np
 import gqallreduce as gq
 from gqallreduce.cli import machine
 from gqallreduce.cli.dense import DEFAULT, Dense
-from gqallreduce.cli.quantities import seconds_text
 from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.world import are_schemes, on_world
+from gqallreduce.quantities import seconds_text
 
 SCHEMES = ("onebit/ef", "direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
 UNDER_WAY = 10

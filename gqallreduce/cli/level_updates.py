@@ -14,10 +14,10 @@ from mpi4py import MPI
 import gqallreduce as gq
 from gqallreduce.cli import machine
 from gqallreduce.cli.plots import figure, look_of, plain_number, save
-from gqallreduce.cli.quantities import nbytes
 from gqallreduce.cli.report import Report, size_text
 from gqallreduce.cli.tables import results
 from gqallreduce.coding.learned import LearnedCodec
+from gqallreduce.quantities import nbytes
 
 CODECS = ("alq(bits=3)", "alq(bits=4)", "alq(bits=8)", "alq_n(bits=3)", "amq(bits=3)")
 SIZES = (1 << 20, 8 << 20, 64 << 20)

@@ -13,11 +13,11 @@ import numpy as np
 
 import gqallreduce as gq
 from gqallreduce.cli import machine
-from gqallreduce.cli.quantities import seconds_text
 from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.training.network import Network
 from gqallreduce.cli.world import are_schemes, on_world
+from gqallreduce.quantities import seconds_text
 
 SCHEMES = ("direct/onebit/ef", "direct/adaptive(pi=64)/ef", "direct/qsgd(bits=4)")
 SIZES = (1, 4, 16, 64)  # MiB

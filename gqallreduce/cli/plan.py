@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, replace
 
 import gqallreduce as gq
-from gqallreduce.cli.quantities import bandwidth, bytes_text, count, nbytes, seconds, seconds_text
 from gqallreduce.cli.tables import print_table
+from gqallreduce.quantities import bandwidth, bytes_text, count, nbytes, seconds, seconds_text
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.instructions import Part, instructions

@@ -4,8 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from gqallreduce.cli.quantities import link_rate_text
 from gqallreduce.cli.report import size_text
+from gqallreduce.quantities import link_rate_text
 
 # Okabe and Ito's colours, told apart with every common colour blindness; markers tell them apart without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#5B4B8A")

@@ -13,11 +13,11 @@ import numpy as np
 
 import gqallreduce as gq
 from gqallreduce.cli import error_plot, machine
-from gqallreduce.cli.quantities import count
 from gqallreduce.cli.report import Report
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import RegionCodec
 from gqallreduce.errors import Error
+from gqallreduce.quantities import count
 from gqallreduce.runtime.local import LocalAllreduce
 
 CODECS = (

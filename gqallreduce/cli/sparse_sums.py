@@ -11,8 +11,8 @@ import numpy as np
 
 from gqallreduce.cli import gtopk, machine
 from gqallreduce.cli.plots import figure, look_of, plain_number, save, ticks
-from gqallreduce.cli.quantities import count
 from gqallreduce.cli.report import Report
+from gqallreduce.quantities import count
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import model
 

@@ -4,8 +4,8 @@ import json
 import sys
 from collections import defaultdict
 
-from gqallreduce.cli.quantities import seconds_text
 from gqallreduce.cli.tables import print_plain
+from gqallreduce.quantities import seconds_text
 
 COLOURS = {
     "encode": "#D55E00", "begin sum": "#E69F00", "decode": "#0072B2", "share error": "#56B4E9", "finish": "#5B4B8A",

@@ -14,42 +14,54 @@ _NAME = "the end of a step"
 
 
 @contextlib.contextmanager
-def step(allreduce):
-    """What `Allreduce.step` returns for its object."""
-    if allreduce.memory.staging:
+def step(*allreduces):
+    """What `Allreduce.step` returns for its object; also for several objects of one communicator together."""
+    if any(each.memory.staging for each in allreduces):
         raise ValueError("a step of this object is under way; steps cannot be nested")
-    allreduce.require_usable()
-    allreduce.finish()
-    allreduce.failures_in_step, allreduce.raised_in_step = 0, False
+    for each in allreduces:
+        each.require_usable()
+        each.finish()
+        each.failures_in_step, each.raised_in_step = 0, False
+    first = allreduces[0]
     try:
-        allreduce.memory.stage()
-        yield allreduce
-        allreduce.finish()
-        allreduce.perform(_NAME, _end, allreduce)
+        for each in allreduces:
+            each.memory.stage()
+        yield first
+        _finish(allreduces)
+        first.perform(_NAME, _end, allreduces)
     except BaseException as error:
-        alike = allreduce.raised_in_step  # the other ranks leave the block by the same error
+        alike = any(each.raised_in_step for each in allreduces)  # the other ranks leave the block by the same error
         if isinstance(error, Exception):
             with contextlib.suppress(Exception):
-                allreduce.finish()  # what is under way is part of the step
-        if allreduce.memory.staging and (not alike or allreduce.under_way()) and allreduce.unusable is None:
-            _tell_others(allreduce, error)
+                _finish(allreduces)  # what is under way is part of the step
+        left = any(each.memory.staging for each in allreduces)
+        under_way = any(each.under_way() for each in allreduces)
+        if left and (not alike or under_way) and all(each.unusable is None for each in allreduces):
+            _tell_others(first, error)
         raise
     finally:
-        if allreduce.memory.staging:
-            allreduce.memory.unstage(keep=False)
+        for each in allreduces:
+            if each.memory.staging:
+                each.memory.unstage(keep=False)
 
 
-def _end(call, allreduce):
+def _finish(allreduces) -> None:
+    for each in allreduces:
+        each.finish()
+
+
+def _end(call, allreduces):
     """Stages: take effect, if no rank has left the block by an error."""
-    if allreduce.failures_in_step:
+    first = allreduces[0]
+    if any(each.failures_in_step for each in allreduces):
         failed = Error("a call of this step failed: nothing of the step is kept")
-        yield from join_invalid(call, allreduce, failed)
-    memory = allreduce.memory
-    if allreduce.size > 1:
-        hashes = allreduce.plans.hashes(("end of step", *memory.staged_steps), allreduce.seed)
-        yield from agree(call.link, hashes, allreduce.number, 0)
-    call.states, call.for_good = memory.staged, True
-    memory.unstage(keep=True)
+        yield from join_invalid(call, first, failed)
+    if first.size > 1:
+        hashes = first.plans.hashes(("end of step", *[each.memory.staged_steps for each in allreduces]), first.seed)
+        yield from agree(call.link, hashes, tuple(each.number for each in allreduces), 0)
+    call.states, call.for_good = first.memory.staged, True
+    for each in allreduces:
+        each.memory.unstage(keep=True)
 
 
 def _tell_others(allreduce, error: BaseException) -> None:

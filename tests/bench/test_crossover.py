@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from gqallreduce.cli import crossover, report
-from gqallreduce.cli.quantities import link_rate, link_rate_text
+from gqallreduce.quantities import link_rate, link_rate_text
 
 RECORDED = Path(__file__).parents[2] / "bench" / "results" / "netbed_4x1gbit_64MiB.jsonl"
 

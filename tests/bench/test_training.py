@@ -39,7 +39,7 @@ def test_the_first_rule_that_matches_a_weight_wins_and_what_none_matches_is_dens
     ],
 )
 def test_a_run_is_a_scheme_or_rules(text, expected):
-    assert rules.parse_rules(text) == expected
+    assert rules.parse(text, rules.scheme_text) == expected
 
 
 def test_every_run_meets_every_optimizer_but_one_that_names_its_own():
@@ -55,9 +55,9 @@ def test_every_run_meets_every_optimizer_but_one_that_names_its_own():
     [
         (["onebit(nonsense=3)"], [], "nonsense"),
         (["nonsense"], [], "nonsense"),
-        (["fc9*=raw; *=dense"], [], "'fc9\\*=raw' applies to no weight: the weights are fc1.weight"),
-        (["*=raw; fc1*=dense"], [], "'fc1\\*=dense' applies to no weight: earlier rules"),
-        (["dense"], ["*=raw"], "applies to no weight"),
+        (["fc9*=raw; *=dense"], [], "'fc9\\*=raw' applies to no tensor: the tensors are fc1.weight"),
+        (["*=raw; fc1*=dense"], [], "'fc1\\*=dense' applies to no tensor: earlier rules"),
+        (["dense"], ["*=raw"], "applies to no tensor"),
         (["dense"], ["raw"], "expected PATTERN=SCHEME"),
         (["dense@nonsense"], [], "no optimizer 'nonsense'"),
         (["dense", "dense@adam"], [], "asked for twice"),
@@ -162,7 +162,7 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
     ("words", "complaint"),
     [
         (["--schemes", "nonsense"], "nonsense"),
-        (["--scheme", "fc7.*=raw"], "applies to no weight"),
+        (["--scheme", "fc7.*=raw"], "applies to no tensor"),
         (["--data", "absent"], "absent"),
         (["--batch", "1000"], "more than the 170 images"),
         (["--rates", "adam=fast"], "expected NAME=RATE"),

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from gqallreduce.cli import machine
-from gqallreduce.cli.quantities import count
 from gqallreduce.cli.report import Report, Silent, read
 from gqallreduce.cli.training import rules
 from gqallreduce.cli.training.data import VARIABLE, load_everywhere
@@ -15,6 +14,7 @@ from gqallreduce.cli.training.gradients import Dump
 from gqallreduce.cli.training.optimizers import OPTIMIZERS
 from gqallreduce.cli.training.sums import baselines
 from gqallreduce.cli.world import on_world
+from gqallreduce.quantities import count
 
 SCHEMES = ("dense", "onebit", "onebit/ef", "adaptive(pi=64)", "adaptive(pi=64)/ef", "qsgd(bits=4)", "qsgd(bits=4)/ef")
 RULES = ("*.bias=dense",)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gqallreduce.cli.quantities import seconds_text
 from gqallreduce.cli.report import size_text
+from gqallreduce.quantities import seconds_text
 
 
 def by_way(rows):

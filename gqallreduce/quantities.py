@@ -15,11 +15,15 @@ LINK_RATES = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 TIMES = {"s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
 
 
+class Unfit(argparse.ArgumentTypeError, ValueError):
+    """Not such a quantity: what was got, and what is expected. Also what an option of the command line may raise."""
+
+
 def nbytes(text):
     """A whole number of bytes >= 0; without a unit, bytes."""
     value = _quantity(text, BYTES, "a size as 4096, 100MB or 64MiB")
     if value != int(value):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of bytes, not {float(value):g}")
+        raise Unfit(f"got {text!r}, expected a whole number of bytes, not {float(value):g}")
     return int(value)
 
 
@@ -27,7 +31,7 @@ def bandwidth(text):
     """Bytes per second, > 0."""
     value = _quantity(text, RATES, "a rate in bits or bytes per second as 100Gbit/s, 950Mbit/s or 12.5GB/s")
     if value == 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a rate above zero")
+        raise Unfit(f"got {text!r}, expected a rate above zero")
     return float(value)
 
 
@@ -37,7 +41,7 @@ def link_rate(text):
         return None
     value = _quantity(text, LINK_RATES, "a rate as 250mbit or 1gbit, or unlimited")
     if value == 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a rate above zero")
+        raise Unfit(f"got {text!r}, expected a rate above zero")
     return float(value)
 
 
@@ -49,7 +53,7 @@ def seconds(text):
 def count(text):
     """A whole number >= 1."""
     if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number from 1 on")
+        raise Unfit(f"got {text!r}, expected a whole number from 1 on")
     return int(text)
 
 
@@ -57,7 +61,7 @@ def _quantity(text, units, expected):
     """Number times unit, without the rounding of binary fractions: 2.3MB is 2300000 bytes."""
     form = _FORM.fullmatch(text)
     if form is None or form["unit"] not in units:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
+        raise Unfit(f"got {text!r}, expected {expected}")
     return Fraction(form["number"]) * Fraction(units[form["unit"]])
 
 

@@ -1,0 +1,270 @@
+"""The gradients of a whole model, summed step by step: buckets in a fixed order, and all of a step or nothing.
+
+A step begins with its first `start` and ends with `wait`. A bucket is started when all its gradients have come and all
+buckets before it are started: so all ranks start the same calls, in whatever order they make gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from gqallreduce.allreduce import Allreduce
+from gqallreduce.errors import MismatchError
+from gqallreduce.models import rules as text_of_rules
+from gqallreduce.models.buckets import Bucket, Tensor, buckets_of
+from gqallreduce.models.comparison import Comparison
+from gqallreduce.models.registration import registration
+from gqallreduce.models.statistics import ModelStats
+from gqallreduce.models.step import Step
+from gqallreduce.quantities import nbytes
+from gqallreduce.runtime import arguments
+
+
+class Reducer:
+    """Sums (or averages) the named gradients of a model over all ranks, each by the scheme of its rule.
+
+        reducer = gq.Reducer("*.bias=raw; *=adaptive(pi=64)/ef", comm=comm)
+        reducer(named_gradients)                     # all at once, in place
+        for name, gradient in backward():            # or one by one, while others are still computed
+            reducer.start(name, gradient)
+        reducer.wait()
+
+    Making one is collective. Close it, or use it in a `with` statement, when it is no longer needed.
+
+    rules
+        text such as "*.bias=raw; *=onebit/ef", a scheme for all tensors, or a mapping of patterns to schemes. The first
+        pattern that matches a name wins; what none matches is summed by `dense`. A rule without a tensor is an error.
+    comm
+        an mpi4py intracommunicator, default COMM_WORLD.
+    average
+        multiply sums by 1/P.
+    bucket
+        at most so many bytes of gradients are summed by one call: text such as "4 MiB", or a number. A larger tensor
+        has a call of its own. An object remembers 512 calls of several tensors: give large models large buckets.
+    compare_every
+        N > 0: every N steps sums are compared with exact ones, which costs two float64 copies of the gradients and
+        their exact sum; `stats` has the errors.
+    seed, timeout, check, verify, cuda_aware
+        as an Allreduce has them.
+    """
+
+    def __init__(
+        self, rules, *, comm=None, average=True, bucket="4 MiB", compare_every=0, seed=0, timeout=600, check="first",
+        verify=0, cuda_aware=None,
+    ):  # fmt: skip
+        self.rules = text_of_rules.parse(rules)
+        self._most = nbytes(bucket) if isinstance(bucket, str) else arguments.integer("bucket", bucket)
+        self._compare_every = arguments.integer("compare_every", compare_every)
+        if self._most < 0 or self._compare_every < 0:
+            raise ValueError(f"bucket={bucket!r}, compare_every={compare_every!r}, expected 0 or more")
+        options = {
+            "comm": comm, "average": average, "seed": seed, "timeout": timeout, "check": check, "verify": verify,
+            "cuda_aware": cuda_aware,
+        }  # fmt: skip
+        texts = dict.fromkeys([scheme for _, scheme in self.rules] + [text_of_rules.DENSE])
+        self._allreduces = {text: Allreduce(text, **options) for text in texts}
+        self._comparison = Comparison(options) if self._compare_every else None
+        self.stats = ModelStats()
+        self.missing: dict[str, np.ndarray] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._buckets: list[Bucket] = []
+        self._early: dict[str, tuple] = {}
+        self._step: Step | None = None
+
+    def __repr__(self) -> str:
+        rules = "; ".join(f"{pattern}={scheme}" for pattern, scheme in self.rules)
+        return f"Reducer({rules!r}, {len(self._tensors)} tensors in {len(self._buckets)} buckets)"
+
+    # --- the model ---
+
+    def register(self, named: Mapping | Iterable[tuple]) -> None:
+        """Tell the tensors of the model, in its order: names with arrays of the gradients' shape and dtype. Collective.
+
+        A backward pass is expected to make their gradients in the reverse order. If it is not called, the first step
+        tells them: `reducer(named)` in the order given, steps by `start` in the order of their names.
+        Raises ValueError for a wrong name or rule, MismatchError if ranks have other tensors or rules.
+        """
+        try:
+            self._first.perform("register()", registration, self, named)
+        except MismatchError as error:
+            if error.field not in ("key", "shape", "dtype", "order"):
+                raise
+            why = "they have other tensors, in another order, or other rules"
+            raise MismatchError(error.field, error.ranks, why) from error
+
+    @property
+    def schemes(self) -> dict[str, str]:
+        """name -> scheme."""
+        return {name: tensor.scheme for name, tensor in self._tensors.items()}
+
+    @property
+    def buckets(self) -> list[list[str]]:
+        """The names of each, in the order in which they are started."""
+        return [bucket.names for bucket in self._buckets]
+
+    def know(self, tensors: dict[str, Tensor]) -> None:
+        """All ranks have agreed on the tensors of the model."""
+        self._tensors, self._buckets = tensors, buckets_of(list(tensors.values()), self._most)
+
+    # --- a step ---
+
+    def start(self, name: str, gradient, *, out=None) -> None:
+        """A gradient has been made; its bucket is begun when it is complete. Until `wait` it belongs to the step.
+
+        gradient
+            of the shape, dtype and order that the tensor has in every step; summed in place, or into `out`.
+        Raises ValueError for an unknown name, one that was started before in this step, or an array of another form.
+        After an error here the step is over, nothing of it counts, and `wait` raises MismatchError on the other ranks;
+        this rank takes part in the step until they have come there.
+        """
+        if not self._tensors:
+            if name in self._early:
+                raise ValueError(f"{name!r} was started before in this step")
+            self._early[name] = gradient, out
+            return
+        running = self._begin()
+        try:
+            running.give(self._known(name), gradient, out)
+            running.advance()
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def wait(self) -> None:
+        """The end of a step: when it returns, all gradients are summed, on all ranks alike. Collective.
+
+        A gradient that this rank has not started counts as zero: `missing` has the names of those, and the sums.
+        Raises NonFiniteError if any gradient of any rank has a NaN or Inf, and what else a call raises; then residuals
+        and counters are as before the step on all ranks, and the content of the gradients is undefined.
+        """
+        if not self._tensors:
+            early, self._early = self._early, {}
+            self.register(sorted((name, given[0] if given[1] is None else given[1]) for name, given in early.items()))
+            for name in early:
+                self.start(name, early[name][0], out=early[name][1])
+        running = self._begin()
+        try:
+            missing = running.fill(self._tensors)
+            spents = running.wait()
+            self._step = None
+            running.context.__exit__(None, None, None)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self.missing = missing
+        errors = {} if running.comparison is None else running.comparison.errors()
+        self.stats.record(self._buckets, spents, self._tensors, errors, self._residual_norm)
+
+    def __call__(self, named):
+        """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
+        pairs = list(named.items()) if isinstance(named, Mapping) else [tuple(each) for each in named]
+        if not self._tensors:
+            self.register(pairs)
+        for name, gradient in reversed(pairs):
+            self.start(name, gradient)
+        self.wait()
+        return named
+
+    def discard(self) -> None:
+        """Leave the step that is under way, if any: nothing of it counts, and `wait` raises an error on other ranks.
+
+        Returns when they have come there.
+        """
+        self._early.clear()
+        if self._step is not None:
+            self._leave(ValueError("this rank left the step"))
+
+    @property
+    def _first(self) -> Allreduce:
+        """By which ranks agree on what concerns all objects."""
+        return next(iter(self._allreduces.values()))
+
+    def _known(self, name: str) -> Tensor:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise ValueError(f"got a gradient of {name!r}, expected one of the tensors of the first step: "
+                             f"{', '.join(self._tensors)}")  # fmt: skip
+        return tensor
+
+    def _begin(self) -> Step:
+        """The step that is under way, or a new one."""
+        if self._step is None:
+            due = self._compare_every and (self.stats.steps + 1) % self._compare_every == 0
+            self._step = Step(self._allreduces, self._buckets, self._comparison if due else None)
+        return self._step
+
+    def _leave(self, error: BaseException) -> None:
+        """The step is over by an error, which the other ranks get too.
+
+        Unless this rank is interrupted it takes part in what is left with zeros, so that all can go on after the step.
+        """
+        running, self._step = self._step, None
+        if running is None:
+            return
+        if isinstance(error, Exception):
+            with contextlib.suppress(Exception):
+                running.fill(self._tensors)
+                running.wait()
+        running.context.__exit__(type(error), error, error.__traceback__)
+
+    # --- residuals and checkpoints ---
+
+    def _residual_norm(self, name: str) -> float:
+        memory = self._allreduces[self._tensors[name].scheme].memory
+        return memory.norm(name) if name in memory else 0.0
+
+    def flush(self) -> dict[str, np.ndarray]:
+        """The exact sums (or averages) of all residuals, by name, which are then zero. Collective."""
+        self._require_no_step("flush()")
+        found = {}
+        for allreduce in self._allreduces.values():
+            found |= allreduce.flush()
+        return {name: found[name] for name in self._tensors if name in found}
+
+    def scale_memory(self, factor: float) -> None:
+        """Multiply all residuals by a number: old over new learning rate, when it changes. Collective."""
+        self._require_no_step("scale_memory()")
+        for allreduce in self._allreduces.values():
+            if allreduce.scheme.feedback:
+                allreduce.scale_memory(factor)
+
+    def state_dict(self) -> dict:
+        """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
+        return {"schemes": {text: allreduce.state_dict() for text, allreduce in self._allreduces.items()}}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
+        self._require_no_step("load_state_dict()")
+        found = state.get("schemes") if isinstance(state, dict) else None
+        if not isinstance(found, dict) or found.keys() != self._allreduces.keys():
+            got = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
+            raise ValueError(f"state has the schemes {got}, expected {', '.join(self._allreduces)}")
+        before = self.state_dict()
+        try:
+            for text, allreduce in self._allreduces.items():
+                allreduce.load_state_dict(found[text])
+        except BaseException:
+            for text, allreduce in self._allreduces.items():
+                allreduce.load_state_dict(before["schemes"][text])
+            raise
+
+    def _require_no_step(self, what: str) -> None:
+        if self._step is not None:
+            raise ValueError(f"a step of this reducer is under way; {what} before or after it")
+
+    def close(self) -> None:
+        """End this object: it refuses further steps. Close it on all ranks."""
+        self.discard()
+        for allreduce in self._allreduces.values():
+            allreduce.close()
+        if self._comparison is not None:
+            self._comparison.close()
+
+    def __enter__(self) -> Reducer:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()

@@ -1,0 +1,126 @@
+"""What the sums of a model cost, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_COLUMNS = "tensor", "scheme", "values", "sent", "ratio", "error", "residual"
+
+
+@dataclass(frozen=True)
+class TensorStats:
+    """One tensor in the last step.
+
+    rule, scheme
+        the scheme of its rule, and what ran, fully resolved.
+    size
+        elements.
+    bytes_sent, dense_bytes
+        of this rank, and what a ring of exact values would send. Messages hold several tensors: of a bucket's bytes
+        each has its share by elements in memory.
+    error
+        |sum - exact sum|^2 / |exact sum|^2 of the last step that was compared; None before one. With /ef the sum has
+        residuals of earlier steps in it.
+    residual
+        what `residual_norm` computes when it is read.
+    """
+
+    rule: str
+    scheme: str
+    size: int
+    bytes_sent: float
+    dense_bytes: float
+    error: float | None
+    residual: Callable[[], float]
+
+    @property
+    def ratio(self) -> float:
+        return self.dense_bytes / self.bytes_sent if self.bytes_sent and self.dense_bytes else 1.0
+
+    @property
+    def residual_norm(self) -> float:
+        """The Euclidean norm of this rank's residual, now; 0.0 without /ef."""
+        return self.residual()
+
+
+class ModelStats:
+    """Of a Reducer: `print` shows a table, `scalars` is a dict for loggers.
+
+    steps
+        how many have taken effect.
+    tensors
+        name -> TensorStats, in the order of the model; empty before the first step.
+    bytes_sent, bytes_received, messages, dense_bytes, encode, decode, wait
+        of all tensors in the last step; seconds of the calls, which may have gone on side by side.
+    """
+
+    def __init__(self):
+        self.steps, self.tensors = 0, {}
+        self.bytes_sent = self.bytes_received = self.messages = 0
+        self.dense_bytes = self.encode = self.decode = self.wait = 0.0
+
+    def record(self, buckets, spents, order, errors, residual_norm) -> None:
+        """A step has taken effect: what each bucket cost, and errors by name where sums were compared."""
+        self.steps += 1
+        for name in ("bytes_sent", "bytes_received", "messages", "dense_bytes", "encode", "decode", "wait"):
+            setattr(self, name, sum(getattr(spent, name) for spent in spents))
+        found = {}
+        for bucket, spent in zip(buckets, spents, strict=True):
+            for tensor in bucket.tensors:
+                share = tensor.nbytes / bucket.nbytes if bucket.nbytes else 1 / len(bucket.tensors)
+                before = self.tensors.get(tensor.name)
+                found[tensor.name] = TensorStats(
+                    bucket.scheme,
+                    spent.scheme,
+                    tensor.form.size,
+                    share * spent.bytes_sent,
+                    share * spent.dense_bytes,
+                    errors.get(tensor.name, before.error if before else None),
+                    lambda name=tensor.name: residual_norm(name),
+                )
+        self.tensors = {name: found[name] for name in order}
+
+    @property
+    def ratio(self) -> float:
+        """Bytes that a ring of exact values would send / bytes sent."""
+        return self.dense_bytes / self.bytes_sent if self.bytes_sent and self.dense_bytes else 1.0
+
+    @property
+    def error(self) -> float | None:
+        """The largest of the tensors' errors; None if none was compared."""
+        return max((each.error for each in self.tensors.values() if each.error is not None), default=None)
+
+    @property
+    def residual_norm(self) -> float:
+        """Of all residuals together."""
+        return sum(each.residual_norm**2 for each in self.tensors.values()) ** 0.5
+
+    def scalars(self) -> dict[str, float]:
+        """Everything as numbers: "model/ratio", "fc1.weight/bytes_sent", ..."""
+        found = {}
+        for name, each in {"model": self, **self.tensors}.items():
+            for what in ("bytes_sent", "ratio", "residual_norm", "error"):
+                if (value := getattr(each, what)) is not None:
+                    found[f"{name}/{what}"] = float(value)
+        return found
+
+    def __str__(self) -> str:
+        rows = [(name, each.rule, f"{each.size}", *_cells(each)) for name, each in self.tensors.items()]
+        if rows:
+            size = sum(each.size for each in self.tensors.values())
+            rows.append((f"all, step {self.steps}", "", f"{size}", *_cells(self)))
+        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+        return "\n".join(_line(row, widths) for row in [_COLUMNS, ["-" * width for width in widths], *rows])
+
+
+def _cells(each) -> tuple[str, str, str, str]:
+    error = "" if each.error is None else f"{each.error:.2e}"
+    return f"{each.bytes_sent:.0f} B", f"{each.ratio:.1f}", error, f"{each.residual_norm:.3g}"
+
+
+def _line(row, widths) -> str:
+    """Names to the left, numbers to the right."""
+    left = [f"{cell:{width}}" for cell, width in zip(row[:2], widths[:2], strict=True)]
+    right = [f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True)]
+    return "  ".join(left + right).rstrip()

@@ -1,0 +1,371 @@
+"""Gradients of a whole model: what a Reducer sums, and how a step ends."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, everywhere, inputs
+
+import gqallreduce as gq
+
+pytestmark = pytest.mark.mpi
+FORMS = {
+    "embed": ((300, 20), "float32", "C"), "fc1.weight": ((60, 40), "float32", "F"), "fc1.bias": ((60,), "float32", "C"),
+    "norm": ((), "float32", "C"), "fc2.weight": ((33, 60), "float16", "C"), "none": ((0,), "float32", "C"),
+    "fc2.bias": ((33,), "float64", "C"),
+}  # fmt: skip
+RULES = "*.bias=ring/raw; embed=direct/topk(ratio=0.05)/ef; norm=dense; fc2*=ring/qsgd(bits=4); *=direct/onebit/ef"
+SCHEMES = {
+    "embed": "direct/topk(ratio=0.05)/ef", "fc1.weight": "direct/onebit/ef", "fc1.bias": "ring/raw", "norm": "dense",
+    "fc2.weight": "ring/qsgd(bits=4)", "none": "direct/onebit/ef", "fc2.bias": "ring/raw",
+}  # fmt: skip
+
+
+def make(comm, rules=RULES, **options):
+    return gq.Reducer(rules, comm=comm, timeout=TIMEOUT, **{"bucket": "4 KiB", **options})
+
+
+def gradients(comm, step=0):
+    found = {}
+    for place, (name, (shape, dtype, order)) in enumerate(FORMS.items()):
+        found[name] = inputs(comm.size, shape, dtype, order, 100 * step + place)[comm.rank]
+    return found
+
+
+def taken(named):
+    return {name: bytes_of(array) for name, array in named.items()}
+
+
+def states(reducer):
+    """What is kept, as bytes and numbers."""
+    found = {}
+    for scheme, state in reducer.state_dict()["schemes"].items():
+        for key, entry in state["keys"].items():
+            found[scheme, key] = entry["step"], bytes_of(entry.get("residual", ()))
+    return found
+
+
+# --- what is summed ---
+
+
+@pytest.mark.parametrize("bucket", [0, "1 KiB", 20000, "1 GiB"])
+def test_each_tensor_is_summed_as_by_its_own_allreduce(comm, bucket):
+    """In a model's order and in each rank's own; results, residuals and steps."""
+    reducer = make(comm, bucket=bucket)
+    assert reducer.schemes == {}
+    alone = {name: gq.Allreduce(scheme, comm=comm, average=True, timeout=TIMEOUT) for name, scheme in SCHEMES.items()}
+    for step in range(4):
+        named, expected = gradients(comm, step), gradients(comm, step)
+        for name, array in expected.items():
+            alone[name](array, key=name)
+        if step % 2 == 0:
+            assert reducer(named) is named
+        else:
+            for name in np.random.default_rng(comm.rank).permutation(list(named)):
+                reducer.start(str(name), named[str(name)])
+            assert reducer.wait() is None
+        assert taken(named) == taken(expected)
+    assert reducer.schemes == SCHEMES
+    kept = states(reducer)
+    for name, scheme in SCHEMES.items():
+        entry = alone[name].state_dict()["keys"][name]
+        assert kept[scheme, name] == (4, bytes_of(entry.get("residual", ())))
+    assert reducer.stats.steps == 4
+
+
+def test_buckets_are_of_one_scheme_in_the_order_of_a_backward_pass(comm):
+    reducer = make(comm, bucket=5000)
+    reducer.register(gradients(comm))
+    assert reducer.buckets == [
+        ["none"], ["fc2.weight"], ["norm"], ["fc2.bias", "fc1.bias"], ["fc1.weight"], ["embed"],
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="known already"):
+        reducer.register(gradients(comm))
+
+
+def test_a_sum_is_not_averaged_if_so_asked(comm):
+    reducer = make(comm, "raw", average=False)
+    array = np.ones(5, np.float32)
+    reducer([("w", array)])
+    assert (array == comm.size).all()
+
+
+def test_results_go_into_other_arrays(comm):
+    reducer = make(comm, {"a": "raw", "*": "onebit/ef"})
+    for _ in range(2):
+        given = {name: np.ones(50, np.float32) for name in "abc"}
+        out = np.zeros(50, np.float32)
+        reducer.start("a", given["a"], out=out)
+        for name in "bc":
+            reducer.start(name, given[name])
+        reducer.wait()
+        assert (out == 1).all()
+        assert (given["a"] == 1).all()
+
+
+def test_the_first_step_may_tell_the_tensors_in_any_order(comm):
+    reducer, named = make(comm), gradients(comm)
+    names = list(named)
+    for name in names[comm.rank % len(names) :] + names[: comm.rank % len(names)]:
+        reducer.start(name, named[name])
+    with pytest.raises(ValueError, match="'embed' was started before"):
+        reducer.start("embed", named["embed"])
+    reducer.wait()
+    assert list(reducer.schemes) == sorted(FORMS)
+    assert len(set(comm.allgather(str(taken(named))))) == 1
+
+
+# --- gradients that do not come ---
+
+
+def test_a_gradient_that_never_came_counts_as_zero(comm):
+    reducer, whole = make(comm), make(comm)
+    for each in (reducer, whole):
+        each.register(gradients(comm))
+    for step in range(3):
+        named, expected = gradients(comm, step), gradients(comm, step)
+        absent = ["fc1.weight", "fc2.bias"] if comm.rank == comm.size - 1 else []
+        for name in absent:
+            expected[name][...] = 0
+        whole(expected)
+        for name in reversed(named):
+            if name not in absent:
+                reducer.start(name, named[name])
+        reducer.wait()
+        assert sorted(reducer.missing) == absent
+        assert taken({**named, **reducer.missing}) == taken(expected)
+        assert all(array.flags.f_contiguous for name, array in reducer.missing.items() if name == "fc1.weight")
+    reducer(gradients(comm))
+    assert reducer.missing == {}
+
+
+def test_a_step_in_which_nothing_came(comm):
+    reducer = make(comm, "onebit/ef")
+    reducer.register([("w", np.ones(40, np.float32))])
+    reducer.wait()
+    assert not reducer.missing["w"].any()
+    assert reducer.stats.steps == 1
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize("flaw", [np.nan, np.inf])
+def test_after_a_flaw_nothing_of_the_step_counts(comm, flaw):
+    """Also of schemes and buckets without one. The first error is that of the first bucket."""
+    reducer = make(comm)
+    reducer(gradients(comm))
+    before, total = states(reducer), reducer.stats.bytes_sent
+    named = gradients(comm, 1)
+    if comm.rank == comm.size - 1:
+        named["fc1.weight"][2, 3] = named["fc2.bias"][7] = flaw
+    assert everywhere(comm, reducer, named) == (
+        gq.NonFiniteError, {"rank": comm.size - 1, "key": "fc2.bias", "index": 7},
+    )  # fmt: skip
+    assert states(reducer) == before
+    assert (reducer.stats.steps, reducer.stats.bytes_sent) == (1, total)
+    reducer(gradients(comm, 2))
+    assert {step for step, _ in states(reducer).values()} == {2}
+
+
+def one_more(named):
+    named["new"] = np.zeros(3, np.float32)
+
+
+def another_shape(named):
+    named["fc1.weight"] = np.zeros((61, 40), np.float32, "F")
+
+
+def another_order(named):
+    named["fc1.weight"] = np.zeros((60, 40), np.float32)
+
+
+def another_dtype(named):
+    named["fc1.bias"] = np.zeros(60)
+
+
+def no_array(named):
+    named["norm"] = [1.0]
+
+
+@pytest.mark.parametrize("change", [one_more, another_shape, another_order, another_dtype, no_array])
+def test_an_unfit_gradient_is_told_to_all_and_the_next_step_goes_on(comm, change):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    before, named = states(reducer), gradients(comm, 1)
+    mine = comm.rank == comm.size - 1
+    if mine:
+        change(named)
+    expected = (TypeError, ValueError) if mine else gq.MismatchError
+    with pytest.raises(expected):
+        reducer(named)
+    assert states(reducer) == before
+    reducer(gradients(comm, 1))
+    assert reducer.stats.steps == 2
+
+
+def test_a_rank_that_leaves_a_step_is_told_to_the_others(comm):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    before = states(reducer)
+    if comm.rank == comm.size - 1:
+        reducer.start("fc2.bias", gradients(comm)["fc2.bias"])
+        reducer.discard()
+    else:
+        with pytest.raises(gq.MismatchError, match="left a step"):
+            reducer(gradients(comm, 1))
+    assert states(reducer) == before
+    reducer(gradients(comm, 1))
+
+
+def test_a_gradient_is_started_once(comm):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    named = gradients(comm, 1)
+    reducer.start("embed", named["embed"])
+    with pytest.raises(ValueError, match="'embed' was started before in this step"):
+        reducer.start("embed", named["embed"])
+    reducer(named)
+
+
+def test_a_rank_with_another_model_is_found(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    reducer, named = make(comm), gradients(comm)
+    if comm.rank == 1:
+        named["new"] = np.zeros(3, np.float32)
+    with pytest.raises(gq.MismatchError, match="other tensors"):
+        reducer.register(named)
+    reducer(gradients(comm))
+
+
+def test_another_order_of_tensors_is_found(comm):
+    """Of the same forms: buckets would differ."""
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    names = "ba" if comm.rank == 1 else "ab"
+    with pytest.raises(gq.MismatchError, match="another order"):
+        make(comm, "raw").register([(name, np.ones(3, np.float32)) for name in names])
+
+
+def test_other_rules_on_one_rank_are_found(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    reducer = make(comm, "fc*=raw; *=onebit/ef" if comm.rank else "fc1*=raw; *=onebit/ef")
+    with pytest.raises(gq.MismatchError, match="other rules"):
+        reducer.register(gradients(comm))
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [("conv*=raw; *=onebit/ef", "'conv\\*=raw' applies to no tensor"), ("*=raw; fc1*=onebit/ef", "earlier rules")],
+)
+def test_a_rule_without_a_tensor_is_an_error(comm, rules, message):
+    reducer = make(comm, rules)
+    with pytest.raises(ValueError, match=message):
+        reducer(gradients(comm))
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "message"),
+    [
+        ([], ValueError, "got no tensors"),
+        ([(1, np.ones(3, np.float32))], TypeError, "a int, expected a string"),
+        ([("a", np.ones(3, np.float32)), ("a", np.ones(3, np.float32))], ValueError, "'a' is given twice"),
+        ([("a", np.ones(3, np.int32))], TypeError, "tensor 'a': got dtype int32"),
+    ],
+)
+def test_unfit_tensors_are_refused(comm, named, error, message):
+    with pytest.raises(error, match=message):
+        make(comm, "raw").register(named)
+
+
+@pytest.mark.parametrize(
+    ("rules", "options", "error"),
+    [
+        ("*=nonsense", {}, ValueError), (3, {}, TypeError), ({}, {}, ValueError), ({1: "raw"}, {}, TypeError),
+        ("raw", {"bucket": "many"}, ValueError), ("raw", {"bucket": -1}, ValueError),
+        ("raw", {"bucket": 1.5}, TypeError), ("raw", {"compare_every": -1}, ValueError),
+    ],
+)  # fmt: skip
+def test_unfit_arguments_are_refused(comm, rules, options, error):
+    with pytest.raises(error):
+        make(comm, rules, **options)
+
+
+# --- what it cost ---
+
+
+def test_statistics_tell_what_each_tensor_cost(comm):
+    reducer = make(comm, compare_every=2)
+    heads = "tensor", "scheme", "values", "sent", "ratio", "error", "residual"
+    assert tuple(str(reducer.stats).splitlines()[0].split()) == heads
+    for step in range(3):
+        reducer(gradients(comm, step))
+        stats = reducer.stats
+        assert list(stats.tensors) == list(FORMS)
+        assert sum(each.bytes_sent for each in stats.tensors.values()) == pytest.approx(stats.bytes_sent)
+        assert (stats.error is None) == (step == 0)
+    errors = {name: each.error for name, each in stats.tensors.items()}
+    exact = {"fc1.bias", "norm", "none", "fc2.bias"}
+    assert all(errors[name] < 1e-10 for name in exact)
+    assert errors["fc1.weight"] > 0.01
+    assert len(set(comm.allgather(str(errors)))) == 1
+    norms = {name: each.residual_norm for name, each in stats.tensors.items()}
+    assert {name for name, norm in norms.items() if norm} == {"embed", "fc1.weight"}
+    scalars = stats.scalars()
+    assert scalars["model/bytes_sent"] == stats.bytes_sent
+    assert scalars["fc1.weight/residual_norm"] == norms["fc1.weight"]
+    assert all(isinstance(value, float) for value in scalars.values())
+    lines = str(stats).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [*FORMS, "all,"]
+    assert len({len(line) for line in lines}) == 1
+
+
+# --- residuals and checkpoints ---
+
+
+def test_residuals_are_flushed_and_scaled(comm):
+    reducer, alone = make(comm), gq.Allreduce("direct/onebit/ef", comm=comm, average=True, timeout=TIMEOUT)
+    named, other = gradients(comm), gradients(comm)
+    reducer(named)
+    alone(other["fc1.weight"], key="fc1.weight")
+    for each in (reducer, alone):
+        each.scale_memory(0.5)
+    found = reducer.flush()
+    assert list(found) == ["embed", "fc1.weight", "none"]
+    assert bytes_of(found["fc1.weight"]) == bytes_of(alone.flush("fc1.weight"))
+    assert reducer.stats.residual_norm == 0
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits(comm):
+    first, second = make(comm), make(comm)
+    first(gradients(comm))
+    second.register(gradients(comm))
+    second.load_state_dict(first.state_dict())
+    for step in (1, 2):
+        one, two = gradients(comm, step), gradients(comm, step)
+        first(one)
+        second(two)
+        assert taken(one) == taken(two)
+    assert states(first) == states(second)
+
+
+def test_an_unfit_checkpoint_changes_nothing(comm):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    before, good = states(reducer), reducer.state_dict()
+    bad = {"schemes": {**good["schemes"], "direct/onebit/ef": {**good["schemes"]["direct/onebit/ef"], "rank": 99}}}
+    for state in (bad, {}, None, {"schemes": {}}):
+        with pytest.raises(ValueError, match="state has"):
+            reducer.load_state_dict(state)
+        assert states(reducer) == before
+    reducer.start("embed", gradients(comm)["embed"])
+    with pytest.raises(ValueError, match="a step of this reducer is under way"):
+        reducer.load_state_dict(good)
+    reducer.discard()
+
+
+def test_a_closed_reducer_refuses_steps(comm):
+    with make(comm) as reducer:
+        reducer(gradients(comm))
+    with pytest.raises(gq.Error, match="after close"):
+        reducer(gradients(comm))
