@@ -14,8 +14,8 @@ import numpy as np
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.errors import MismatchError
 from gqallreduce.models import rules as text_of_rules
-from gqallreduce.models.buckets import Bucket, Tensor, buckets_of
 from gqallreduce.models.comparison import Comparison
+from gqallreduce.models.model import Model
 from gqallreduce.models.registration import registration
 from gqallreduce.models.statistics import ModelStats
 from gqallreduce.models.step import Step
@@ -49,6 +49,11 @@ class Reducer:
         their exact sum; `stats` has the errors.
     seed, timeout, check, verify, cuda_aware
         as an Allreduce has them.
+
+    model, allreduces
+        its tensors, once they are known; scheme -> Allreduce.
+    votes
+        by which ranks tell each other at the end of a step whether one has failed.
     """
 
     def __init__(
@@ -65,18 +70,18 @@ class Reducer:
             "cuda_aware": cuda_aware,
         }  # fmt: skip
         texts = dict.fromkeys([scheme for _, scheme in self.rules] + [text_of_rules.DENSE])
-        self._allreduces = {text: Allreduce(text, **options) for text in texts}
+        self.allreduces = {text: Allreduce(text, **options) for text in texts}
+        self.votes = Allreduce("raw", **options)
         self._comparison = Comparison(options) if self._compare_every else None
-        self.stats = ModelStats()
+        self.stats = ModelStats(self._residual_norm)
         self.missing: dict[str, np.ndarray] = {}
-        self._tensors: dict[str, Tensor] = {}
-        self._buckets: list[Bucket] = []
+        self.model = Model()
         self._early: dict[str, tuple] = {}
         self._step: Step | None = None
 
     def __repr__(self) -> str:
         rules = "; ".join(f"{pattern}={scheme}" for pattern, scheme in self.rules)
-        return f"Reducer({rules!r}, {len(self._tensors)} tensors in {len(self._buckets)} buckets)"
+        return f"Reducer({rules!r}, {len(self.model.tensors)} tensors in {len(self.buckets)} buckets)"
 
     # --- the model ---
 
@@ -88,26 +93,23 @@ class Reducer:
         Raises ValueError for a wrong name or rule, MismatchError if ranks have other tensors or rules.
         """
         try:
-            self._first.perform("register()", registration, self, named)
+            tensors = self.votes.perform("register()", registration, self, named)
         except MismatchError as error:
             if error.field not in ("key", "shape", "dtype", "order"):
                 raise
             why = "they have other tensors, in another order, or other rules"
             raise MismatchError(error.field, error.ranks, why) from error
+        self.model = Model(tensors, self._most)
 
     @property
     def schemes(self) -> dict[str, str]:
         """name -> scheme."""
-        return {name: tensor.scheme for name, tensor in self._tensors.items()}
+        return {name: tensor.scheme for name, tensor in self.model.tensors.items()}
 
     @property
     def buckets(self) -> list[list[str]]:
         """The names of each, in the order in which they are started."""
-        return [bucket.names for bucket in self._buckets]
-
-    def know(self, tensors: dict[str, Tensor]) -> None:
-        """All ranks have agreed on the tensors of the model."""
-        self._tensors, self._buckets = tensors, buckets_of(list(tensors.values()), self._most)
+        return [bucket.names for bucket in self.model.buckets]
 
     # --- a step ---
 
@@ -120,14 +122,14 @@ class Reducer:
         After an error here the step is over, nothing of it counts, and `wait` raises MismatchError on the other ranks;
         this rank takes part in the step until they have come there.
         """
-        if not self._tensors:
+        if not self.model.tensors:
             if name in self._early:
                 raise ValueError(f"{name!r} was started before in this step")
             self._early[name] = gradient, out
             return
         running = self._begin()
         try:
-            running.give(self._known(name), gradient, out)
+            running.give(name, gradient, out)
             running.advance()
         except BaseException as error:
             self._leave(error)
@@ -140,31 +142,36 @@ class Reducer:
         Raises NonFiniteError if any gradient of any rank has a NaN or Inf, and what else a call raises; then residuals
         and counters are as before the step on all ranks, and the content of the gradients is undefined.
         """
-        if not self._tensors:
+        if not self.model.tensors:
             early, self._early = self._early, {}
             self.register(sorted((name, given[0] if given[1] is None else given[1]) for name, given in early.items()))
             for name in early:
                 self.start(name, early[name][0], out=early[name][1])
         running = self._begin()
         try:
-            missing = running.fill(self._tensors)
+            missing = running.fill()
             spents = running.wait()
             self._step = None
-            running.context.__exit__(None, None, None)
+            running.end()
         except BaseException as error:
             self._leave(error)
             raise
         self.missing = missing
         errors = {} if running.comparison is None else running.comparison.errors()
-        self.stats.record(self._buckets, spents, self._tensors, errors, self._residual_norm)
+        self.stats.record(self.model.buckets, spents, self.model.tensors, errors)
 
     def __call__(self, named):
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
         pairs = list(named.items()) if isinstance(named, Mapping) else [tuple(each) for each in named]
-        if not self._tensors:
+        if not self.model.tensors:
             self.register(pairs)
-        for name, gradient in reversed(pairs):
-            self.start(name, gradient)
+        running = self._begin()
+        try:
+            running.give_all(dict(pairs))
+            running.advance()
+        except BaseException as error:
+            self._leave(error)
+            raise
         self.wait()
         return named
 
@@ -177,23 +184,11 @@ class Reducer:
         if self._step is not None:
             self._leave(ValueError("this rank left the step"))
 
-    @property
-    def _first(self) -> Allreduce:
-        """By which ranks agree on what concerns all objects."""
-        return next(iter(self._allreduces.values()))
-
-    def _known(self, name: str) -> Tensor:
-        tensor = self._tensors.get(name)
-        if tensor is None:
-            raise ValueError(f"got a gradient of {name!r}, expected one of the tensors of the first step: "
-                             f"{', '.join(self._tensors)}")  # fmt: skip
-        return tensor
-
     def _begin(self) -> Step:
         """The step that is under way, or a new one."""
         if self._step is None:
             due = self._compare_every and (self.stats.steps + 1) % self._compare_every == 0
-            self._step = Step(self._allreduces, self._buckets, self._comparison if due else None)
+            self._step = Step(self, self._comparison if due else None)
         return self._step
 
     def _leave(self, error: BaseException) -> None:
@@ -204,50 +199,51 @@ class Reducer:
         running, self._step = self._step, None
         if running is None:
             return
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not running.told:
+            running.failed = True
             with contextlib.suppress(Exception):
-                running.fill(self._tensors)
+                running.fill()
                 running.wait()
-        running.context.__exit__(type(error), error, error.__traceback__)
+        running.end(error)
 
     # --- residuals and checkpoints ---
 
     def _residual_norm(self, name: str) -> float:
-        memory = self._allreduces[self._tensors[name].scheme].memory
+        memory = self.allreduces[self.model.tensors[name].scheme].memory
         return memory.norm(name) if name in memory else 0.0
 
     def flush(self) -> dict[str, np.ndarray]:
         """The exact sums (or averages) of all residuals, by name, which are then zero. Collective."""
         self._require_no_step("flush()")
         found = {}
-        for allreduce in self._allreduces.values():
+        for allreduce in self.allreduces.values():
             found |= allreduce.flush()
-        return {name: found[name] for name in self._tensors if name in found}
+        return {name: found[name] for name in self.model.tensors if name in found}
 
     def scale_memory(self, factor: float) -> None:
         """Multiply all residuals by a number: old over new learning rate, when it changes. Collective."""
         self._require_no_step("scale_memory()")
-        for allreduce in self._allreduces.values():
+        for allreduce in self.allreduces.values():
             if allreduce.scheme.feedback:
                 allreduce.scale_memory(factor)
 
     def state_dict(self) -> dict:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
-        return {"schemes": {text: allreduce.state_dict() for text, allreduce in self._allreduces.items()}}
+        return {"schemes": {text: allreduce.state_dict() for text, allreduce in self.allreduces.items()}}
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
         self._require_no_step("load_state_dict()")
         found = state.get("schemes") if isinstance(state, dict) else None
-        if not isinstance(found, dict) or found.keys() != self._allreduces.keys():
+        if not isinstance(found, dict) or found.keys() != self.allreduces.keys():
             got = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
-            raise ValueError(f"state has the schemes {got}, expected {', '.join(self._allreduces)}")
+            raise ValueError(f"state has the schemes {got}, expected {', '.join(self.allreduces)}")
         before = self.state_dict()
         try:
-            for text, allreduce in self._allreduces.items():
+            for text, allreduce in self.allreduces.items():
                 allreduce.load_state_dict(found[text])
         except BaseException:
-            for text, allreduce in self._allreduces.items():
+            for text, allreduce in self.allreduces.items():
                 allreduce.load_state_dict(before["schemes"][text])
             raise
 
@@ -258,7 +254,7 @@ class Reducer:
     def close(self) -> None:
         """End this object: it refuses further steps. Close it on all ranks."""
         self.discard()
-        for allreduce in self._allreduces.values():
+        for allreduce in (*self.allreduces.values(), self.votes):
             allreduce.close()
         if self._comparison is not None:
             self._comparison.close()

@@ -8,28 +8,29 @@ from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.models import rules as text_of_rules
-from gqallreduce.models.buckets import Tensor
+from gqallreduce.models.model import Tensor
 from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.transport.agreement import agree
 
 
 def registration(call, reducer, named):
-    """The stages of `Reducer.register`: all ranks compare their tensors and rules."""
+    """The stages of `Reducer.register`: all ranks compare their tensors and rules. Its result: the tensors."""
     first = call.owner
     try:
-        if reducer.schemes:
+        if reducer.model.tensors:
             raise ValueError("the tensors of this reducer are known already; make a new one for another model")
         tensors = _tensors_of(reducer.rules, named)
     except Exception as error:
         yield from join_invalid(call, first, error)
     if first.size > 1:
-        shapes, orders, dtypes = zip(*(tensor.form[:3] for tensor in tensors.values()), strict=True)
-        hashes = first.plans.hashes(("register", *reducer.rules, *tensors), first.seed, shapes, dtypes, orders)
+        shapes, orders, dtypes = zip(*(tensor.form[:3] for tensor in tensors), strict=True)
+        names = [tensor.name for tensor in tensors]
+        hashes = first.plans.hashes(("register", *reducer.rules, *names), first.seed, shapes, dtypes, orders)
         yield from agree(call.link, hashes, first.number, 0)
-    reducer.know(tensors)
+    call.result = tensors
 
 
-def _tensors_of(rules, named) -> dict[str, Tensor]:
+def _tensors_of(rules, named) -> list[Tensor]:
     """The tensors, checked by what this rank can see."""
     pairs = list(named.items()) if isinstance(named, Mapping) else [tuple(each) for each in named]
     if not pairs:
@@ -42,12 +43,12 @@ def _tensors_of(rules, named) -> dict[str, Tensor]:
         twice = next(each for number, each in enumerate(names) if each in names[:number])
         raise ValueError(f"tensor {twice!r} is given twice, expected names that differ")
     schemes = text_of_rules.assign(rules, names)
-    found = {}
+    found = []
     for name, value in pairs:
         try:
             buffer = Buffer(value.room() if isinstance(value, Outer) else value)
         except (TypeError, ValueError) as error:
             raise type(error)(f"tensor {name!r}: {error}") from None
         known = _kernels.KnownForms((buffer.form,), False)
-        found[name] = Tensor(name, schemes[name], buffer.form, buffer.nbytes, buffer.device, known)
+        found.append(Tensor(name, schemes[name], buffer.form, buffer.nbytes, buffer.device, known))
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+_SUMS = "bytes_sent", "bytes_received", "messages", "dense_bytes", "encode", "decode", "wait"
 _COLUMNS = "tensor", "scheme", "values", "sent", "ratio", "error", "residual"
 
 
@@ -49,37 +51,41 @@ class ModelStats:
 
     steps
         how many have taken effect.
-    tensors
-        name -> TensorStats, in the order of the model; empty before the first step.
     bytes_sent, bytes_received, messages, dense_bytes, encode, decode, wait
         of all tensors in the last step; seconds of the calls, which may have gone on side by side.
     """
 
-    def __init__(self):
-        self.steps, self.tensors = 0, {}
-        self.bytes_sent = self.bytes_received = self.messages = 0
-        self.dense_bytes = self.encode = self.decode = self.wait = 0.0
+    def __init__(self, residual_norm: Callable[[str], float]):
+        self.steps, self._residual_norm = 0, residual_norm
+        self._buckets, self._spents, self._order, self._errors = (), (), (), {}
+        for name in _SUMS:
+            setattr(self, name, 0)
 
-    def record(self, buckets, spents, order, errors, residual_norm) -> None:
+    def record(self, buckets, spents, order, errors: dict[str, float]) -> None:
         """A step has taken effect: what each bucket cost, and errors by name where sums were compared."""
         self.steps += 1
-        for name in ("bytes_sent", "bytes_received", "messages", "dense_bytes", "encode", "decode", "wait"):
-            setattr(self, name, sum(getattr(spent, name) for spent in spents))
+        self._buckets, self._spents, self._order = buckets, spents, order
+        self._errors |= errors
+        for name in _SUMS:
+            setattr(self, name, sum([getattr(spent, name) for spent in spents]))
+
+    @property
+    def tensors(self) -> dict[str, TensorStats]:
+        """name -> what it cost in the last step, in the order of the model; empty before the first step."""
         found = {}
-        for bucket, spent in zip(buckets, spents, strict=True):
+        for bucket, spent in zip(self._buckets, self._spents, strict=True):
             for tensor in bucket.tensors:
                 share = tensor.nbytes / bucket.nbytes if bucket.nbytes else 1 / len(bucket.tensors)
-                before = self.tensors.get(tensor.name)
                 found[tensor.name] = TensorStats(
                     bucket.scheme,
                     spent.scheme,
                     tensor.form.size,
                     share * spent.bytes_sent,
                     share * spent.dense_bytes,
-                    errors.get(tensor.name, before.error if before else None),
-                    lambda name=tensor.name: residual_norm(name),
+                    self._errors.get(tensor.name),
+                    partial(self._residual_norm, tensor.name),
                 )
-        self.tensors = {name: found[name] for name in order}
+        return {name: found[name] for name in self._order}
 
     @property
     def ratio(self) -> float:
@@ -106,9 +112,10 @@ class ModelStats:
         return found
 
     def __str__(self) -> str:
-        rows = [(name, each.rule, f"{each.size}", *_cells(each)) for name, each in self.tensors.items()]
+        tensors = self.tensors
+        rows = [(name, each.rule, f"{each.size}", *_cells(each)) for name, each in tensors.items()]
         if rows:
-            size = sum(each.size for each in self.tensors.values())
+            size = sum(each.size for each in tensors.values())
             rows.append((f"all, step {self.steps}", "", f"{size}", *_cells(self)))
         widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
         return "\n".join(_line(row, widths) for row in [_COLUMNS, ["-" * width for width in widths], *rows])

@@ -2,78 +2,126 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from gqallreduce.allreduce import Allreduce
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.coding.order import to_array
-from gqallreduce.models.buckets import Bucket, Tensor
-from gqallreduce.models.comparison import Comparison
+from gqallreduce.errors import MismatchError
+from gqallreduce.models.model import Tensor
 from gqallreduce.runtime.steps import step
+
+if TYPE_CHECKING:
+    from gqallreduce.models.comparison import Comparison
+    from gqallreduce.models.reducer import Reducer
+
+_LEFT = "they left the step, or were given an unfit gradient"
 
 
 class Step:
-    """It begins when it is made; whoever made it leaves `context` at its end, by the error if there is one.
+    """It begins when it is made; whoever made it calls `end`.
 
     given
-        name -> (gradient, out) of what has come.
-    context
-        of all objects together (runtime/steps.py): it ends the step.
+        name -> gradient of what has come.
+    failed, told
+        has this rank an error that the others must know of? Do all ranks know how the step went?
     """
 
-    def __init__(self, allreduces: dict[str, Allreduce], buckets: list[Bucket], comparison: Comparison | None):
-        self._allreduces, self._buckets, self.comparison = allreduces, buckets, comparison
-        self.given: dict[str, tuple] = {}
+    def __init__(self, reducer: Reducer, comparison: Comparison | None):
+        self._model, self._allreduces, self.comparison = reducer.model, reducer.allreduces, comparison
+        self._votes = reducer.votes
+        self.given: dict[str, object] = {}
+        self._into: dict[str, object] = {}
+        self.failed = self.told = False
+        self._left = [len(bucket.names) for bucket in self._model.buckets]
         self._requests: list = []
         if comparison is not None:
             comparison.begin()
-        self.context = step(*allreduces.values())
-        self.context.__enter__()
+        self._context = step(*self._allreduces.values(), compare=False)
+        self._context.__enter__()
 
-    def give(self, tensor: Tensor, gradient, out) -> None:
-        if tensor.name in self.given:
-            raise ValueError(f"{tensor.name!r} was started before in this step")
+    def give(self, name: str, gradient, out=None) -> None:
+        """A gradient has come. ValueError if its name is unknown, or has come before, or if it has another form."""
+        tensor = self._model.tensors.get(name)
+        if tensor is None:
+            names = ", ".join(self._model.tensors)
+            raise ValueError(f"got a gradient of {name!r}, expected one of the tensors of the first step: {names}")
+        if name in self.given:
+            raise ValueError(f"{name!r} was started before in this step")
         if not isinstance(gradient, Outer) and tensor.known.look(gradient) is None:
             form = Buffer(gradient).form
             if form != tensor.form:
-                raise ValueError(f"{tensor.name!r}: got shape, order, dtype {form.kept}, expected {tensor.form.kept}")
-        self.given[tensor.name] = gradient, out
+                raise ValueError(f"{name!r}: got shape, order, dtype {form.kept}, expected {tensor.form.kept}")
+        self.given[name] = gradient
+        if out is not None:
+            self._into[name] = out
+        self._left[tensor.bucket] -= 1
         if self.comparison is not None:
             self.comparison.give(tensor, gradient, out)
 
+    def give_all(self, named: dict) -> None:
+        """All gradients have come, or some."""
+        buckets = self._model.buckets
+        plain = named.keys() == self._model.tensors.keys() and not self.given and self.comparison is None
+        if plain and all(bucket.known.look([named[name] for name in bucket.names]) for bucket in buckets):
+            self.given, self._left = named, [0] * len(buckets)
+            return
+        for name, gradient in named.items():
+            self.give(name, gradient)
+
     def advance(self) -> None:
         """Start the next buckets, as far as their gradients have come."""
-        while len(self._requests) < len(self._buckets):
-            bucket = self._buckets[len(self._requests)]
-            names = bucket.names
-            if any(name not in self.given for name in names):
-                return
-            buffers, outs = zip(*(self.given[name] for name in names), strict=True)
-            into = None
-            if any(out is not None for out in outs):
-                into = [buffer if out is None else out for buffer, out in zip(buffers, outs, strict=True)]
-            self._requests.append(self._allreduces[bucket.scheme].start(list(buffers), key=names, out=into))
+        buckets = self._model.buckets
+        while len(self._requests) < len(buckets) and not self._left[len(self._requests)]:
+            bucket = buckets[len(self._requests)]
+            buffers, into = [self.given[name] for name in bucket.names], None
+            if self._into:
+                into = [self._into.get(name, self.given[name]) for name in bucket.names]
+            self._requests.append(self._allreduces[bucket.scheme].start(buffers, key=bucket.names, out=into))
 
-    def fill(self, tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    def fill(self) -> dict[str, np.ndarray]:
         """Give zeros for all that has not come, and start what is left; returns them by name."""
-        missing = {name: _zeros(tensor) for name, tensor in tensors.items() if name not in self.given}
+        missing = {}
+        if len(self.given) < len(self._model.tensors):
+            missing = {name: _zeros(each) for name, each in self._model.tensors.items() if name not in self.given}
         for name, zeros in missing.items():
-            self.give(tensors[name], zeros, None)
+            self.give(name, zeros)
         self.advance()
         return missing
 
     def wait(self) -> list:
-        """Until all are done: what each cost. Raises the first error, in the order of the buckets."""
-        errors = []
-        for request in self._requests:
+        """Until all are done: what each cost.
+
+        Raises the first error, in the order of the buckets; MismatchError if another rank has failed, which ranks tell
+        each other in a last small call.
+        """
+        votes = np.zeros(self._votes.size, np.float32)
+        votes[self._votes.rank] = self.failed
+        requests, errors = self._requests, []
+        if self._votes.size > 1:
+            requests = [*requests, self._votes.start(votes, key="failed")]
+        for request in requests:
             try:
                 request.wait()
             except Exception as error:
                 errors.append(error)
+        self.told = True
         if errors:
             raise errors[0]
+        if votes.any() and not self.failed:
+            raise MismatchError("arguments", np.flatnonzero(votes).tolist(), _LEFT)
         return [request.stats for request in self._requests]
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It takes effect, or ends by an error, of which the other ranks learn unless they know."""
+        if self.told:
+            next(iter(self._allreduces.values())).raised_in_step = True
+        if error is None:
+            self._context.__exit__(None, None, None)
+        else:
+            self._context.__exit__(type(error), error, error.__traceback__)
 
 
 def _zeros(tensor: Tensor) -> np.ndarray:

@@ -14,8 +14,12 @@ _NAME = "the end of a step"
 
 
 @contextlib.contextmanager
-def step(*allreduces):
-    """What `Allreduce.step` returns for its object; also for several objects of one communicator together."""
+def step(*allreduces, compare: bool = True):
+    """What `Allreduce.step` returns for its object; also for several objects of one communicator together.
+
+    compare
+        False: ranks have told each other by themselves that no call has failed.
+    """
     if any(each.memory.staging for each in allreduces):
         raise ValueError("a step of this object is under way; steps cannot be nested")
     for each in allreduces:
@@ -28,7 +32,7 @@ def step(*allreduces):
             each.memory.stage()
         yield first
         _finish(allreduces)
-        first.perform(_NAME, _end, allreduces)
+        first.perform(_NAME, _end, allreduces, compare)
     except BaseException as error:
         alike = any(each.raised_in_step for each in allreduces)  # the other ranks leave the block by the same error
         if isinstance(error, Exception):
@@ -50,13 +54,13 @@ def _finish(allreduces) -> None:
         each.finish()
 
 
-def _end(call, allreduces):
+def _end(call, allreduces, compare: bool):
     """Stages: take effect, if no rank has left the block by an error."""
     first = allreduces[0]
     if any(each.failures_in_step for each in allreduces):
         failed = Error("a call of this step failed: nothing of the step is kept")
         yield from join_invalid(call, first, failed)
-    if first.size > 1:
+    if compare and first.size > 1:
         hashes = first.plans.hashes(("end of step", *[each.memory.staged_steps for each in allreduces]), first.seed)
         yield from agree(call.link, hashes, tuple(each.number for each in allreduces), 0)
     call.states, call.for_good = first.memory.staged, True

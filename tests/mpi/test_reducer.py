@@ -210,7 +210,7 @@ def test_a_rank_that_leaves_a_step_is_told_to_the_others(comm):
         reducer.start("fc2.bias", gradients(comm)["fc2.bias"])
         reducer.discard()
     else:
-        with pytest.raises(gq.MismatchError, match="left a step"):
+        with pytest.raises(gq.MismatchError, match="left the step"):
             reducer(gradients(comm, 1))
     assert states(reducer) == before
     reducer(gradients(comm, 1))
