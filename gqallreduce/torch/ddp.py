@@ -1,0 +1,80 @@
+"""A communication hook for DistributedDataParallel: its buckets come by name into a Reducer, over MPI."""
+
+# DDP looks at the annotations of a hook, and wants them as objects: so they are not postponed here.
+
+import torch
+from mpi4py import MPI
+
+from gqallreduce.models.reducer import Reducer
+from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
+
+
+class HookState:
+    """What `comm_hook` works with: `ddp.register_comm_hook(HookState(ddp, optimizer, rules), comm_hook)`. Collective.
+
+    Residuals and counters belong to names of parameters, so that it does not matter how DDP makes its buckets, and
+    that it makes them anew after the first step.
+
+    model, optimizer
+        the DistributedDataParallel, and the optimizer of its parameters. An error in a backward pass would leave DDP in
+        an undefined state: it is raised by the optimizer's `step`, which then changes nothing.
+    rules, comm, options
+        as of gq.Reducer; patterns are matched with the names in the module that DDP wraps. Ranks in `comm` are those
+        of DDP's process group.
+    """
+
+    def __init__(self, model, optimizer, rules, *, comm=None, **options):
+        module = getattr(model, "module", model)
+        self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
+        self.reducer = Reducer(rules, comm=MPI.COMM_WORLD if comm is None else comm, **options)
+        self.reducer.register([(name, array_of(each.detach())) for each, name in self._names.items()])
+        self._futures: list[tuple] = []
+        self._error: Exception | None = None
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def take(self, bucket) -> torch.futures.Future:
+        """A bucket has been filled; the sums of all are waited for with the last."""
+        future, buffer = torch.futures.Future(), bucket.buffer()
+        self._futures.append((future, buffer))
+        self._attempt(self._start, bucket)
+        if bucket.is_last():
+            self._attempt(self.reducer.wait)
+            waiting, self._futures = self._futures, []
+            for each, summed in waiting:
+                each.set_result(summed)
+        return future
+
+    def _start(self, bucket) -> None:
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            self.reducer.start(self._names[parameter], array_of(gradient))
+
+    def _attempt(self, call, *given) -> None:
+        """Keep an error until the optimizer's step; nothing more of this backward pass is done then."""
+        if self._error is None:
+            try:
+                call(*given)
+            except Exception as error:
+                self._error = error
+
+    def _before_step(self, optimizer, args, kwargs) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def state_dict(self) -> dict:
+        """As that of a Reducer, with tensors in place of arrays: `torch.load(..., weights_only=True)` reads it back."""
+        return to_tensors(self.reducer.state_dict())
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
+        self.reducer.load_state_dict(from_tensors(state))
+
+    def close(self) -> None:
+        """No further sums; on all ranks."""
+        self._hook.remove()
+        self.reducer.close()
+
+
+def comm_hook(state: HookState, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """For `DistributedDataParallel.register_comm_hook`: sums DDP's buckets by the rules of `state`, averaged."""
+    return state.take(bucket)

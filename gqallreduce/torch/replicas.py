@@ -1,0 +1,38 @@
+"""The parameters and buffers of a model on all ranks: made alike, and compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gqallreduce.errors import ReplicaError
+from gqallreduce.hashing import checksum
+
+
+def broadcast(comm, model: torch.nn.Module) -> None:
+    """Parameters and buffers become those of rank 0. Collective; their names and shapes are known to be alike."""
+    for tensor in _tensors(model).values():
+        content = _bytes(tensor)
+        comm.Bcast(content, 0)
+        if comm.rank:
+            with torch.no_grad():
+                tensor.copy_(torch.from_numpy(content).view(tensor.dtype).reshape(tensor.shape))
+
+
+def compare(comm, model: torch.nn.Module) -> None:
+    """ReplicaError on every rank if ranks differ. Collective."""
+    everyone = comm.allgather({name: checksum(_bytes(tensor).tobytes()) for name, tensor in _tensors(model).items()})
+    for name in everyone[0]:
+        found = [each.get(name) for each in everyone]
+        differing = [rank for rank, each in enumerate(found) if each != found[0]]
+        if differing:
+            raise ReplicaError(f"{name!r} of ranks {differing} differs from rank 0's")
+
+
+def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    """A copy of its elements in C order."""
+    return tensor.contiguous().cpu().reshape(-1).clone().view(torch.uint8).numpy()

@@ -1,0 +1,408 @@
+"""Training with PyTorch: gradients summed in the backward pass, and steps that all ranks make alike."""
+
+import io
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT
+
+import gqallreduce as gq
+
+torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[torch]')")
+gqt = pytest.importorskip("gqallreduce.torch")
+functional = torch.nn.functional
+
+pytestmark = pytest.mark.mpi
+RULES = "*.bias=ring/raw; *=direct/onebit/ef"
+
+
+class Net(torch.nn.Module):
+    """Two layers, buffers, a frozen layer and, if so asked, a layer that is not always used, and shared weights."""
+
+    def __init__(self, extra=False, tied=False):
+        super().__init__()
+        self.first, self.norm = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8)
+        self.second = torch.nn.Linear(8, 8)
+        self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
+        self.extra = torch.nn.Linear(8, 8) if extra else None
+        if tied:
+            self.second.weight = torch.nn.Parameter(torch.zeros(8, 8))
+            self.third = torch.nn.Linear(8, 8)
+            self.third.weight = self.second.weight
+
+    def forward(self, x, use_extra=True):
+        x = self.second(torch.relu(self.norm(self.first(x)))) + self.frozen(torch.ones(8))
+        if self.extra is not None and use_extra:
+            x = x + self.extra(x)
+        return self.third(x) if hasattr(self, "third") else x
+
+
+def make(comm, rules=RULES, model=None, optimizer=None, **options):
+    torch.manual_seed(comm.rank)  # attach makes the start alike
+    model = Net() if model is None else model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) if optimizer is None else optimizer(model)
+    return model, optimizer, gqt.attach(model, optimizer, rules, comm=comm, timeout=TIMEOUT, **options)
+
+
+def batch(comm, step, rank=None):
+    generator = torch.Generator().manual_seed(1000 * step + (comm.rank if rank is None else rank))
+    return torch.randn(12, 6, generator=generator), torch.randn(12, 8, generator=generator)
+
+
+def loss_of(model, x, y, **options):
+    return functional.mse_loss(model(x, **options), y)
+
+
+def content(model):
+    """Of parameters; batch norm's running means follow a rank's own batches."""
+    return b"".join(each.detach().numpy().tobytes() for _, each in model.named_parameters())
+
+
+def alike(comm, value):
+    return len(set(comm.allgather(value))) == 1
+
+
+# --- what is summed ---
+
+
+def test_all_ranks_begin_as_rank_0(comm):
+    def model():
+        made = Net()
+        with torch.no_grad():
+            made.first.bias[0], made.first.bias[1] = -0.0, float("nan")
+            made.norm.num_batches_tracked += 2**40 + comm.rank
+        return made
+
+    made, _, attached = make(comm, model=model)
+    state = {name: each.numpy().tobytes() for name, each in made.state_dict().items()}
+    assert alike(comm, str(state))
+    assert int(made.norm.num_batches_tracked) == 2**40
+    attached.compare()
+
+
+@pytest.mark.parametrize("bucket", ["100 B", "1 MiB"])
+def test_exact_sums_train_as_one_process_does(comm, bucket):
+    """Gradients are the mean over ranks."""
+    model, optimizer, attached = make(comm, "ring/raw", bucket=bucket, model=torch_linear)
+    alone = torch_linear()
+    alone.load_state_dict(model.state_dict())
+    beside = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
+    for step in range(5):
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        optimizer.step()
+        beside.zero_grad()
+        (sum(loss_of(alone, *batch(comm, step, rank)) for rank in range(comm.size)) / comm.size).backward()
+        beside.step()
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert alike(comm, content(model))
+    assert attached.reducer.stats.steps == 5
+
+
+def torch_linear():
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_replicas_stay_alike(comm, optimizer, set_to_none):
+    model, optimizer, attached = make(comm, optimizer=lambda model: optimizer(model.parameters(), lr=0.01))
+    losses = []
+    for step in range(30):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        loss = loss_of(model, *batch(comm, step % 3))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert alike(comm, content(model))
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
+    assert attached.reducer.schemes["first.weight"] == "direct/onebit/ef"
+    assert "frozen.weight" not in attached.reducer.schemes
+
+
+def test_shared_weights_are_summed_once(comm):
+    model, optimizer, attached = make(comm, "ring/raw", model=lambda: Net(tied=True))
+    names = list(attached.reducer.schemes) or [name for name, _ in model.named_parameters()]
+    assert sum("weight" in name and ("second" in name or "third" in name) for name in names) == 1
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        optimizer.step()
+    assert model.third.weight is model.second.weight
+    assert alike(comm, content(model))
+
+
+def test_a_layer_that_some_ranks_do_not_use(comm):
+    model, optimizer, attached = make(comm, "ring/raw", model=lambda: Net(extra=True), average=False)
+    optimizer.zero_grad()
+    loss_of(model, *batch(comm, 0), use_extra=comm.rank == 0).backward()
+    assert attached.wait()
+    assert sorted(attached.reducer.missing) == ([] if comm.rank == 0 else ["extra.bias", "extra.weight"])
+    assert alike(comm, model.extra.weight.grad.numpy().tobytes())
+    assert model.extra.weight.grad.abs().sum() > 0
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, *batch(comm, 1), use_extra=False).backward()
+    optimizer.step()
+    assert not model.extra.weight.grad.any()
+    assert alike(comm, content(model))
+
+
+def test_gradients_may_be_accumulated(comm):
+    model, optimizer, attached = make(comm, "ring/raw", model=torch_linear)
+    alone = torch_linear()
+    alone.load_state_dict(model.state_dict())
+    optimizer.zero_grad()
+    with attached.no_sync():
+        for step in range(2):
+            loss_of(model, *batch(comm, step)).backward()
+    loss_of(model, *batch(comm, 2)).backward()
+    attached.wait()
+    for rank in range(comm.size):
+        for step in range(3):
+            (loss_of(alone, *batch(comm, step, rank)) / comm.size).backward()
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    optimizer.step()
+    assert attached.reducer.stats.steps == 1
+
+
+def test_gradients_are_clipped_between_wait_and_step(comm):
+    model, optimizer, attached = make(comm)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        assert attached.wait()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        assert alike(comm, norm.item())
+        optimizer.step()
+    assert alike(comm, content(model))
+    assert attached.reducer.stats.steps == 3
+
+
+def test_autograd_is_told_that_gradients_have_changed(comm):
+    model, _optimizer, attached = make(comm)
+    loss_of(model, *batch(comm, 0)).backward()
+    before = model.first.weight.grad._version
+    attached.wait()
+    assert model.first.weight.grad._version > before
+
+
+def test_a_model_in_bfloat16(comm):
+    model, optimizer, _attached = make(comm, "*=direct/qsgd(bits=4)", model=lambda: torch_linear().to(torch.bfloat16))
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = (each.to(torch.bfloat16) for each in batch(comm, step))
+        loss_of(model, x, y).backward()
+        optimizer.step()
+    assert alike(comm, b"".join(each.detach().view(torch.uint16).numpy().tobytes() for each in model.parameters()))
+
+
+def test_autocast(comm):
+    model, optimizer, _attached = make(comm)
+    for step in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, *batch(comm, step))
+        loss.backward()
+        optimizer.step()
+    assert alike(comm, content(model))
+
+
+# --- steps that are skipped, and errors ---
+
+
+def spoil(comm, y):
+    if comm.rank == comm.size - 1:
+        y[0, 0] = float("inf")
+    return y
+
+
+def test_a_flaw_is_raised(comm):
+    model, optimizer, attached = make(comm)
+    before = content(model)
+    x, y = batch(comm, 0)
+    loss_of(model, x, spoil(comm, y)).backward()
+    with pytest.raises(gq.NonFiniteError):
+        optimizer.step()
+    assert content(model) == before
+    optimizer.zero_grad()
+    loss_of(model, *batch(comm, 1)).backward()
+    optimizer.step()
+    assert alike(comm, content(model))
+    assert attached.reducer.stats.steps == 1
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_with_a_flaw_is_skipped(comm, optimizer):
+    """Also weight decay and the optimizer's own counters."""
+    model, optimizer, attached = make(
+        comm, optimizer=lambda model: optimizer(model.parameters(), lr=0.01, weight_decay=0.1), nonfinite="skip"
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        before = content(model)
+        x, y = batch(comm, step)
+        loss_of(model, x, spoil(comm, y) if step == 1 else y).backward()
+        optimizer.step()
+        assert (content(model) == before) == (step == 1)
+    assert attached.skipped == 1
+    assert alike(comm, content(model))
+
+
+def test_a_scaler_lowers_its_scale_on_all_ranks(comm):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    model, optimizer, attached = make(comm, scaler=scaler)
+    scales = []
+    for step in range(6):
+        optimizer.zero_grad()
+        x, y = batch(comm, step)
+        scaler.scale(loss_of(model, x, spoil(comm, y) if step == 1 else y)).backward()
+        before, took_effect = content(model), attached.wait()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        assert took_effect == (step != 1)
+        assert (content(model) == before) == (step == 1)
+    assert scales == [1024, 512, 512, 1024, 1024, 2048]
+    assert attached.skipped == 1
+    assert alike(comm, content(model))
+
+
+def test_residuals_follow_the_scale(comm):
+    """By powers of two, so that nothing is rounded."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    plain, scaled = make(comm, model=torch_linear), make(comm, model=torch_linear, scaler=scaler)
+    for step in range(4):
+        for (model, optimizer, attached), own in ((plain, None), (scaled, scaler)):
+            optimizer.zero_grad()
+            loss = loss_of(model, *batch(comm, step))
+            (loss if own is None else own.scale(loss)).backward()
+            attached.wait()
+            optimizer.step() if own is None else own.step(optimizer)
+            if own is not None:
+                own.update()
+        assert content(plain[0]) == content(scaled[0])
+
+
+def test_a_scaler_that_comes_before_the_sums_is_an_error(comm):
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    model, optimizer, _attached = make(comm, scaler=scaler)
+    scaler.scale(loss_of(model, *batch(comm, 0))).backward()
+    with pytest.raises(gq.Error, match=r"call wait\(\) before scaler\.step"):
+        scaler.step(optimizer)
+
+
+def test_a_second_backward_pass_is_told_to_all_and_training_goes_on(comm):
+    model, optimizer, _attached = make(comm)
+    if comm.rank == comm.size - 1:
+        loss_of(model, *batch(comm, 0)).backward()
+        with pytest.raises(ValueError, match="no_sync"):
+            loss_of(model, *batch(comm, 0)).backward()
+    else:
+        loss_of(model, *batch(comm, 0)).backward()
+        with pytest.raises(gq.MismatchError):
+            optimizer.step()
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        optimizer.step()
+    assert alike(comm, content(model))
+
+
+def test_parameters_that_appear_later_are_named(comm):
+    model, optimizer, _attached = make(comm)
+    model.late = torch.nn.Linear(3, 3)
+    loss_of(model, *batch(comm, 0)).backward()
+    with pytest.raises(ValueError, match=r"late\.bias, late\.weight"):
+        optimizer.step()
+
+
+def test_sparse_gradients_are_refused(comm):
+    model, _optimizer, _attached = make(comm, "raw", model=lambda: torch.nn.Embedding(10, 4, sparse=True))
+    with pytest.raises(ValueError, match="the gradient of 'weight' is sparse"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+def test_a_rank_with_another_model_is_found(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    with pytest.raises(gq.MismatchError, match="other tensors"):
+        make(comm, model=(lambda: Net(extra=True)) if comm.rank == 1 else Net)
+    model, optimizer, _attached = make(comm)
+    loss_of(model, *batch(comm, 0)).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"model": "net"}, TypeError), ({"optimizer": None}, TypeError), ({"nonfinite": "ignore"}, ValueError),
+        ({"model": torch.nn.Linear(2, 2).requires_grad_(False)}, ValueError), ({"rules": "x=raw; *=raw"}, ValueError),
+    ],
+)  # fmt: skip
+def test_unfit_arguments_are_refused(comm, wrong, error):
+    model = Net()
+    given = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), 0.1),
+        "rules": "raw",
+        "comm": comm,
+        **wrong,
+    }
+    with pytest.raises(error):
+        gqt.attach(**given)
+
+
+# --- replicas and checkpoints ---
+
+
+def test_replicas_that_differ_are_found(comm):
+    model, _, attached = make(comm)
+    attached.compare()
+    if comm.size == 1:
+        return
+    with torch.no_grad():
+        model.second.weight[1, 2] += comm.rank == 1
+    with pytest.raises(gq.ReplicaError, match=r"'second.weight' of ranks \[1\]"):
+        attached.compare()
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits(comm):
+    def train(model, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            loss_of(model, *batch(comm, step)).backward()
+            optimizer.step()
+
+    rules = "*.bias=ring/raw; first*=direct/alq(bits=3)/ef; *=direct/onebit/ef"
+    model, optimizer, attached = make(comm, rules)
+    train(model, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sums": attached.state_dict()}, file)
+    train(model, optimizer, range(3, 6))
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    again, its_optimizer, its_sums = make(comm, rules)
+    again.load_state_dict(saved["model"])
+    its_optimizer.load_state_dict(saved["optimizer"])
+    its_sums.load_state_dict(saved["sums"])
+    train(again, its_optimizer, range(3, 6))
+    assert content(again) == content(model)
+    with pytest.raises(ValueError, match="expected what state_dict"):
+        its_sums.load_state_dict({})
+
+
+def test_a_detached_model_trains_alone(comm):
+    model, optimizer, attached = make(comm)
+    with attached:
+        loss_of(model, *batch(comm, 0)).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, *batch(comm, 1)).backward()
+    optimizer.step()
+    if comm.size > 1:
+        assert not alike(comm, content(model))

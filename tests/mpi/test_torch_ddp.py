@@ -1,0 +1,117 @@
+"""The communication hook of DistributedDataParallel, whose own process group is gloo's, beside MPI."""
+
+import copy
+import tempfile
+
+import pytest
+from ranks import TIMEOUT
+
+import gqallreduce as gq
+
+torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[torch]')")
+gqt = pytest.importorskip("gqallreduce.torch")
+distributed = torch.distributed
+if not (distributed.is_available() and distributed.is_gloo_available()):
+    pytest.skip("this torch has no gloo", allow_module_level=True)
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    folder = tempfile.mkdtemp() if comm.rank == 0 else None
+    folder = comm.bcast(folder)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=comm.rank, world_size=comm.size)
+    yield
+    comm.Barrier()
+    distributed.destroy_process_group()
+
+
+def make(comm, rules=None, **options):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 600), torch.nn.Tanh(), torch.nn.Linear(600, 300), torch.nn.Linear(300, 8)
+    )
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.3, **options)
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.05, momentum=0.9)
+    if rules is None:
+        return ddp, optimizer, None
+    state = gqt.HookState(ddp, optimizer, rules, comm=comm, timeout=TIMEOUT)
+    ddp.register_comm_hook(state, gqt.comm_hook)
+    return ddp, optimizer, state
+
+
+def train(comm, ddp, optimizer, steps, spoiled=None):
+    for step in steps:
+        optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(100 * step + comm.rank)
+        x, y = torch.randn(12, 6, generator=generator), torch.randn(12, 8, generator=generator)
+        if step == spoiled and comm.rank == comm.size - 1:
+            y[0, 0] = float("nan")
+        torch.nn.functional.mse_loss(ddp(x), y).backward()
+        optimizer.step()
+
+
+def content(ddp):
+    return b"".join(each.detach().numpy().tobytes() for each in ddp.parameters())
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+def test_exact_sums_are_those_of_ddp(comm, as_view):
+    with_hook, plain = make(comm, "ring/raw", gradient_as_bucket_view=as_view), make(comm)
+    for ddp, optimizer, _ in (with_hook, plain):
+        train(comm, ddp, optimizer, range(4))
+    for one, other in zip(with_hook[0].parameters(), plain[0].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert with_hook[2].reducer.stats.steps == 4
+
+
+def test_each_tensor_has_its_rule_and_residual_in_buckets_that_are_made_anew(comm):
+    ddp, optimizer, state = make(comm, "*.bias=ring/raw; 0.*=direct/qsgd(bits=4); *=direct/onebit/ef")
+    train(comm, ddp, optimizer, range(5))
+    assert len(set(comm.allgather(content(ddp)))) == 1
+    stats = state.reducer.stats.tensors
+    assert [each.rule for each in stats.values()] == [
+        "direct/qsgd(bits=4)", "ring/raw", "direct/onebit/ef", "ring/raw", "direct/onebit/ef", "ring/raw",
+    ]  # fmt: skip
+    assert {name for name, each in stats.items() if each.residual_norm} == {"2.weight", "3.weight"}
+
+
+def test_an_error_is_raised_by_the_step_and_training_goes_on(comm):
+    ddp, optimizer, state = make(comm, "direct/onebit/ef")
+    train(comm, ddp, optimizer, range(2))
+    before = content(ddp)
+    with pytest.raises(gq.NonFiniteError):
+        train(comm, ddp, optimizer, [2], spoiled=2)
+    assert content(ddp) == before
+    train(comm, ddp, optimizer, range(3, 5))
+    assert len(set(comm.allgather(content(ddp)))) == 1
+    assert state.reducer.stats.steps == 4
+
+
+def test_gradients_may_be_accumulated(comm):
+    ddp, optimizer, state = make(comm, "direct/onebit/ef")
+    for step in range(2):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            ddp(torch.ones(3, 6) * comm.rank).sum().backward()
+        ddp(torch.ones(3, 6) * step).sum().backward()
+        optimizer.step()
+    assert state.reducer.stats.steps == 2
+    assert len(set(comm.allgather(content(ddp)))) == 1
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits(comm):
+    ddp, optimizer, state = make(comm, "direct/onebit/ef")
+    train(comm, ddp, optimizer, range(2))
+    again, its_optimizer, its_state = make(comm, "direct/onebit/ef")
+    again.load_state_dict(ddp.state_dict())
+    its_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # else both have one momentum
+    its_state.load_state_dict(state.state_dict())
+    for each in ((ddp, optimizer), (again, its_optimizer)):
+        train(comm, *each, range(2, 4))
+    assert content(again) == content(ddp)
+    its_state.close()
