@@ -52,8 +52,10 @@ __all__ = [
     "TimeoutError",
     "WireError",
     "cached",
+    "load",
     "outer_allreduce",
     "quantized_allreduce",
+    "save",
     "schemes",
     "wait_all",
 ]
@@ -61,6 +63,8 @@ __all__ = [
 _NEEDS_MPI = {
     "Allreduce": "allreduce",
     "Reducer": "models.reducer",
+    "save": "models.files",
+    "load": "models.files",
     "quantized_allreduce": "function",
     "outer_allreduce": "function",
     "cached": "function",

@@ -217,8 +217,13 @@ class Allreduce(Calls):
         self.finish()
         return save(self)
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()` of the same scheme, rank and P. ValueError otherwise; then nothing has changed."""
+    def load_state_dict(self, state: dict | list[dict]) -> None:
+        """Go on from `state_dict()` of the same scheme, rank and P; or, with another P, from those of all ranks.
+
+        Of a list, new rank r of P takes the old ranks r, r + P, ...: the sum of all residuals stays the same, but for
+        float32 rounding, and so does what codecs have learned. ValueError for what does not fit; then nothing has
+        changed.
+        """
         if self.memory.staging:
             raise ValueError("a step of this object is under way; load_state_dict() before or after it")
         self.finish()

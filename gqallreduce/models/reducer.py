@@ -231,13 +231,17 @@ class Reducer:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
         return {"schemes": {text: allreduce.state_dict() for text, allreduce in self.allreduces.items()}}
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
+    def load_state_dict(self, state: dict | list[dict]) -> None:
+        """Go on from `state_dict()` of the same rules, rank and P; or, with another P, from those of all ranks.
+
+        As `Allreduce.load_state_dict`. ValueError for what does not fit; then nothing has changed.
+        """
         self._require_no_step("load_state_dict()")
-        found = state.get("schemes") if isinstance(state, dict) else None
-        if not isinstance(found, dict) or found.keys() != self.allreduces.keys():
-            got = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
-            raise ValueError(f"state has the schemes {got}, expected {', '.join(self.allreduces)}")
+        several = isinstance(state, (list, tuple))
+        each_found = [self._schemes_of(each) for each in (state if several else [state])]
+        found = {text: [each[text] for each in each_found] for text in self.allreduces}
+        if not several:
+            found = each_found[0]
         before = self.state_dict()
         try:
             for text, allreduce in self.allreduces.items():
@@ -246,6 +250,13 @@ class Reducer:
             for text, allreduce in self.allreduces.items():
                 allreduce.load_state_dict(before["schemes"][text])
             raise
+
+    def _schemes_of(self, state) -> dict:
+        found = state.get("schemes") if isinstance(state, dict) else None
+        if not isinstance(found, dict) or found.keys() != self.allreduces.keys():
+            got = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
+            raise ValueError(f"state has the schemes {got}, expected {', '.join(self.allreduces)}")
+        return found
 
     def _require_no_step(self, what: str) -> None:
         if self._step is not None:

@@ -37,8 +37,13 @@ def save(allreduce) -> dict:
     }
 
 
-def load(allreduce, state: dict, processor) -> None:
-    """Check all of `state` first, then take it over at once. ValueError says what does not fit."""
+def load(allreduce, state: dict | list, processor) -> None:
+    """Check all of `state` first, then take it over at once. ValueError says what does not fit.
+
+    A list has the dicts of all ranks of a job of any size.
+    """
+    if isinstance(state, (list, tuple)):
+        state = _dealt(list(state), allreduce.rank, allreduce.size)
     if not isinstance(state, dict):
         raise ValueError(f"got {type(state).__name__}, expected the dict that state_dict() gave on this rank")
     mine = {
@@ -57,6 +62,45 @@ def load(allreduce, state: dict, processor) -> None:
         raise ValueError(f"state has keys of type {type(keys).__name__}, expected a dict of keys")
     states = {key: _state(key, entry, allreduce.scheme, processor) for key, entry in keys.items()}
     allreduce.restore(seed, {key and str.__str__(key): state for key, state in states.items()})
+
+
+def _dealt(states: list, rank: int, size: int) -> dict:
+    """What one of `size` ranks gets of the states of all ranks of another job: those of ranks = rank mod size.
+
+    Of their residuals it gets the sum, so that the sum over all ranks stays the same but for float32 rounding; all else
+    is alike on all ranks. Where there are more ranks than before, the new ones begin with residuals of zeros.
+    """
+    of_rank = {each.get("rank"): each for each in states if isinstance(each, dict)}
+    if not states or sorted(of_rank, key=repr) != sorted(range(len(states)), key=repr):
+        raise ValueError(f"got states of the ranks {sorted(of_rank, key=repr)}, expected one of each rank of a job")
+    mine = of_rank[rank % len(states)]
+    for number, each in of_rank.items():
+        for name in ("version", "scheme", "size", "seed"):
+            got, expected = each.get(name), of_rank[0].get(name)
+            if got != expected:
+                raise ValueError(f"rank {number}'s state has {name} {got!r}, expected {expected!r} as rank 0's")
+        if _steps(each) != _steps(mine):
+            raise ValueError(f"rank {number}'s state has other keys or steps than rank {mine['rank']}'s")
+    if mine.get("size") != len(states):
+        raise ValueError(f"got {len(states)} states of a job of {mine.get('size')} ranks, expected all of them")
+    keys = {key: dict(entry) for key, entry in mine["keys"].items()}
+    for key, entry in keys.items():
+        if "residual" in entry:
+            total = np.zeros(np.shape(entry["residual"]), np.float64)
+            for other in range(rank, len(states), size):
+                total += of_rank[other]["keys"][key].get("residual", 0)
+            with np.errstate(over="ignore"):
+                entry["residual"] = total.astype(np.float32)
+    return {**mine, "rank": rank, "size": size, "keys": keys}
+
+
+def _steps(state: dict) -> dict | None:
+    """How many calls of each key have succeeded, and whether it has a residual; None if that cannot be read."""
+    keys = state.get("keys")
+    if not isinstance(keys, dict) or not all(isinstance(entry, dict) for entry in keys.values()):
+        return None
+    names = "step", "shape", "order", "dtype"
+    return {key: (*[entry.get(name) for name in names], "residual" in entry) for key, entry in keys.items()}
 
 
 def _state(key, entry, scheme: Scheme, processor) -> State:

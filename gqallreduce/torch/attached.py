@@ -188,12 +188,18 @@ class Attached:
         """
         return {"reducer": to_tensors(self.reducer.state_dict()), "scale": self._scale, "skipped": self.skipped}
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
-        if not isinstance(state, dict) or state.keys() != {"reducer", "scale", "skipped"}:
-            raise ValueError(f"state: got {type(state).__name__}, expected what state_dict() returns")
-        self.reducer.load_state_dict(from_tensors(state["reducer"]))
-        self._scale, self.skipped = state["scale"], state["skipped"]
+    def load_state_dict(self, state: dict | list[dict]) -> None:
+        """Go on from `state_dict()` of the same rules, rank and P; or, with another P, from those of all ranks.
+
+        ValueError for what does not fit; then nothing has changed.
+        """
+        states = list(state) if isinstance(state, (list, tuple)) else [state]
+        for each in states or [None]:
+            if not isinstance(each, dict) or each.keys() != {"reducer", "scale", "skipped"}:
+                raise ValueError(f"state: got {type(each).__name__}, expected what state_dict() returns")
+        found = [from_tensors(each["reducer"]) for each in states]
+        self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
+        self._scale, self.skipped = states[0]["scale"], states[0]["skipped"]
 
     def detach(self) -> None:
         """Remove all hooks and close the reducer. Call it on all ranks."""

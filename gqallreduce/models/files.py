@@ -1,0 +1,168 @@
+"""States as files: one for each rank, and a manifest that says which belong together.
+
+A save is complete when its manifest is in place, which replaces the last one at once; until then that one is valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import uuid
+from pathlib import Path
+
+import numpy as np
+
+from gqallreduce.errors import Error
+
+MANIFEST, FORMAT = "manifest.json", 1
+_TREE = "tree"
+
+
+def save(path, reducer) -> None:
+    """Write the state of a Reducer, or an Allreduce, into a folder. Collective.
+
+    An earlier save in the folder stays whole until this one is complete, and is removed then. Raises gq.Error on every
+    rank if a rank cannot write.
+    """
+    comm, folder = _comm_of(reducer), Path(path)
+    name = comm.bcast(uuid.uuid4().hex[:12] if comm.rank == 0 else None)
+    mine = folder / f"{name}.rank{comm.rank}.npz"
+
+    def write():
+        folder.mkdir(parents=True, exist_ok=True)
+        content = to_bytes(reducer.state_dict())
+        _replace(mine, content)
+        return {"file": mine.name, "bytes": len(content), "blake2b": _digest(content)}
+
+    files = _on_all(comm, "write its state", write)
+
+    def complete():
+        if comm.rank == 0:
+            text = json.dumps({"format": FORMAT, "ranks": comm.size, "files": files}, indent=1)
+            _replace(folder / MANIFEST, text.encode())
+
+    _on_all(comm, "write the manifest", complete)
+    if comm.rank == 0:
+        for each in folder.glob("*.rank*.npz"):
+            if not each.name.startswith(f"{name}."):
+                each.unlink(missing_ok=True)
+
+
+def load(path, reducer) -> None:
+    """Go on from what `save` wrote, with the same number of ranks or another. Collective.
+
+    Raises gq.Error on every rank, and changes nothing, if a file is missing, damaged, or of another save, scheme or
+    set of rules.
+    """
+    comm, folder = _comm_of(reducer), Path(path)
+
+    def read():
+        manifest = _manifest(folder)
+        files = manifest["files"]
+        wanted = [comm.rank] if manifest["ranks"] == comm.size else range(manifest["ranks"])
+        states = [_read(folder, files[rank]) for rank in wanted]
+        return states[0] if manifest["ranks"] == comm.size else states
+
+    states = _on_all(comm, "read its state", read, share=False)
+    before = reducer.state_dict()
+    try:
+        _on_all(comm, "take over its state", lambda: reducer.load_state_dict(states), share=False)
+    except Error:
+        reducer.load_state_dict(before)
+        raise
+
+
+def to_bytes(state: dict) -> bytes:
+    """A state of arrays and plain values as an .npz file, in which nothing is pickled."""
+    arrays: dict[str, np.ndarray] = {}
+    tree, file = _packed(state, arrays), io.BytesIO()
+    np.savez(file, **{_TREE: np.frombuffer(json.dumps(tree).encode(), np.uint8)}, **arrays)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> dict:
+    """The reverse. ValueError if it is not that."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            return _unpacked(json.loads(found[_TREE].tobytes()), found)
+    except Exception as error:
+        raise ValueError(f"not a state that was saved: {type(error).__name__} {error}") from error
+
+
+def _packed(value, arrays: dict):
+    """As JSON, with arrays by name."""
+    if isinstance(value, dict):
+        return {"dict": [[_packed(key, arrays), _packed(each, arrays)] for key, each in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {type(value).__name__: [_packed(each, arrays) for each in value]}
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    return {"value": value.item() if isinstance(value, np.generic) else value}
+
+
+def _unpacked(value: dict, arrays):
+    (kind, content), = value.items()  # fmt: skip
+    if kind == "dict":
+        return {_unpacked(key, arrays): _unpacked(each, arrays) for key, each in content}
+    if kind in ("list", "tuple"):
+        found = [_unpacked(each, arrays) for each in content]
+        return tuple(found) if kind == "tuple" else found
+    return arrays[content] if kind == "array" else content
+
+
+def _comm_of(reducer):
+    return (getattr(reducer, "votes", None) or reducer).comm
+
+
+def _on_all(comm, what: str, call, share: bool = True):
+    """What `call` returns on all ranks, or on this one; gq.Error on every rank if it fails on one. Collective."""
+    found, problem = None, None
+    try:
+        found = call()
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    for rank, each in enumerate(comm.allgather(problem)):
+        if each is not None:
+            raise Error(f"rank {rank} could not {what}: {each}")
+    return comm.allgather(found) if share else found
+
+
+def _manifest(folder: Path) -> dict:
+    try:
+        found = json.loads((folder / MANIFEST).read_bytes())
+        ranks, files = found["ranks"], found["files"]
+        fits = found["format"] == FORMAT and len(files) == ranks > 0
+        fits = fits and all({"file", "bytes", "blake2b"} <= each.keys() for each in files)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{MANIFEST} cannot be read: {type(error).__name__} {error}") from error
+    if not fits:
+        raise ValueError(f"{MANIFEST} is not one of format {FORMAT} with a file for each of {ranks} ranks")
+    return found
+
+
+def _read(folder: Path, entry: dict) -> dict:
+    """The state in a file, as the manifest has it."""
+    content = (folder / Path(entry["file"]).name).read_bytes()
+    if len(content) != entry["bytes"] or _digest(content) != entry["blake2b"]:
+        raise ValueError(f"{entry['file']} is damaged, or of another save: its checksum is not that of {MANIFEST}")
+    return from_bytes(content)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,202 @@
+"""Checkpoints that travel: to other numbers of ranks, and through files."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, inputs
+
+import gqallreduce as gq
+
+pytestmark = pytest.mark.mpi
+SCHEMES = [
+    "direct/onebit/ef",
+    "direct/adaptive(pi=8)/ef",
+    "direct/alq(bits=3)/ef",
+    "direct/powersgd(rank=2)/ef",
+    "ring/raw",
+]
+SHAPE = (24, 18)
+
+
+@pytest.fixture
+def folder(comm):
+    made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+    yield made / "saved"
+    comm.Barrier()
+
+
+def some(comm, size):
+    """A communicator of the first ranks, None on the others."""
+    made = comm.Split(0 if comm.rank < size else 1, comm.rank)
+    return made if comm.rank < size else None
+
+
+def make(comm, scheme, **options):
+    return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
+
+
+def train(allreduce, comm, steps):
+    results = []
+    for step in steps:
+        arrays = [inputs(comm.size, SHAPE, step=2 * step + number)[comm.rank] for number in range(2)]
+        allreduce(arrays, key=["a", "b"])
+        results += [bytes_of(each) for each in arrays]
+    return results
+
+
+def residuals(comm, allreduce):
+    """Their sums over ranks, in float64."""
+    state = allreduce.state_dict()["keys"]
+    own = {key: np.asarray(entry.get("residual", 0), np.float64) for key, entry in state.items()}
+    everyone = comm.allgather(own)
+    return {key: sum(each[key] for each in everyone) for key in own}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_states_of_the_same_ranks_go_on_bit_by_bit(comm, scheme):
+    first, second = make(comm, scheme), make(comm, scheme)
+    train(first, comm, range(3))
+    second.load_state_dict(comm.allgather(first.state_dict())[::-1])  # in any order
+    assert train(first, comm, range(3, 5)) == train(second, comm, range(3, 5))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_sum_of_residuals_travels_to_other_numbers_of_ranks(comm, scheme):
+    """All ranks, fewer, one, and back to all; what was learned is the same on all ranks, also new ones."""
+    sizes = [comm.size, max(1, comm.size - 1), 1, comm.size]
+    saved, expected, steps = None, None, 0
+    for size in sizes:
+        part = some(comm, size)
+        if part is not None:
+            with make(part, scheme) as allreduce:
+                if saved is not None:
+                    allreduce.load_state_dict(saved)
+                    found = residuals(part, allreduce)
+                    for key, total in expected.items():
+                        np.testing.assert_allclose(found[key], total, atol=1e-5)
+                    learned = [str(entry.get("learned")) for entry in allreduce.state_dict()["keys"].values()]
+                    assert len(set(part.allgather(str(learned)))) == 1
+                results = train(allreduce, part, range(steps, steps + 2))
+                assert len(set(part.allgather(str(results)))) == 1
+                saved, expected = part.allgather(allreduce.state_dict()), residuals(part, allreduce)
+        saved, expected = comm.bcast(saved), comm.bcast(expected)
+        steps += 2
+        assert {entry["step"] for entry in saved[0]["keys"].values()} == {steps}
+
+
+def changed(states, rank, **values):
+    return [{**each, **(values if each["rank"] == rank else {})} for each in states]
+
+
+def test_unfit_lists_are_refused(comm):
+    allreduce = make(comm, "direct/onebit/ef")
+    train(allreduce, comm, range(2))
+    states, before = comm.allgather(allreduce.state_dict()), str(allreduce.state_dict())
+    other = make(comm, "direct/onebit/ef")
+    train(other, comm, range(1))
+    last = comm.size - 1
+    wrong = {
+        "expected one of each rank": [[], [None], [3], [{**states[0], "rank": 5}]],
+        "state has seed": [changed(states, last, seed=9)] if last else [],
+        "state has other keys": [[*states[:last], other.state_dict() | {"rank": last}]] if last else [],
+        "ranks, expected all": [[{**states[0], "size": 17}]],
+    }
+    for message, all_states in wrong.items():
+        for each in all_states:
+            with pytest.raises(ValueError, match=message):
+                allreduce.load_state_dict(each)
+            assert str(allreduce.state_dict()) == before
+
+
+# --- files ---
+
+RULES = "b=ring/raw; *=direct/onebit/ef"
+
+
+def reducer_of(comm, rules=RULES):
+    return gq.Reducer(rules, comm=comm, timeout=TIMEOUT)
+
+
+def step_of(reducer, comm, step):
+    named = {key: inputs(comm.size, SHAPE, step=2 * step + n)[comm.rank] for n, key in enumerate("ab")}
+    reducer(named)
+    return {key: bytes_of(each) for key, each in named.items()}
+
+
+def test_files_go_on_bit_by_bit(comm, folder):
+    first, second = reducer_of(comm), reducer_of(comm)
+    for step in range(2):
+        step_of(first, comm, step)
+        gq.save(folder, first)
+    gq.load(str(folder), second)
+    assert step_of(first, comm, 2) == step_of(second, comm, 2)
+    comm.Barrier()
+    assert len(list(folder.iterdir())) == comm.size + 1  # of the last save alone
+
+
+def test_files_travel_to_other_numbers_of_ranks(comm, folder):
+    for size in (comm.size, 1, comm.size):
+        part = some(comm, size)
+        if part is not None:
+            with reducer_of(part) as reducer:
+                if (folder / "manifest.json").exists():
+                    gq.load(folder, reducer)
+                    assert reducer.stats.steps == 0
+                step_of(reducer, part, 1)
+                gq.save(folder, reducer)
+        comm.Barrier()
+    assert len(json.loads((folder / "manifest.json").read_text())["files"]) == comm.size
+
+
+def damage(folder, how):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    file = folder / manifest["files"][-1]["file"]
+    if how == "a byte":
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif how == "the end":
+        file.write_bytes(file.read_bytes()[:-5])
+    elif how == "a file":
+        file.unlink()
+    elif how == "the manifest":
+        (folder / "manifest.json").write_text("{")
+    elif how == "its files":
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "files": []}))
+    elif how == "all":
+        (folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("how", ["a byte", "the end", "a file", "the manifest", "its files", "all"])
+def test_a_damaged_save_changes_nothing(comm, folder, how):
+    reducer = reducer_of(comm)
+    step_of(reducer, comm, 0)
+    gq.save(folder, reducer)
+    if comm.rank == 0:
+        damage(folder, how)
+    comm.Barrier()
+    before = str(reducer.state_dict())
+    with pytest.raises(gq.Error, match="could not read its state"):
+        gq.load(folder, reducer)
+    assert str(reducer.state_dict()) == before
+    step_of(reducer, comm, 1)
+
+
+def test_a_save_of_other_rules_is_refused(comm, folder):
+    reducer, other = reducer_of(comm), reducer_of(comm, "*=direct/onebit/ef")
+    step_of(reducer, comm, 0)
+    gq.save(folder, reducer)
+    with pytest.raises(gq.Error, match="state has the schemes"):
+        gq.load(folder, other)
+    step_of(other, comm, 0)
+
+
+def test_a_folder_that_cannot_be_written_is_told_to_all(comm, folder):
+    if comm.rank == 0:
+        folder.write_text("a file")
+    comm.Barrier()
+    with pytest.raises(gq.Error, match="could not write its state"):
+        gq.save(folder, reducer_of(comm))
