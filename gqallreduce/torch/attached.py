@@ -61,7 +61,8 @@ class Attached:
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not self._parameters:
             raise ValueError("got a model without parameters that need a gradient")
-        self.skipped, self._waits, self._accumulates = 0, False, False
+        self.skipped, self._accumulates, self._summed, self._took_effect = 0, False, False, True
+        self._started: set[str] = set()
         self._scale = None if scaler is None else scaler.get_scale()
         self.reducer = Reducer(rules, comm=self._comm, **options)
         try:
@@ -88,22 +89,27 @@ class Attached:
 
     def _start(self, name: str, parameter: torch.Tensor) -> None:
         """A gradient has been made."""
-        if parameter.grad.layout != torch.strided:
-            self.reducer.discard()
-            raise ValueError(f"the gradient of {name!r} is sparse, expected a dense one: sparse=False")
-        if not self._waits:
+        if not self._started:
             self._follow_scale()
-        self._waits = True
+        self._summed = False
         try:
-            self.reducer.start(name, array_of(parameter.grad))
-        except ValueError as error:
-            self._waits = False
-            if "started before" in str(error):
+            if parameter.grad.layout != torch.strided:
+                raise ValueError(f"the gradient of {name!r} is sparse, expected a dense one: sparse=False")
+            if name in self._started:
                 raise ValueError(
                     f"a second backward pass made a gradient of {name!r} before the optimizer's step: "
                     "put all but the last one into `with attached.no_sync():`"
-                ) from error
+                )
+            self._started.add(name)
+            self.reducer.start(name, array_of(parameter.grad))
+        except BaseException:
+            self._leave()
             raise
+
+    def _leave(self) -> None:
+        """The step is over on this rank; the others learn of it."""
+        self._started.clear()
+        self.reducer.discard()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -122,36 +128,51 @@ class Attached:
 
         The optimizer's `step` calls it, if it was not called before. Call it yourself where the sums are looked at
         before: to clip gradients, and before `scaler.unscale_` or `scaler.step`.
-        A parameter without a gradient on this rank counts as zero there; its `grad` is the sum then. After a step that
-        is skipped all `grad` are None, or, with a scaler, NaN, by which the scaler knows. Raises NonFiniteError, and
-        what else a call raises; ValueError for a parameter that was not there when the model was attached.
+        A parameter without a gradient on this rank counts as zero there; its `grad` is the sum then. Called again
+        before the optimizer's step, it does nothing. After a step that is skipped all `grad` are None, or, with a
+        scaler, NaN, by which the scaler knows. Raises NonFiniteError, and what else a call raises; ValueError for a
+        parameter that was not there when the model was attached.
         """
+        if self._summed:
+            return self._took_effect
         self._require_no_new_parameters()
-        self._waits = False
+        self._start_the_rest()
+        self._started.clear()
+        self._summed, self._took_effect = True, True
         try:
             self.reducer.wait()
         except NonFiniteError:
             if self._nonfinite == "raise":
+                self._summed = False
                 raise
             self.skipped += 1
+            self._took_effect = False
             self._make_void()
             return False
-        for name, parameter in self._parameters.items():
-            if name in self.reducer.missing:
-                found = torch.as_tensor(self.reducer.missing[name])
-                parameter.grad = found if parameter.dtype != torch.bfloat16 else found.view(torch.bfloat16)
-            elif parameter.grad is not None:
-                torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
+        except BaseException:
+            self._summed = False
+            raise
+        for parameter in self._parameters.values():
+            torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
         return True
 
+    def _start_the_rest(self) -> None:
+        """What no backward pass has made since the last step: zeros, or what `no_sync` has added up."""
+        for name in [name for name in self._parameters if name not in self._started]:
+            parameter = self._parameters[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            self._start(name, parameter)
+
     def _before_step(self, optimizer, args, kwargs) -> None:
-        if not self._waits:
-            return
-        if self._scaler is not None:
-            self.reducer.discard()
-            self._waits = False
+        if any(callable(each) for each in (*args, *kwargs.values())):
+            self._leave()
+            raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
+        if not self._summed and self._scaler is not None:
+            self._leave()
             raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
         self.wait()
+        self._summed = False
 
     def _make_void(self) -> None:
         """No optimizer uses the gradients."""
@@ -171,8 +192,7 @@ class Attached:
         found = {name for name, each in self._model.named_parameters() if each.requires_grad}
         new = ", ".join(sorted(found - self._parameters.keys()))
         if new:
-            self.reducer.discard()
-            self._waits = False
+            self._leave()
             raise ValueError(f"parameters that were not there when the model was attached: {new}; attach it anew")
 
     # --- replicas and checkpoints ---
