@@ -17,7 +17,7 @@ class Comparison:
         self.begin()
 
     def begin(self) -> None:
-        """Of a new step."""
+        """Forget the last step."""
         self._exact: dict[str, np.ndarray] = {}
         self._results: dict[str, object] = {}
 
@@ -35,8 +35,8 @@ class Comparison:
         found = {}
         for name in names:
             exact, result = self._exact[name], _values(self._results[name])
-            lost, all_ = float(((result - exact) ** 2).sum()), float((exact**2).sum())
-            found[name] = lost / all_ if all_ else float(lost > 0)
+            lost, exact_squared = float(((result - exact) ** 2).sum()), float((exact**2).sum())
+            found[name] = lost / exact_squared if exact_squared else float(lost > 0)
         self.begin()
         return found
 

@@ -83,7 +83,7 @@ def to_bytes(state: dict) -> bytes:
 
 
 def from_bytes(content: bytes) -> dict:
-    """The reverse. ValueError if it is not that."""
+    """The inverse of `to_bytes`; ValueError for other content."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             return _unpacked(json.loads(found[_TREE].tobytes()), found)
@@ -115,7 +115,11 @@ def _unpacked(value: dict, arrays):
 
 
 def _comm_of(reducer):
-    return (getattr(reducer, "votes", None) or reducer).comm
+    comm = getattr(getattr(reducer, "failure_flags", reducer), "comm", None)
+    if comm is None:
+        got = type(reducer).__name__
+        raise TypeError(f"got a {got}, expected a Reducer or an Allreduce; of an attached model, attached.reducer")
+    return comm
 
 
 def _on_all(comm, what: str, call, share: bool = True):

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from gqallreduce.allreduce import Allreduce
-from gqallreduce.errors import MismatchError
+from gqallreduce.errors import Error, MismatchError
 from gqallreduce.models import rules as text_of_rules
 from gqallreduce.models.comparison import Comparison
 from gqallreduce.models.model import Model
-from gqallreduce.models.registration import registration
+from gqallreduce.models.registration import pairs_of, registration
 from gqallreduce.models.statistics import ModelStats
 from gqallreduce.models.step import Step
 from gqallreduce.quantities import nbytes
@@ -52,8 +52,8 @@ class Reducer:
 
     model, allreduces
         its tensors, once they are known; scheme -> Allreduce.
-    votes
-        by which ranks tell each other at the end of a step whether one has failed.
+    failure_flags
+        an Allreduce that sums a flag of each rank at the end of a step: has it failed?
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Reducer:
         verify=0, cuda_aware=None,
     ):  # fmt: skip
         self.rules = text_of_rules.parse(rules)
-        self._most = nbytes(bucket) if isinstance(bucket, str) else arguments.integer("bucket", bucket)
+        self._most = _bytes("bucket", bucket)
         self._compare_every = arguments.integer("compare_every", compare_every)
         if self._most < 0 or self._compare_every < 0:
             raise ValueError(f"bucket={bucket!r}, compare_every={compare_every!r}, expected 0 or more")
@@ -71,13 +71,14 @@ class Reducer:
         }  # fmt: skip
         texts = dict.fromkeys([scheme for _, scheme in self.rules] + [text_of_rules.DENSE])
         self.allreduces = {text: Allreduce(text, **options) for text in texts}
-        self.votes = Allreduce("raw", **options)
+        self.failure_flags = Allreduce("raw", **options)
         self._comparison = Comparison(options) if self._compare_every else None
         self.stats = ModelStats(self._residual_norm)
         self.missing: dict[str, np.ndarray] = {}
         self.model = Model()
         self._early: dict[str, tuple] = {}
         self._step: Step | None = None
+        self._ended_early = False  # by an error in `start`, and no other step has begun since
 
     def __repr__(self) -> str:
         rules = "; ".join(f"{pattern}={scheme}" for pattern, scheme in self.rules)
@@ -93,7 +94,7 @@ class Reducer:
         Raises ValueError for a wrong name or rule, MismatchError if ranks have other tensors or rules.
         """
         try:
-            tensors = self.votes.perform("register()", registration, self, named)
+            tensors = self.failure_flags.perform("register()", registration, self, named)
         except MismatchError as error:
             if error.field not in ("key", "shape", "dtype", "order"):
                 raise
@@ -119,8 +120,8 @@ class Reducer:
         gradient
             of the shape, dtype and order that the tensor has in every step; summed in place, or into `out`.
         Raises ValueError for an unknown name, one that was started before in this step, or an array of another form.
-        After an error here the step is over, nothing of it counts, and `wait` raises MismatchError on the other ranks;
-        this rank takes part in the step until they have come there.
+        After an error here the step has ended on this rank, which does not call `wait`. Nothing of it counts, and `wait`
+        of the other ranks raises MismatchError; the error is raised here when they have come there.
         """
         if not self.model.tensors:
             if name in self._early:
@@ -133,6 +134,7 @@ class Reducer:
             running.advance()
         except BaseException as error:
             self._leave(error)
+            self._ended_early = True
             raise
 
     def wait(self) -> None:
@@ -147,6 +149,9 @@ class Reducer:
             self.register(sorted((name, given[0] if given[1] is None else given[1]) for name, given in early.items()))
             for name in early:
                 self.start(name, early[name][0], out=early[name][1])
+        if self._ended_early:
+            self._ended_early = False
+            raise Error("this rank's step has ended by an error in start(), so wait() has nothing to wait for")
         running = self._begin()
         try:
             missing = running.fill()
@@ -162,9 +167,9 @@ class Reducer:
 
     def __call__(self, named):
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
-        pairs = list(named.items()) if isinstance(named, Mapping) else [tuple(each) for each in named]
         if not self.model.tensors:
-            self.register(pairs)
+            self.register(named)
+        pairs = pairs_of(named)
         running = self._begin()
         try:
             running.give_all(dict(pairs))
@@ -187,6 +192,7 @@ class Reducer:
     def _begin(self) -> Step:
         """The step that is under way, or a new one."""
         if self._step is None:
+            self._ended_early = False
             due = self._compare_every and (self.stats.steps + 1) % self._compare_every == 0
             self._step = Step(self, self._comparison if due else None)
         return self._step
@@ -199,7 +205,7 @@ class Reducer:
         running, self._step = self._step, None
         if running is None:
             return
-        if isinstance(error, Exception) and not running.told:
+        if isinstance(error, Exception) and not running.outcome_known:
             running.failed = True
             with contextlib.suppress(Exception):
                 running.fill()
@@ -265,7 +271,7 @@ class Reducer:
     def close(self) -> None:
         """End this object: it refuses further steps. Close it on all ranks."""
         self.discard()
-        for allreduce in (*self.allreduces.values(), self.votes):
+        for allreduce in (*self.allreduces.values(), self.failure_flags):
             allreduce.close()
         if self._comparison is not None:
             self._comparison.close()
@@ -275,3 +281,13 @@ class Reducer:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _bytes(name: str, value) -> int:
+    """A size that is given as text or as a number."""
+    if not isinstance(value, str):
+        return arguments.integer(name, value)
+    try:
+        return nbytes(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

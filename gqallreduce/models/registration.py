@@ -30,9 +30,19 @@ def registration(call, reducer, named):
     call.result = tensors
 
 
+def pairs_of(named) -> list[tuple]:
+    """(name, array) of each; TypeError if `named` is neither a mapping nor such pairs."""
+    if isinstance(named, Mapping):
+        return list(named.items())
+    pairs = list(named)
+    if not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in pairs):
+        raise TypeError(f"got a {type(named).__name__}, expected a dict of names and arrays, or pairs (name, array)")
+    return [tuple(each) for each in pairs]
+
+
 def _tensors_of(rules, named) -> list[Tensor]:
     """The tensors, checked by what this rank can see."""
-    pairs = list(named.items()) if isinstance(named, Mapping) else [tuple(each) for each in named]
+    pairs = pairs_of(named)
     if not pairs:
         raise ValueError("got no tensors, expected names with arrays")
     names = [name for name, _ in pairs]

@@ -19,6 +19,8 @@ _RULE = re.compile(r"(?P<pattern>[^=(]+)=(?P<scheme>.*)", re.DOTALL)
 
 def plain_text(scheme: str | Scheme) -> str:
     """A scheme as results show it; ValueError if it is none."""
+    if not isinstance(scheme, (str, Scheme)):
+        raise TypeError(f"rules: got a scheme of type {type(scheme).__name__}, expected text or a Scheme")
     return str(Scheme.parse(scheme.strip() if isinstance(scheme, str) else scheme))
 
 
@@ -47,7 +49,10 @@ def parse_rule(text: str, scheme_text: Callable = plain_text) -> tuple[str, str]
     form = _RULE.fullmatch(text)
     if form is None:
         raise ValueError(f"rule {text!r}: expected PATTERN=SCHEME as '*.bias=raw'")
-    return form["pattern"].strip(), scheme_text(form["scheme"])
+    try:
+        return form["pattern"].strip(), scheme_text(form["scheme"])
+    except ValueError as error:
+        raise ValueError(f"rule {text.strip()!r}: {error}; rules are PATTERN=SCHEME, separated by ';'") from None
 
 
 def _pattern(pattern) -> str:

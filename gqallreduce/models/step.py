@@ -17,24 +17,26 @@ if TYPE_CHECKING:
     from gqallreduce.models.comparison import Comparison
     from gqallreduce.models.reducer import Reducer
 
-_LEFT = "they left the step, or were given an unfit gradient"
+_LEFT = (
+    "their step ended by an error of their own or by discard(); nothing of it was kept, and the next one can be made"
+)
 
 
 class Step:
-    """It begins when it is made; whoever made it calls `end`.
+    """The constructor begins the step; the caller must call `end`.
 
     given
         name -> gradient of what has come.
-    failed, told
+    failed, outcome_known
         has this rank an error that the others must know of? Do all ranks know how the step went?
     """
 
     def __init__(self, reducer: Reducer, comparison: Comparison | None):
         self._model, self._allreduces, self.comparison = reducer.model, reducer.allreduces, comparison
-        self._votes = reducer.votes
+        self._flags = reducer.failure_flags
         self.given: dict[str, object] = {}
         self._into: dict[str, object] = {}
-        self.failed = self.told = False
+        self.failed = self.outcome_known = False
         self._left = [len(bucket.names) for bucket in self._model.buckets]
         self._requests: list = []
         if comparison is not None:
@@ -97,26 +99,26 @@ class Step:
         Raises the first error, in the order of the buckets; MismatchError if another rank has failed, which ranks tell
         each other in a last small call.
         """
-        votes = np.zeros(self._votes.size, np.float32)
-        votes[self._votes.rank] = self.failed
+        flags = np.zeros(self._flags.size, np.float32)
+        flags[self._flags.rank] = self.failed
         requests, errors = self._requests, []
-        if self._votes.size > 1:
-            requests = [*requests, self._votes.start(votes, key="failed")]
+        if self._flags.size > 1:
+            requests = [*requests, self._flags.start(flags, key="the end of a step")]
         for request in requests:
             try:
                 request.wait()
             except Exception as error:
                 errors.append(error)
-        self.told = True
+        self.outcome_known = True
         if errors:
             raise errors[0]
-        if votes.any() and not self.failed:
-            raise MismatchError("arguments", np.flatnonzero(votes).tolist(), _LEFT)
+        if flags.any() and not self.failed:
+            raise MismatchError("arguments", np.flatnonzero(flags).tolist(), _LEFT)
         return [request.stats for request in self._requests]
 
     def end(self, error: BaseException | None = None) -> None:
         """It takes effect, or ends by an error, of which the other ranks learn unless they know."""
-        if self.told:
+        if self.outcome_known:
             next(iter(self._allreduces.values())).raised_in_step = True
         if error is None:
             self._context.__exit__(None, None, None)

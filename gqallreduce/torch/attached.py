@@ -14,6 +14,7 @@ from gqallreduce.torch.replicas import broadcast, compare
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
 _NONFINITE = "raise", "skip"
+_MARK = "_gqallreduce_attached"
 
 
 def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, **options) -> Attached:
@@ -58,6 +59,8 @@ class Attached:
         if self._nonfinite not in _NONFINITE:
             raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
         self._model, self._scaler, self._comm = model, scaler, MPI.COMM_WORLD if comm is None else comm
+        if getattr(model, _MARK, False):
+            raise ValueError("this model is attached already: detach() that first")
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         if not self._parameters:
             raise ValueError("got a model without parameters that need a gradient")
@@ -71,6 +74,7 @@ class Attached:
             self.reducer.close()
             raise
         broadcast(self._comm, model)
+        setattr(model, _MARK, True)
         self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
         for name, parameter in self._parameters.items():
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._hook_of(name)))
@@ -103,12 +107,16 @@ class Attached:
             self._started.add(name)
             self.reducer.start(name, array_of(parameter.grad))
         except BaseException:
-            self._leave()
+            self.discard()
             raise
 
-    def _leave(self) -> None:
-        """The step is over on this rank; the others learn of it."""
+    def discard(self) -> None:
+        """Leave the step that is under way, if any: after an exception between `backward` and the optimizer's step.
+
+        Nothing of it counts, and the other ranks get a MismatchError in their step. Returns when they have come there.
+        """
         self._started.clear()
+        self._summed = False
         self.reducer.discard()
 
     @contextlib.contextmanager
@@ -147,7 +155,7 @@ class Attached:
                 raise
             self.skipped += 1
             self._took_effect = False
-            self._make_void()
+            self._invalidate_gradients()
             return False
         except BaseException:
             self._summed = False
@@ -166,16 +174,16 @@ class Attached:
 
     def _before_step(self, optimizer, args, kwargs) -> None:
         if any(callable(each) for each in (*args, *kwargs.values())):
-            self._leave()
+            self.discard()
             raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
         if not self._summed and self._scaler is not None:
-            self._leave()
+            self.discard()
             raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
         self.wait()
         self._summed = False
 
-    def _make_void(self) -> None:
-        """No optimizer uses the gradients."""
+    def _invalidate_gradients(self) -> None:
+        """No optimizer is to use them: None, or NaN where a scaler must see it."""
         for parameter in self._parameters.values():
             if self._scaler is None or parameter.grad is None:
                 parameter.grad = None
@@ -192,7 +200,7 @@ class Attached:
         found = {name for name, each in self._model.named_parameters() if each.requires_grad}
         new = ", ".join(sorted(found - self._parameters.keys()))
         if new:
-            self._leave()
+            self.discard()
             raise ValueError(f"parameters that were not there when the model was attached: {new}; attach it anew")
 
     # --- replicas and checkpoints ---
@@ -216,7 +224,8 @@ class Attached:
         states = list(state) if isinstance(state, (list, tuple)) else [state]
         for each in states or [None]:
             if not isinstance(each, dict) or each.keys() != {"reducer", "scale", "skipped"}:
-                raise ValueError(f"state: got {type(each).__name__}, expected what state_dict() returns")
+                got = f"keys {sorted(map(str, each))}" if isinstance(each, dict) else type(each).__name__
+                raise ValueError(f"state: got {got}, expected what state_dict() returns: reducer, scale, skipped")
         found = [from_tensors(each["reducer"]) for each in states]
         self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
         self._scale, self.skipped = states[0]["scale"], states[0]["skipped"]
@@ -226,6 +235,7 @@ class Attached:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        setattr(self._model, _MARK, False)
         self.reducer.close()
 
     def __enter__(self) -> Attached:

@@ -1,4 +1,4 @@
-"""A communication hook for DistributedDataParallel: its buckets come by name into a Reducer, over MPI."""
+"""A communication hook for DistributedDataParallel: a Reducer sums the gradients of its buckets, by parameter name."""
 
 # DDP looks at the annotations of a hook, and wants them as objects: so they are not postponed here.
 
@@ -24,7 +24,9 @@ class HookState:
     """
 
     def __init__(self, model, optimizer, rules, *, comm=None, **options):
-        module = getattr(model, "module", model)
+        if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            raise TypeError(f"model: got {type(model).__name__}, expected DistributedDataParallel")
+        module = model.module
         self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
         self.reducer = Reducer(rules, comm=MPI.COMM_WORLD if comm is None else comm, **options)
         self.reducer.register([(name, array_of(each.detach())) for each, name in self._names.items()])
@@ -65,8 +67,11 @@ class HookState:
         """As that of a Reducer, with tensors in place of arrays: `torch.load(..., weights_only=True)` reads it back."""
         return to_tensors(self.reducer.state_dict())
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()` of the same rules, rank and P. ValueError otherwise; then nothing has changed."""
+    def load_state_dict(self, state: dict | list) -> None:
+        """Go on from `state_dict()` of the same rules, rank and P, or from those of all ranks of a job of any size.
+
+        ValueError for what does not fit; then nothing has changed.
+        """
         self.reducer.load_state_dict(from_tensors(state))
 
     def close(self) -> None:
@@ -76,5 +81,5 @@ class HookState:
 
 
 def comm_hook(state: HookState, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """For `DistributedDataParallel.register_comm_hook`: sums DDP's buckets by the rules of `state`, averaged."""
+    """For `DistributedDataParallel.register_comm_hook`: sums DDP's buckets by the rules of `state`."""
     return state.take(bucket)

@@ -210,7 +210,7 @@ def test_a_rank_that_leaves_a_step_is_told_to_the_others(comm):
         reducer.start("fc2.bias", gradients(comm)["fc2.bias"])
         reducer.discard()
     else:
-        with pytest.raises(gq.MismatchError, match="left the step"):
+        with pytest.raises(gq.MismatchError, match="discard"):
             reducer(gradients(comm, 1))
     assert states(reducer) == before
     reducer(gradients(comm, 1))
@@ -224,6 +224,21 @@ def test_a_gradient_is_started_once(comm):
     with pytest.raises(ValueError, match="'embed' was started before in this step"):
         reducer.start("embed", named["embed"])
     reducer(named)
+
+
+def test_to_wait_after_an_error_in_start_is_an_error(comm):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    if comm.rank == comm.size - 1:
+        with pytest.raises(ValueError, match="'new'"):
+            reducer.start("new", np.ones(3, np.float32))
+        with pytest.raises(gq.Error, match="has ended by an error"):
+            reducer.wait()
+    else:
+        with pytest.raises(gq.MismatchError):
+            reducer.wait()
+    reducer(gradients(comm))
+    assert reducer.stats.steps == 2
 
 
 def test_a_rank_with_another_model_is_found(comm):
@@ -268,6 +283,7 @@ def test_a_rule_without_a_tensor_is_an_error(comm, rules, message):
     ("named", "error", "message"),
     [
         ([], ValueError, "got no tensors"),
+        ([np.ones(3, np.float32)], TypeError, "expected a dict of names and arrays"),
         ([(1, np.ones(3, np.float32))], TypeError, "a int, expected a string"),
         ([("a", np.ones(3, np.float32)), ("a", np.ones(3, np.float32))], ValueError, "'a' is given twice"),
         ([("a", np.ones(3, np.int32))], TypeError, "tensor 'a': got dtype int32"),
@@ -281,7 +297,8 @@ def test_unfit_tensors_are_refused(comm, named, error, message):
 @pytest.mark.parametrize(
     ("rules", "options", "error"),
     [
-        ("*=nonsense", {}, ValueError), (3, {}, TypeError), ({}, {}, ValueError), ({1: "raw"}, {}, TypeError),
+        ("*=nonsense", {}, ValueError), ("*.bias=raw, *=qsgd", {}, ValueError), (3, {}, TypeError),
+        ({"*": 3}, {}, TypeError), ({}, {}, ValueError), ({1: "raw"}, {}, TypeError),
         ("raw", {"bucket": "many"}, ValueError), ("raw", {"bucket": -1}, ValueError),
         ("raw", {"bucket": 1.5}, TypeError), ("raw", {"compare_every": -1}, ValueError),
     ],

@@ -362,6 +362,38 @@ def test_parameters_that_appear_later_are_named(comm):
         optimizer.step()
 
 
+def test_a_step_may_be_left_after_an_exception(comm):
+    model, optimizer, attached = make(comm)
+    loss_of(model, *batch(comm, 0)).backward()
+    if comm.rank == comm.size - 1:
+        attached.discard()
+    else:
+        with pytest.raises(gq.MismatchError):
+            optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, *batch(comm, 1)).backward()
+    optimizer.step()
+    assert alike(comm, content(model))
+    assert attached.reducer.stats.steps == 1
+
+
+def test_passes_in_no_sync_alone_are_summed_by_the_step(comm):
+    model, optimizer, attached = make(comm)
+    with attached.no_sync():
+        loss_of(model, *batch(comm, 0)).backward()
+    optimizer.step()
+    assert alike(comm, content(model))
+    assert attached.reducer.stats.steps == 1
+
+
+def test_a_model_is_attached_once(comm):
+    model, optimizer, attached = make(comm)
+    with pytest.raises(ValueError, match="attached already"):
+        gqt.attach(model, optimizer, "raw", comm=comm)
+    attached.detach()
+    gqt.attach(model, optimizer, "raw", comm=comm).detach()
+
+
 def test_sparse_gradients_are_refused(comm):
     model, _optimizer, _attached = make(comm, "raw", model=lambda: torch.nn.Embedding(10, 4, sparse=True))
     with pytest.raises(ValueError, match="the gradient of 'weight' is sparse"):
