@@ -120,8 +120,8 @@ class Reducer:
         gradient
             of the shape, dtype and order that the tensor has in every step; summed in place, or into `out`.
         Raises ValueError for an unknown name, one that was started before in this step, or an array of another form.
-        After an error here the step has ended on this rank, which does not call `wait`. Nothing of it counts, and `wait`
-        of the other ranks raises MismatchError; the error is raised here when they have come there.
+        After an error here the step has ended on this rank, which does not call `wait`. Nothing of it counts; `wait`
+        of the other ranks raises MismatchError, and the error is raised here when they have come there.
         """
         if not self.model.tensors:
             if name in self._early:
