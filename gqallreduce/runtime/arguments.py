@@ -116,7 +116,9 @@ def _overlapping(every: list[_Memory]):
 def known(buf, key, allreduce) -> Given | None:
     """The arguments of a call as the last one of its key, or keys, had them; None if each must be looked at."""
     last = allreduce.plans.last(key)
-    arrays = None if last is None else last.known.look(buf)
+    if last is None or not allreduce.memory.fit(last.name, last.kept):
+        return None
+    arrays = last.known.look(buf)
     return None if arrays is None else Given.known(last.name, last, arrays)
 
 

@@ -101,6 +101,20 @@ class Memory:
             return self._staged[key]
         return self._states.get(key)
 
+    def fit(self, name, forms: tuple) -> bool:
+        """Are a key, or the keys of a group, bound to these forms, or to none yet?
+
+        The forms of an earlier call need not be those of now: what bound a key may have been taken back.
+        """
+        if not isinstance(name, tuple):
+            state = self.get(name)
+            return state is None or state.form == forms[0]
+        for key, form in zip(name, forms, strict=True):
+            state = self.get(key)
+            if state is not None and state.form is not form and state.form != form:
+                return False
+        return True
+
     def residual(self, key: str):
         """The residual."""
         return self._state_of(key).residual

@@ -1,5 +1,6 @@
 """Checkpoints that travel: to other numbers of ranks, and through files."""
 
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -28,10 +29,12 @@ def folder(comm):
     comm.Barrier()
 
 
+@contextlib.contextmanager
 def some(comm, size):
     """A communicator of the first ranks, None on the others."""
     made = comm.Split(0 if comm.rank < size else 1, comm.rank)
-    return made if comm.rank < size else None
+    yield made if comm.rank < size else None
+    made.Free()
 
 
 def make(comm, scheme, **options):
@@ -63,25 +66,30 @@ def test_states_of_the_same_ranks_go_on_bit_by_bit(comm, scheme):
     assert train(first, comm, range(3, 5)) == train(second, comm, range(3, 5))
 
 
+def travel(part, scheme, saved, expected, steps):
+    """Go on from states, if there are any; (states of all ranks, sums of residuals) at the end."""
+    with make(part, scheme) as allreduce:
+        if saved is not None:
+            allreduce.load_state_dict(saved)
+            found = residuals(part, allreduce)
+            for key, total in expected.items():
+                np.testing.assert_allclose(found[key], total, atol=1e-5)
+            learned = [str(entry.get("learned")) for entry in allreduce.state_dict()["keys"].values()]
+            assert len(set(part.allgather(str(learned)))) == 1
+        results = train(allreduce, part, steps)
+        assert len(set(part.allgather(str(results)))) == 1
+        return part.allgather(allreduce.state_dict()), residuals(part, allreduce)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_sum_of_residuals_travels_to_other_numbers_of_ranks(comm, scheme):
     """All ranks, fewer, one, and back to all; what was learned is the same on all ranks, also new ones."""
     sizes = [comm.size, max(1, comm.size - 1), 1, comm.size]
     saved, expected, steps = None, None, 0
     for size in sizes:
-        part = some(comm, size)
-        if part is not None:
-            with make(part, scheme) as allreduce:
-                if saved is not None:
-                    allreduce.load_state_dict(saved)
-                    found = residuals(part, allreduce)
-                    for key, total in expected.items():
-                        np.testing.assert_allclose(found[key], total, atol=1e-5)
-                    learned = [str(entry.get("learned")) for entry in allreduce.state_dict()["keys"].values()]
-                    assert len(set(part.allgather(str(learned)))) == 1
-                results = train(allreduce, part, range(steps, steps + 2))
-                assert len(set(part.allgather(str(results)))) == 1
-                saved, expected = part.allgather(allreduce.state_dict()), residuals(part, allreduce)
+        with some(comm, size) as part:
+            if part is not None:
+                saved, expected = travel(part, scheme, saved, expected, range(steps, steps + 2))
         saved, expected = comm.bcast(saved), comm.bcast(expected)
         steps += 2
         assert {entry["step"] for entry in saved[0]["keys"].values()} == {steps}
@@ -139,14 +147,14 @@ def test_files_go_on_bit_by_bit(comm, folder):
 
 def test_files_travel_to_other_numbers_of_ranks(comm, folder):
     for size in (comm.size, 1, comm.size):
-        part = some(comm, size)
-        if part is not None:
-            with reducer_of(part) as reducer:
-                if (folder / "manifest.json").exists():
-                    gq.load(folder, reducer)
-                    assert reducer.stats.steps == 0
-                step_of(reducer, part, 1)
-                gq.save(folder, reducer)
+        with some(comm, size) as part:
+            if part is not None:
+                with reducer_of(part) as reducer:
+                    if (folder / "manifest.json").exists():
+                        gq.load(folder, reducer)
+                        assert reducer.stats.steps == 0
+                    step_of(reducer, part, 1)
+                    gq.save(folder, reducer)
         comm.Barrier()
     assert len(json.loads((folder / "manifest.json").read_text())["files"]) == comm.size
 

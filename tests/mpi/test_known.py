@@ -104,6 +104,19 @@ def test_a_first_form_that_was_taken_back_is_not_expected(comm, known):
     assert allreduce.state_dict()["keys"]["w"]["step"] == 2
 
 
+@pytest.mark.parametrize("size", [2, 6, 5000])
+def test_a_group_that_was_taken_back_binds_no_form(comm, size):
+    """A key of it is bound to another form since."""
+    allreduce, keys = make(comm, "direct/onebit/ef"), ["a", "b"]
+    with contextlib.suppress(OSError), allreduce.step():
+        allreduce([np.ones(size, np.float32), np.ones(3, np.float32)], key=keys)
+        raise OSError
+    allreduce(np.ones(5, np.float32), key="a")
+    group = [np.ones(size, np.float32), np.ones(3, np.float32)]
+    assert everywhere(comm, allreduce, group, key=keys)[0] is ValueError
+    allreduce([np.ones(5, np.float32), np.ones(3, np.float32)], key=keys)
+
+
 def test_a_known_key_keeps_its_form(comm):
     allreduce = make(comm, "direct/onebit/ef")
     for _ in range(2):
