@@ -17,7 +17,7 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.request import Request
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.calls import Calls
-from gqallreduce.runtime.checkpoint import load, save
+from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans
@@ -224,10 +224,14 @@ class Allreduce(Calls):
         float32 rounding, and so does what codecs have learned. ValueError for what does not fit; then nothing has
         changed.
         """
+        self.restore(*self.checked(state))
+
+    def checked(self, state: dict | list[dict]) -> tuple[int, dict]:
+        """(seed, key -> State) of what `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
         if self.memory.staging:
             raise ValueError("a step of this object is under way; load_state_dict() before or after it")
         self.finish()
-        load(self, state, self.processors.host)
+        return checked(self, state, self.processors.host)
 
     def restore(self, seed: int, states: dict[str | None, State]) -> None:
         """Replace all keys by the States of a checkpoint."""

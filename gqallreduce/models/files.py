@@ -66,12 +66,8 @@ def load(path, reducer) -> None:
         return states[0] if manifest["ranks"] == comm.size else states
 
     states = _on_all(comm, "read its state", read, share=False)
-    before = reducer.state_dict()
-    try:
-        _on_all(comm, "take over its state", lambda: reducer.load_state_dict(states), share=False)
-    except Error:
-        reducer.load_state_dict(before)
-        raise
+    found = _on_all(comm, "take over its state", lambda: reducer.checked(states), share=False)
+    reducer.restore(*found) if isinstance(found, tuple) else reducer.restore(found)
 
 
 def to_bytes(state: dict) -> bytes:

@@ -21,6 +21,8 @@ from gqallreduce.models.statistics import ModelStats
 from gqallreduce.models.step import Step
 from gqallreduce.quantities import nbytes
 from gqallreduce.runtime import arguments
+from gqallreduce.runtime.reduction import join_invalid
+from gqallreduce.runtime.steps import step
 
 
 class Reducer:
@@ -93,6 +95,8 @@ class Reducer:
         tells them: `reducer(named)` in the order given, steps by `start` in the order of their names.
         Raises ValueError for a wrong name or rule, MismatchError if ranks have other tensors or rules.
         """
+        if self._early:
+            raise ValueError(f"gradients were started before register(): {', '.join(self._early)}")
         try:
             tensors = self.failure_flags.perform("register()", registration, self, named)
         except MismatchError as error:
@@ -125,7 +129,9 @@ class Reducer:
         """
         if not self.model.tensors:
             if name in self._early:
-                raise ValueError(f"{name!r} was started before in this step")
+                error = ValueError(f"{name!r} was started before in this step")
+                self._leave_early(error)
+                raise error
             self._early[name] = gradient, out
             return
         running = self._begin()
@@ -172,7 +178,7 @@ class Reducer:
         pairs = pairs_of(named)
         running = self._begin()
         try:
-            running.give_all(dict(pairs))
+            running.give_all(pairs)
             running.advance()
         except BaseException as error:
             self._leave(error)
@@ -185,9 +191,17 @@ class Reducer:
 
         Returns when they have come there.
         """
-        self._early.clear()
+        error = ValueError("this rank left the step")
+        if self._early:
+            self._leave_early(error)
         if self._step is not None:
-            self._leave(ValueError("this rank left the step"))
+            self._leave(error)
+
+    def _leave_early(self, error: Exception) -> None:
+        """The first step, whose tensors the others are about to register, is over."""
+        self._early.clear()
+        with contextlib.suppress(Exception):
+            self.failure_flags.perform("register()", join_invalid, self.failure_flags, error)
 
     def _begin(self) -> Step:
         """The step that is under way, or a new one."""
@@ -222,16 +236,18 @@ class Reducer:
         """The exact sums (or averages) of all residuals, by name, which are then zero. Collective."""
         self._require_no_step("flush()")
         found = {}
-        for allreduce in self.allreduces.values():
-            found |= allreduce.flush()
+        with step(*self.allreduces.values()):  # all or none
+            for allreduce in self.allreduces.values():
+                found |= allreduce.flush()
         return {name: found[name] for name in self.model.tensors if name in found}
 
     def scale_memory(self, factor: float) -> None:
         """Multiply all residuals by a number: old over new learning rate, when it changes. Collective."""
         self._require_no_step("scale_memory()")
-        for allreduce in self.allreduces.values():
-            if allreduce.scheme.feedback:
-                allreduce.scale_memory(factor)
+        with step(*self.allreduces.values()):
+            for allreduce in self.allreduces.values():
+                if allreduce.scheme.feedback:
+                    allreduce.scale_memory(factor)
 
     def state_dict(self) -> dict:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
@@ -242,20 +258,27 @@ class Reducer:
 
         As `Allreduce.load_state_dict`. ValueError for what does not fit; then nothing has changed.
         """
+        self.restore(self.checked(state))
+
+    def checked(self, state: dict | list[dict]) -> dict[str, tuple]:
+        """scheme -> (seed, States) of what `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
         self._require_no_step("load_state_dict()")
         several = isinstance(state, (list, tuple))
-        each_found = [self._schemes_of(each) for each in (state if several else [state])]
-        found = {text: [each[text] for each in each_found] for text in self.allreduces}
-        if not several:
-            found = each_found[0]
-        before = self.state_dict()
-        try:
-            for text, allreduce in self.allreduces.items():
-                allreduce.load_state_dict(found[text])
-        except BaseException:
-            for text, allreduce in self.allreduces.items():
-                allreduce.load_state_dict(before["schemes"][text])
-            raise
+        each_found, found = [self._schemes_of(each) for each in (state if several else [state])], {}
+        for text, allreduce in self.allreduces.items():
+            states = [each[text] for each in each_found]
+            found[text] = allreduce.checked(states if several else states[0])
+            for key, after in found[text][1].items() if self.model.tensors else ():
+                tensor = self.model.tensors.get(key)
+                expected = None if tensor is None else tensor.form.kept
+                if tensor is None or tensor.scheme != text or after.form != expected:
+                    raise ValueError(f"state has {key!r} of {text}: {after.form}, expected {expected} as in this model")
+        return found
+
+    def restore(self, found: dict[str, tuple]) -> None:
+        """Take over what `checked` has returned."""
+        for text, each in found.items():
+            self.allreduces[text].restore(*each)
 
     def _schemes_of(self, state) -> dict:
         found = state.get("schemes") if isinstance(state, dict) else None
@@ -270,6 +293,7 @@ class Reducer:
 
     def close(self) -> None:
         """End this object: it refuses further steps. Close it on all ranks."""
+        self._early.clear()
         self.discard()
         for allreduce in (*self.allreduces.values(), self.failure_flags):
             allreduce.close()

@@ -53,9 +53,11 @@ class Step:
         if name in self.given:
             raise ValueError(f"{name!r} was started before in this step")
         if not isinstance(gradient, Outer) and tensor.known.look(gradient) is None:
-            form = Buffer(gradient).form
-            if form != tensor.form:
-                raise ValueError(f"{name!r}: got shape, order, dtype {form.kept}, expected {tensor.form.kept}")
+            self._require_form(name, gradient, tensor, writable=out is None)
+        if out is not None:
+            self._require_form(name, out, tensor, writable=True)
+        elif isinstance(gradient, Outer):
+            raise ValueError(f"{name!r}: got a gq.Outer, expected an array for its sum too: start(..., out=array)")
         self.given[name] = gradient
         if out is not None:
             self._into[name] = out
@@ -63,14 +65,23 @@ class Step:
         if self.comparison is not None:
             self.comparison.give(tensor, gradient, out)
 
-    def give_all(self, named: dict) -> None:
+    @staticmethod
+    def _require_form(name: str, array, tensor: Tensor, writable: bool) -> None:
+        buffer = Buffer(array)
+        if buffer.form != tensor.form:
+            raise ValueError(f"{name!r}: got shape, order, dtype {buffer.form.kept}, expected {tensor.form.kept}")
+        if writable and buffer.readonly:
+            raise ValueError(f"{name!r}: got an array that is read-only, expected one that the sum can be written to")
+
+    def give_all(self, pairs: list[tuple]) -> None:
         """All gradients have come, or some."""
-        buckets = self._model.buckets
-        plain = named.keys() == self._model.tensors.keys() and not self.given and self.comparison is None
+        buckets, named = self._model.buckets, dict(pairs)
+        complete = len(named) == len(pairs) and named.keys() == self._model.tensors.keys()
+        plain = complete and not self.given and self.comparison is None
         if plain and all(bucket.known.look([named[name] for name in bucket.names]) for bucket in buckets):
             self.given, self._left = named, [0] * len(buckets)
             return
-        for name, gradient in named.items():
+        for name, gradient in pairs:
             self.give(name, gradient)
 
     def advance(self) -> None:

@@ -37,8 +37,8 @@ def save(allreduce) -> dict:
     }
 
 
-def load(allreduce, state: dict | list, processor) -> None:
-    """Check all of `state` first, then take it over at once. ValueError says what does not fit.
+def checked(allreduce, state: dict | list, processor) -> tuple[int, dict]:
+    """(seed, key -> State) of a state, for `Allreduce.restore`; ValueError says what does not fit.
 
     A list has the dicts of all ranks of a job of any size.
     """
@@ -61,7 +61,7 @@ def load(allreduce, state: dict | list, processor) -> None:
     if not isinstance(keys, dict):
         raise ValueError(f"state has keys of type {type(keys).__name__}, expected a dict of keys")
     states = {key: _state(key, entry, allreduce.scheme, processor) for key, entry in keys.items()}
-    allreduce.restore(seed, {key and str.__str__(key): state for key, state in states.items()})
+    return seed, {key and str.__str__(key): state for key, state in states.items()}
 
 
 def _dealt(states: list, rank: int, size: int) -> dict:

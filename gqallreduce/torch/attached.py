@@ -62,6 +62,13 @@ class Attached:
         if getattr(model, _MARK, False):
             raise ValueError("this model is attached already: detach() that first")
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        optimized = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        left = [name for name, each in self._parameters.items() if id(each) not in optimized]
+        if left:
+            names = ", ".join(left)
+            raise ValueError(
+                f"the optimizer has not {names}, so that nothing waits for their sums: freeze them, or add them"
+            )
         if not self._parameters:
             raise ValueError("got a model without parameters that need a gradient")
         self.skipped, self._accumulates, self._summed, self._took_effect = 0, False, False, True
@@ -70,10 +77,10 @@ class Attached:
         self.reducer = Reducer(rules, comm=self._comm, **options)
         try:
             self.reducer.register([(name, array_of(each.detach())) for name, each in self._parameters.items()])
+            broadcast(self._comm, model)
         except BaseException:
             self.reducer.close()
             raise
-        broadcast(self._comm, model)
         setattr(model, _MARK, True)
         self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
         for name, parameter in self._parameters.items():
@@ -144,6 +151,10 @@ class Attached:
         if self._summed:
             return self._took_effect
         self._require_no_new_parameters()
+        lost = [name for name in self._started if self._parameters[name].grad is None]
+        if lost:
+            self.discard()
+            raise ValueError(f"zero_grad() between backward and step: the gradient of {lost[0]!r} is gone")
         self._start_the_rest()
         self._started.clear()
         self._summed, self._took_effect = True, True
@@ -154,20 +165,24 @@ class Attached:
                 self._summed = False
                 raise
             self.skipped += 1
-            self._took_effect = False
+            self._took_effect, self._summed = False, self._scaler is None  # a scaler skips the optimizer's step too
             self._invalidate_gradients()
             return False
         except BaseException:
             self._summed = False
             raise
         for parameter in self._parameters.values():
-            torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
+            if parameter.requires_grad:
+                torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
         return True
 
     def _start_the_rest(self) -> None:
         """What no backward pass has made since the last step: zeros, or what `no_sync` has added up."""
         for name in [name for name in self._parameters if name not in self._started]:
             parameter = self._parameters[name]
+            if not parameter.requires_grad:  # frozen since: its `grad` is left alone
+                self.reducer.start(name, array_of(torch.zeros_like(parameter)))
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             self._start(name, parameter)

@@ -12,6 +12,8 @@ from gqallreduce.hashing import checksum
 def broadcast(comm, model: torch.nn.Module) -> None:
     """Parameters and buffers become those of rank 0. Collective; their names and shapes are known to be alike."""
     for tensor in _tensors(model).values():
+        if not tensor.numel():
+            continue
         content = _bytes(tensor)
         comm.Bcast(content, 0)
         if comm.rank:

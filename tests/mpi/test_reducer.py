@@ -106,11 +106,38 @@ def test_the_first_step_may_tell_the_tensors_in_any_order(comm):
     names = list(named)
     for name in names[comm.rank % len(names) :] + names[: comm.rank % len(names)]:
         reducer.start(name, named[name])
-    with pytest.raises(ValueError, match="'embed' was started before"):
-        reducer.start("embed", named["embed"])
     reducer.wait()
     assert list(reducer.schemes) == sorted(FORMS)
     assert len(set(comm.allgather(str(taken(named))))) == 1
+
+
+@pytest.mark.parametrize("how", ["discard", "twice"])
+def test_a_rank_that_leaves_the_first_step_is_told_to_the_others(comm, how):
+    reducer = make(comm, "ring/raw", average=False)
+    if comm.rank == comm.size - 1:
+        reducer.start("a", np.ones(3, np.float32))
+        if how == "discard":
+            reducer.discard()
+        else:
+            with pytest.raises(ValueError, match="'a' was started before"):
+                reducer.start("a", np.ones(3, np.float32))
+    else:
+        reducer.start("a", np.ones(3, np.float32))
+        with pytest.raises(gq.MismatchError):
+            reducer.wait()
+    array = np.full(3, 5, np.float32)
+    reducer.start("a", array)
+    reducer.wait()
+    assert (array == 5 * comm.size).all()
+
+
+def test_gradients_are_started_after_they_are_registered(comm):
+    reducer, array = make(comm, "raw"), np.ones(3, np.float32)
+    reducer.start("a", array)
+    for call in (reducer.register, reducer):
+        with pytest.raises(ValueError, match="started before register"):
+            call({"a": array})
+    reducer.wait()
 
 
 # --- gradients that do not come ---
@@ -308,6 +335,34 @@ def test_unfit_arguments_are_refused(comm, rules, options, error):
         make(comm, rules, **options)
 
 
+def read_only(named):
+    named["fc1.weight"].flags.writeable = False
+
+
+def an_outer(named):
+    named["fc1.weight"] = gq.Outer(np.ones((4, 60), np.float32), np.ones((4, 40), np.float32))
+
+
+@pytest.mark.parametrize("change", [read_only, an_outer])
+def test_a_gradient_that_cannot_be_written_is_told_to_all(comm, change):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    named, mine = gradients(comm, 1), comm.rank == comm.size - 1
+    if mine:
+        change(named)
+    with pytest.raises(ValueError if mine else gq.MismatchError):
+        reducer(named)
+    reducer(gradients(comm, 1))
+    assert reducer.stats.steps == 2
+
+
+def test_a_name_twice_is_an_error(comm):
+    reducer = make(comm, "raw")
+    reducer({"a": np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match="'a' was started before"):
+        reducer([("a", np.ones(3, np.float32)), ("a", np.ones(3, np.float32))])
+
+
 # --- what it cost ---
 
 
@@ -351,6 +406,45 @@ def test_residuals_are_flushed_and_scaled(comm):
     assert list(found) == ["embed", "fc1.weight", "none"]
     assert bytes_of(found["fc1.weight"]) == bytes_of(alone.flush("fc1.weight"))
     assert reducer.stats.residual_norm == 0
+
+
+def test_flush_and_scaling_are_of_all_tensors_or_none(comm):
+    reducer = make(comm, "a=direct/topk(k=1)/ef; b=direct/onebit/ef", average=False)
+    reducer({"a": np.arange(4, dtype=np.float32), "b": np.float32([1, 2, 3, 4])})
+    state = reducer.state_dict()
+    state["schemes"]["direct/onebit/ef"]["keys"]["b"]["residual"][0] = 3.4e38
+    reducer.load_state_dict(state)
+    before = states(reducer)
+    with pytest.raises(ValueError, match="leaves float32"):
+        reducer.scale_memory(10)
+    assert states(reducer) == before
+    if comm.size > 1:
+        with pytest.raises(gq.NonFiniteError):
+            reducer.flush()
+        assert states(reducer) == before
+
+
+def test_a_state_that_one_rank_refuses_leaves_the_others_in_step(comm):
+    reducer = make(comm)
+    reducer(gradients(comm))
+    state = reducer.state_dict()
+    if comm.rank == 0:
+        state["schemes"]["direct/onebit/ef"]["rank"] = 99
+        with pytest.raises(ValueError, match="state has"):
+            reducer.load_state_dict(state)
+    reducer(gradients(comm, 1))
+    assert reducer.stats.steps == 2
+
+
+def test_a_state_of_another_model_is_refused(comm):
+    reducer, other = make(comm, "direct/onebit/ef"), make(comm, "direct/onebit/ef")
+    reducer({"a": np.ones(4, np.float32)})
+    for named in ({"a": np.ones(5, np.float32)}, {"b": np.ones(4, np.float32)}):
+        other = make(comm, "direct/onebit/ef")
+        other(named)
+        with pytest.raises(ValueError, match="as in this model"):
+            reducer.load_state_dict(other.state_dict())
+    reducer({"a": np.ones(4, np.float32)})
 
 
 def test_a_checkpoint_goes_on_with_the_same_bits(comm):

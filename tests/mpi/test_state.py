@@ -163,7 +163,7 @@ def test_a_wrong_checkpoint_is_refused_and_changes_nothing(comm):
         {**state, "rank": comm.rank + 1},
         {**state, "version": 99},
         {key: value for key, value in state.items() if key != "size"},
-        [state] * comm.size,
+        [state] * (comm.size + 1),
         None,
         make(comm, "ring/onebit/ef").state_dict(),
         {**state, "keys": {"a": {**state["keys"]["a"], "residual": np.zeros(3, np.float32)}}},

@@ -394,6 +394,51 @@ def test_a_model_is_attached_once(comm):
     gqt.attach(model, optimizer, "raw", comm=comm).detach()
 
 
+def test_a_layer_that_is_frozen_later_stays(comm):
+    model, optimizer, _attached = make(comm, model=torch_linear)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        optimizer.step()
+        if step == 0:
+            model[0].requires_grad_(False)
+            optimizer.zero_grad()
+            before = model[0].weight.clone()
+    assert (model[0].weight == before).all()
+    assert alike(comm, content(model))
+
+
+def test_gradients_that_are_gone_are_told_to_all(comm):
+    model, optimizer, _attached = make(comm)
+    loss_of(model, *batch(comm, 0)).backward()
+    if comm.rank == comm.size - 1:
+        optimizer.zero_grad()
+        with pytest.raises(ValueError, match="zero_grad"):
+            optimizer.step()
+    else:
+        with pytest.raises(gq.MismatchError):
+            optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, *batch(comm, 1)).backward()
+    optimizer.step()
+    assert alike(comm, content(model))
+
+
+def test_an_optimizer_has_all_parameters(comm):
+    model = torch_linear()
+    with pytest.raises(ValueError, match=r"the optimizer has not 0\.weight, 0\.bias"):
+        gqt.attach(model, torch.optim.SGD(model[2].parameters(), 0.1), "raw", comm=comm)
+
+
+def test_a_model_with_an_empty_buffer(comm):
+    def model():
+        made = torch_linear()
+        made.register_buffer("none", torch.zeros(0))
+        return made
+
+    make(comm, model=model)[2].compare()
+
+
 def test_sparse_gradients_are_refused(comm):
     model, _optimizer, _attached = make(comm, "raw", model=lambda: torch.nn.Embedding(10, 4, sparse=True))
     with pytest.raises(ValueError, match="the gradient of 'weight' is sparse"):
