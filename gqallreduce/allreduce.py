@@ -224,7 +224,7 @@ class Allreduce(Calls):
         float32 rounding, and so does what codecs have learned. ValueError for what does not fit; then nothing has
         changed.
         """
-        self.restore(*self.checked(state))
+        self.restore(self.checked(state))
 
     def checked(self, state: dict | list[dict]) -> tuple[int, dict]:
         """(seed, key -> State) of what `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
@@ -233,9 +233,9 @@ class Allreduce(Calls):
         self.finish()
         return checked(self, state, self.processors.host)
 
-    def restore(self, seed: int, states: dict[str | None, State]) -> None:
-        """Replace all keys by the States of a checkpoint."""
-        memory = Memory()
+    def restore(self, found: tuple[int, dict[str | None, State]]) -> None:
+        """Replace all keys by what `checked` has returned of a checkpoint."""
+        (seed, states), memory = found, Memory()
         memory.commit(states)
         self.seed, self.memory, self.begun = seed, memory, 0
         self.plans.clear()

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 
+def ratio_of(dense_bytes: float, bytes_sent: float) -> float:
+    """Bytes that exact values would take / bytes sent; 1.0 where either is none."""
+    return dense_bytes / bytes_sent if bytes_sent and dense_bytes else 1.0
+
+
 @dataclass
 class Spent:
     """Of one call (`stats.last`) or of all since `reset` (`stats.total`).
@@ -46,9 +51,7 @@ class Spent:
 
     @property
     def ratio(self) -> float:
-        if self.dense or not self.bytes_sent or not self.dense_bytes:
-            return 1.0
-        return self.dense_bytes / self.bytes_sent
+        return 1.0 if self.dense else ratio_of(self.dense_bytes, self.bytes_sent)
 
     @property
     def residual_norm(self) -> float:

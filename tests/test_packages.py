@@ -10,7 +10,7 @@ LAYERS = "coding", "backends", "scheduling", "transport", "runtime"
 # What registers itself: below the layer that uses the registry.
 BELOW = {"codecs": ("coding",), "schedules": ("scheduling",)}
 # At the top of the folder, and without anything of ours but each other: for all layers.
-COMMON = {"errors", "hashing", "quantities", "registry", "rounding", "stats", "threads", "_kernels"}
+COMMON = {"errors", "hashing", "plain_table", "quantities", "registry", "rounding", "stats", "threads", "_kernels"}
 
 
 def imported(path):

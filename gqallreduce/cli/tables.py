@@ -3,6 +3,8 @@
 import importlib.util
 import sys
 
+from gqallreduce.plain_table import plain_table, widths_of
+
 
 def print_table(columns, rows, right=()):
     """Print rows of text under `columns`; those named in `right` are aligned to the right.
@@ -21,21 +23,13 @@ def print_table(columns, rows, right=()):
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    wide = sum(_widths(columns, rows)) + 4 * len(columns)
+    wide = sum(widths_of(columns, rows)) + 4 * len(columns)
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else wide).print(table)
 
 
 def print_plain(columns, rows, right=()):
     """The same without rich."""
-    widths = _widths(columns, rows)
-    for row in [columns, ["-" * width for width in widths], *rows]:
-        cells = zip(columns, row, widths, strict=True)
-        line = [f"{cell:>{width}}" if name in right else f"{cell:{width}}" for name, cell, width in cells]
-        print("  ".join(line).rstrip())
-
-
-def _widths(columns, rows):
-    return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    print(plain_table(columns, rows, right))
 
 
 def results(title, columns, lines, left=()):

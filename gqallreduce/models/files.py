@@ -66,8 +66,7 @@ def load(path, reducer) -> None:
         return states[0] if manifest["ranks"] == comm.size else states
 
     states = _on_all(comm, "read its state", read, share=False)
-    found = _on_all(comm, "take over its state", lambda: reducer.checked(states), share=False)
-    reducer.restore(*found) if isinstance(found, tuple) else reducer.restore(found)
+    reducer.restore(_on_all(comm, "take over its state", lambda: reducer.checked(states), share=False))
 
 
 def to_bytes(state: dict) -> bytes:

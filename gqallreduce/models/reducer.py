@@ -278,7 +278,7 @@ class Reducer:
     def restore(self, found: dict[str, tuple]) -> None:
         """Take over what `checked` has returned."""
         for text, each in found.items():
-            self.allreduces[text].restore(*each)
+            self.allreduces[text].restore(each)
 
     def _schemes_of(self, state) -> dict:
         found = state.get("schemes") if isinstance(state, dict) else None

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from gqallreduce.plain_table import plain_table
+from gqallreduce.stats import ratio_of
+
 _SUMS = "bytes_sent", "bytes_received", "messages", "dense_bytes", "encode", "decode", "wait"
 _COLUMNS = "tensor", "scheme", "values", "sent", "ratio", "error", "residual"
 
@@ -38,7 +41,7 @@ class TensorStats:
 
     @property
     def ratio(self) -> float:
-        return self.dense_bytes / self.bytes_sent if self.bytes_sent and self.dense_bytes else 1.0
+        return ratio_of(self.dense_bytes, self.bytes_sent)
 
     @property
     def residual_norm(self) -> float:
@@ -90,7 +93,7 @@ class ModelStats:
     @property
     def ratio(self) -> float:
         """Bytes that a ring of exact values would send / bytes sent."""
-        return self.dense_bytes / self.bytes_sent if self.bytes_sent and self.dense_bytes else 1.0
+        return ratio_of(self.dense_bytes, self.bytes_sent)
 
     @property
     def error(self) -> float | None:
@@ -117,17 +120,9 @@ class ModelStats:
         if rows:
             size = sum(each.size for each in tensors.values())
             rows.append((f"all, step {self.steps}", "", f"{size}", *_cells(self)))
-        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-        return "\n".join(_line(row, widths) for row in [_COLUMNS, ["-" * width for width in widths], *rows])
+        return plain_table(_COLUMNS, rows, right=_COLUMNS[2:])
 
 
 def _cells(each) -> tuple[str, str, str, str]:
     error = "" if each.error is None else f"{each.error:.2e}"
     return f"{each.bytes_sent:.0f} B", f"{each.ratio:.1f}", error, f"{each.residual_norm:.3g}"
-
-
-def _line(row, widths) -> str:
-    """Names to the left, numbers to the right."""
-    left = [f"{cell:{width}}" for cell, width in zip(row[:2], widths[:2], strict=True)]
-    right = [f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True)]
-    return "  ".join(left + right).rstrip()

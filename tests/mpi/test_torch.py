@@ -53,6 +53,14 @@ def loss_of(model, x, y, **options):
     return functional.mse_loss(model(x, **options), y)
 
 
+def train(comm, model, optimizer, steps):
+    """As a user would, on this rank's batches."""
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        optimizer.step()
+
+
 def content(model):
     """Of parameters; batch norm's running means follow a rank's own batches."""
     return b"".join(each.detach().numpy().tobytes() for _, each in model.named_parameters())
@@ -125,10 +133,7 @@ def test_shared_weights_are_summed_once(comm):
     model, optimizer, attached = make(comm, "ring/raw", model=lambda: Net(tied=True))
     names = list(attached.reducer.schemes) or [name for name, _ in model.named_parameters()]
     assert sum("weight" in name and ("second" in name or "third" in name) for name in names) == 1
-    for step in range(3):
-        optimizer.zero_grad()
-        loss_of(model, *batch(comm, step)).backward()
-        optimizer.step()
+    train(comm, model, optimizer, range(3))
     assert model.third.weight is model.second.weight
     assert alike(comm, content(model))
 
@@ -347,10 +352,7 @@ def test_a_second_backward_pass_is_told_to_all_and_training_goes_on(comm):
         loss_of(model, *batch(comm, 0)).backward()
         with pytest.raises(gq.MismatchError):
             optimizer.step()
-    for step in range(2):
-        optimizer.zero_grad()
-        loss_of(model, *batch(comm, step)).backward()
-        optimizer.step()
+    train(comm, model, optimizer, range(2))
     assert alike(comm, content(model))
 
 
@@ -490,25 +492,19 @@ def test_replicas_that_differ_are_found(comm):
 
 
 def test_a_checkpoint_goes_on_with_the_same_bits(comm):
-    def train(model, optimizer, steps):
-        for step in steps:
-            optimizer.zero_grad()
-            loss_of(model, *batch(comm, step)).backward()
-            optimizer.step()
-
     rules = "*.bias=ring/raw; first*=direct/alq(bits=3)/ef; *=direct/onebit/ef"
     model, optimizer, attached = make(comm, rules)
-    train(model, optimizer, range(3))
+    train(comm, model, optimizer, range(3))
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sums": attached.state_dict()}, file)
-    train(model, optimizer, range(3, 6))
+    train(comm, model, optimizer, range(3, 6))
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     again, its_optimizer, its_sums = make(comm, rules)
     again.load_state_dict(saved["model"])
     its_optimizer.load_state_dict(saved["optimizer"])
     its_sums.load_state_dict(saved["sums"])
-    train(again, its_optimizer, range(3, 6))
+    train(comm, again, its_optimizer, range(3, 6))
     assert content(again) == content(model)
     with pytest.raises(ValueError, match="expected what state_dict"):
         its_sums.load_state_dict({})
