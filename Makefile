@@ -39,14 +39,14 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 export OMPI_MCA_mpi_yield_when_idle := 1
 
 PYTEST := $(BIN)/python -m pytest
-# Each value of each parameter, and fewer numbers of ranks; FULL=1: each two values of two parameters; FULL=all: all
-# combinations.
+# Each value of each parameter without those that are slow, and fewer numbers of ranks; FULL=1: each two values of two
+# parameters; FULL=all: all combinations.
 FULL ?=
-FEW := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
-# With FULL too where other sessions have run more: on 1 and 8 ranks, with MPICH on 3, in the tests of the harness, and
-# where races are looked for.
-FEW_OF := $(if $(filter mpich,$(MPI)),3 harness,1 8)
-few_on = $(if $(filter $(1),$(FEW_OF)),--few,$(FEW))
+PART := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
+# With FULL each value of each parameter is enough where other sessions have run more: on 1 and 8 ranks, with MPICH on 3
+# and in the tests of the harness.
+EACH_ON := $(if $(FULL),$(if $(filter mpich,$(MPI)),3 harness,1 8))
+part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(PART))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
@@ -84,11 +84,11 @@ endif
 
 # Everything that needs no MPI, on all cores, so BLAS gets one for each process; `make docs` has the rest.
 test-alone: build
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(FEW) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
 
-# They wait more than they compute: several at once.
+# They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough.
 test-harness: build
-	$(PYTEST) $(call few_on,harness) -n $(if $(FULL),2,3) $(HARNESS)
+	$(PYTEST) $(call part_on,harness) -n $(if $(FULL),2,3) $(if $(filter mpich,$(MPI)),$(filter-out %/test_slurm.py %/test_netbed.py,$(HARNESS)),$(HARNESS))
 
 test-mpich:
 	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks
@@ -99,7 +99,7 @@ test-ranks: $(addprefix test-,$(RANKS))
 # leave a mark when all have come to the end: an exit status of 0 alone can mean that one of them left early.
 test-%: build
 	@rm -rf .pytest-logs/$(MPI)-$*
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(call few_on,$*)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(call part_on,$*)
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)
@@ -131,7 +131,7 @@ sanitize: $(SANITIZED)/.complete sanitize-threads
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
-	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --few -n auto tests/cuda -m races
+	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --each -n auto tests/cuda -m races
 
 # A third build, that looks for races between the thread of the runtime, those of kernels, and callers.
 THREADED := build/threads

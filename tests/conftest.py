@@ -1,12 +1,14 @@
 """Settings of every test session, with make or without.
 
-With `--pairs`, which `make test FULL=1` passes, a test is run with every two values of each two of its parameters, but
-not with all combinations of three and more. With `--few`, which `make test` passes, with every value of each parameter,
-and slow tests are left out. Hypothesis draws the same examples wherever chance would make runs differ, and a test
-that starts an mpirun of its own may do so as root and with more ranks than cores.
+With `--pairs`, which `make FULL=1 test` passes, a test is run with every two values of each two of its parameters, but
+not with all combinations of three and more. With `--each`, with every value of each parameter. With `--few`, which
+`make test` passes, so too, but tests and values that are marked `slow` are left out, and Hypothesis tries a tenth of
+its examples. Hypothesis draws the same examples wherever chance would make runs differ, and a test that starts an
+mpirun of its own may do so as root and with more ranks than cores.
 """
 
 import functools
+import gc
 import itertools
 import os
 
@@ -31,20 +33,24 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# 100 are usual; a test that asks for another number gets as large a part of it (tests/kernels/examples.py).
+FEW_EXAMPLES = 10
 
 
 def pytest_addoption(parser):
-    add = functools.partial(parser.addoption, action="store_const", dest="together")
-    add("--few", const=1, help="each value of each parameter at least once, not all products; no slow tests")
-    add("--pairs", const=2, help="each two values of two parameters at least once, not all products")
+    add = functools.partial(parser.addoption, action="store_const", dest="part")
+    add("--few", const="few", help="as --each, without what is slow, and a tenth of Hypothesis' examples")
+    add("--each", const="each", help="each value of each parameter at least once, not all products")
+    add("--pairs", const="pairs", help="each two values of two parameters at least once, not all products")
 
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m have left
 def pytest_collection_modifyitems(config, items):
-    together = config.getoption("together")
-    if together is None:
+    part = config.getoption("part")
+    if part is None:
         return
-    kept, wanted = set(), [item for item in items if together > 1 or item.get_closest_marker("slow") is None]
+    together = 2 if part == "pairs" else 1
+    kept, wanted = set(), [item for item in items if part != "few" or item.get_closest_marker("slow") is None]
     for _, group in itertools.groupby(wanted, key=lambda item: item.nodeid.partition("[")[0]):
         kept.update(some(list(group), together))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -79,4 +85,15 @@ def pytest_configure(config):
         os.environ.setdefault(name, value)
     # Ranks must draw alike, and a failure in CI must fail again at home.
     repeatable = "CI" in os.environ or config.getoption("--with-mpi")
-    settings.load_profile("repeatable" if repeatable else "local")
+    profile = settings.get_profile("repeatable" if repeatable else "local")
+    if config.getoption("part") == "few":
+        profile = settings(profile, max_examples=FEW_EXAMPLES)
+    settings.register_profile("chosen", profile)
+    settings.load_profile("chosen")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Tests call gc.collect(): what was collected of tests stays to the end, and need not be looked at each time."""
+    gc.collect()
+    gc.freeze()

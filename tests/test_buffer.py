@@ -5,7 +5,8 @@ import array
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
@@ -39,7 +40,7 @@ def test_a_buffer_is_its_array_in_memory_order(dtype, order, shape):
 @every_dtype
 @pytest.mark.parametrize("order", LAYOUTS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_any_part_is_loaded_and_stored_alone(dtype, order, data):
     given = placed(np.arange(60).reshape(5, 12), dtype, order)
     buffer = Buffer(given)
@@ -77,7 +78,7 @@ def test_a_float64_beyond_float32_becomes_an_infinity():
 @pytest.mark.parametrize("order", LAYOUTS)
 @pytest.mark.parametrize("shape", [(7,), (5, 6), (2, 3, 4)], ids=str)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_positions_in_memory_become_the_least_c_index(order, shape, data):
     numbers = np.arange(np.prod(shape)).reshape(shape)
     buffer = Buffer(placed(numbers, "float32", order))

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gqallreduce import _kernels
@@ -234,7 +235,7 @@ def test_quantiles_of_the_normal_distribution(mean, deviation):
     np.testing.assert_allclose(found, masses, atol=1e-4)  # 3e-8 in x, where all values lie within 1e-4
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([*COUNTS, (255, True), (256, False)]), st.booleans())
 def test_whatever_was_counted_gives_levels_that_a_codec_takes(seed, form, sparse):
     """Weights of any size, in a few bins only or in all."""

@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import numpy as np
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gqallreduce.backends.buffer import Buffer
@@ -51,7 +52,7 @@ def runs_in_a_room(draw):
 
 
 @given(runs_in_a_room(), runs_in_a_room())
-@settings(max_examples=2000, deadline=None)
+@examples(2000)
 def test_two_memories_meet_if_and_only_if_a_byte_is_in_both(one, other):
     room = np.zeros(200, np.uint8)
     views = [np.lib.stride_tricks.as_strided(room[begin:], *form) for begin, *form in (one, other)]

@@ -5,7 +5,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import floats, same_bits
 from schemes import PARTICULARS
@@ -63,7 +64,7 @@ def found_in_general(v, pi, separate, lengths, residual, new_residual):
 
 
 @given(VALUES, st.integers(1, 70), st.booleans(), st.lists(st.integers(1, 20), max_size=5))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_any_small_vector(values, pi, separate, lengths):
     v = np.array(values, np.float32)
     places, kept = chosen(v, pi, separate, lengths)
@@ -98,7 +99,7 @@ def test_a_value_that_is_not_finite_in_a_short_range(separate, value, pi):
 
 
 @given(VALUES, st.integers(1, 70), st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_with_feedback_v_is_left_in_the_new_residual(values, pi, separate):
     x = np.array(values, np.float32)
     residual, new_residual = np.roll(x, 1) * np.float32(1e-3), np.full(len(x), 7, np.float32)

@@ -6,7 +6,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from devices import both_orders, launcher, needs_device
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, floats, regions, same_bits
 from serial import shifted, status
@@ -221,7 +222,7 @@ def test_few_values(values, scope, separate):
 @both_orders
 @every_scope
 @given(st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=1, max_size=90), st.integers(1, 12), st.integers(1, 40))
-@settings(max_examples=40)
+@examples(40)
 def test_the_value_left_over_by_separate_signs_is_the_first_of_equal_ones(scope, descending, values, pi, run):
     x = np.array(values, np.float32)
     pieces = [[region] for region in cut_up(x.size, 0, run, 1, [x.size // 2])]
@@ -242,7 +243,7 @@ def test_equal_candidates_far_apart_in_one_unit(scope, sign, far):
 @both_signs
 @every_scope
 @given(regions(), st.data(), st.integers(1, 20), st.sampled_from(KINDS), st.booleans(), st.booleans())
-@settings(max_examples=30)
+@examples(30)
 def test_any_regions(scope, separate, place, data, pi, kind, feedback, at_once):
     n = place[0]
     found = cut_up(*place, cuts=data.draw(st.lists(st.integers(0, n), max_size=4)))
@@ -264,14 +265,14 @@ def test_a_value_that_is_not_finite_is_reported(scope, separate, flaw):
 
 
 @given(regions(most=120), st.data(), st.binary(max_size=400))
-@settings(max_examples=150)
+@examples(150)
 def test_any_bytes_are_read_as_the_cpu_reads_them(place, data, wire):
     cuts = data.draw(st.lists(st.integers(0, place[0]), max_size=2))
     read(launcher(), np.frombuffer(wire, np.uint8), Span(cut_up(*place, cuts)))
 
 
 @given(regions(most=120), st.data(), st.integers(1, 9), st.booleans())
-@settings(max_examples=300)
+@examples(300)
 def test_messages_with_faults_are_read_as_the_cpu_reads_them(place, data, pi, add):
     found = cut_up(*place, cuts=data.draw(st.lists(st.integers(0, place[0]), max_size=3)))
     wire = bytearray(encode_on_cpu(floats(1, place[0]), None, False, [found], pi, "matrix", False)[0][0].tobytes())

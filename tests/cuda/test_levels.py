@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from devices import both_orders, launcher, needs_device
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits
 from serial import on_device, region, shifted, status
@@ -92,7 +93,7 @@ def test_one_bucket_of_any_size(n, kind, l2):
 
 
 @given(st.data(), st.integers(0, 400), st.integers(0, 300), st.integers(1, 120), st.sampled_from(KINDS))
-@settings(max_examples=80)
+@examples(80)
 def test_any_region(data, n, start, bucket, kind):
     levels, l2 = LEVELS[data.draw(st.sampled_from(list(LEVELS)))], data.draw(st.booleans())
     shift, feedback = data.draw(st.integers(0, 3)), data.draw(st.booleans())
@@ -111,7 +112,7 @@ def test_what_the_cpu_refuses_is_refused(flaw, l2, bucket):
 
 @every_levels
 @given(st.data(), st.integers(0, 200), st.integers(0, 200), st.integers(1, 90))
-@settings(max_examples=20)
+@examples(20)
 def test_any_bytes_are_read_as_the_cpu_reads_them(levels, data, n, start, bucket):
     geometry = region(n, start, bucket)
     nbytes = _kernels.levels_nbytes(geometry.table, levels)

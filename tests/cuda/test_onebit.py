@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from devices import both_orders, launcher, needs_device
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, regions, same_bits
 from serial import region, shifted, status
@@ -68,7 +69,7 @@ def test_one_column_of_any_height(n, kind, descending):
 
 
 @given(regions(), st.integers(0, 100), st.sampled_from(KINDS), st.booleans(), st.integers(0, 3))
-@settings(max_examples=60)
+@examples(60)
 def test_any_region(place, seed, kind, feedback, shift):
     n = place[0]
     check(shifted(floats(seed, n, kind), shift), floats(seed + 1, n, kind) if feedback else None, place, shift=shift)

@@ -4,7 +4,8 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, LEVELS, every_level, floats, largest, mean, regions, same_bits, table, units, using
 
@@ -53,7 +54,7 @@ def test_each_column_keeps_its_largest(level, separate, kind, grid):
 
 @every_level
 @given(regions(), st.integers(0, 99), st.sampled_from(KINDS), st.integers(1, 50), st.booleans(), st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_region_keeps_the_largest_of_its_columns(level, region, seed, kind, pi, separate, with_error):
     n, *grid = region
     with using(level):
@@ -64,7 +65,7 @@ def test_any_region_keeps_the_largest_of_its_columns(level, region, seed, kind, 
 
 @every_level
 @given(st.lists(st.integers(-3, 3), max_size=70), st.integers(1, 40), st.integers(1, 9), st.booleans())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_ties_and_lopsided_columns_go_by_memory_order(level, values, run, pi, separate):
     with using(level):
         check_selection(np.array(values, np.float32), None, (0, run, 1), pi, separate)
@@ -174,7 +175,7 @@ def test_a_message_is_what_the_plain_version_writes(level, kind, grid):
 
 @every_level
 @given(regions(), st.integers(0, 99), st.sampled_from(KINDS), st.floats(0, 1))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_a_message_of_any_region_is_what_the_plain_version_writes(level, region, seed, kind, density):
     n, *grid = region
     with using(level):
@@ -282,7 +283,7 @@ def test_a_malformed_message_is_refused(level, change):
 
 
 @given(st.binary(max_size=80), st.integers(0, 12), st.integers(1, 9))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_any_bytes_are_decoded_alike_or_refused_by_all_levels(data, n, run):
     wire = np.frombuffer(data, np.uint8)
     results = []
@@ -301,7 +302,7 @@ def test_any_bytes_are_decoded_alike_or_refused_by_all_levels(data, n, run):
 
 
 @given(st.lists(st.tuples(st.integers(0, 33), st.integers(0, 255)), max_size=3))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_message_with_changed_bytes_never_writes_elsewhere(changes):
     wire = message(**lawful()).copy()
     for place, byte in changes:

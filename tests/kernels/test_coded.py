@@ -16,7 +16,8 @@ from coded_oracle import (
     format_places,
     huffman_bits,
 )
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from level_oracles import STREAM, f32
 from plain import table as in_buckets
@@ -89,7 +90,7 @@ def values(rng, n):
 
 @every_coding
 @every_kind
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 64, 700, 5000]), st.booleans(), st.booleans())
 def test_the_values_are_those_of_codes_of_equal_length(kind, coding, seed, bucket, l2, fed):
     levels, side = KINDS[kind]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from level_oracles import f32
 from simd import LEVELS, on_every_level, simd
@@ -45,7 +46,7 @@ def decoded(data: bytes, regions) -> tuple:
     return found.tobytes(), nbytes
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 7, 64, 1000]), st.sampled_from([1, 60, 4096, 32767]))
 def test_entries_come_back(seed, pi, run):
     rng = np.random.default_rng(seed)

@@ -6,7 +6,8 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from level_oracles import STREAM, Floating, Table, Uniform, f32, oracle_encode, units
 from plain import table as in_buckets
@@ -178,7 +179,7 @@ def test_values_at_and_beside_every_draw_round_alike(codec):
     check_against_oracle(codec, x, None, False, 0, 256)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(CODECS),
     st.integers(0, 700),
@@ -305,7 +306,7 @@ def lawful(codec, scale):
 
 
 @every_codec
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 100), st.integers(0, 2**32 - 1))
 def test_any_bytes_decode_alike_or_are_refused_alike(codec, n, start, bucket, seed):
     rng = np.random.default_rng(seed)

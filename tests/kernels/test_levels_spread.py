@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from level_oracles import f32, sum_of_squares, units
 from plain import table as in_buckets
@@ -47,7 +48,7 @@ def test_the_edges_are_16_to_a_power_of_two():
         np.testing.assert_array_equal(above[(above >= low) & (above <= high)], np.linspace(low, high, 17))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.integers(0, 2), st.integers(1, 700), st.booleans())
 def test_every_instruction_set_counts_as_the_definition_says(seed, l2, power, bucket, fed):
     rng = np.random.default_rng(seed)

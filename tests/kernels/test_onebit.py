@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, LEVELS, SIZES, every_level, floats, mean, regions, same_bits, table, units, using
 
@@ -67,7 +68,7 @@ def test_columns_and_cut_off_columns_agree_with_the_plain_version(level, run):
 
 @every_level
 @given(regions(), st.integers(0, 99), st.sampled_from(KINDS), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_region_agrees_with_the_plain_version(level, region, seed, kind, with_error):
     n, *grid = region
     with using(level):
@@ -175,7 +176,7 @@ def test_wrong_arguments_are_refused():
 
 
 @given(regions(most=2000))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_size_is_that_of_the_units(region):
     n, *grid = region
     expected = sum(8 + (end - begin + 7) // 8 for begin, end in units(n, *grid))

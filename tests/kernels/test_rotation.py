@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from level_oracles import f32, units
 from simd import LEVELS, on_every_level, simd, threads
@@ -77,7 +78,7 @@ def rotated(x, start, bucket, key, rounds, back=False):
     return y
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 1300), st.integers(0, 2**34), st.integers(1, 2100), st.integers(0, 4))
 def test_every_instruction_set_turns_as_the_definition_says(seed, size, start, bucket, rounds):
     x, key = np.random.default_rng(seed).standard_normal(size).astype(f32), seed * 2**31 + 5
@@ -137,7 +138,7 @@ def test_neither_cuts_between_buckets_nor_threads_change_anything():
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 1200), st.booleans())
 def test_eden_is_the_same_on_every_instruction_set_and_its_error_is_what_is_missing(bits, seed, bucket, fed):
     rng = np.random.default_rng(seed)

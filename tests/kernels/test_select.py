@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, every_level, floats, same_bits, using
 
@@ -118,7 +119,7 @@ def test_kth_is_what_sorting_finds(level, sign, kind):
 
 @every_level
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=50), st.sampled_from([0, 1, -1]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_kth_of_any_list_is_what_sorting_finds(level, values, sign):
     v = np.array(values, np.float32)
     with np.errstate(over="ignore"):
@@ -144,7 +145,7 @@ def test_kth_of_nothing_is_refused():
     st.integers(0, 9),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_keep_keeps_the_order_and_gives_ties_away_one_by_one(level, values, positive, negative, up, down, joint):
     value = np.array(values, np.float32)
     index = np.arange(value.size, dtype=np.uint32) * 3

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import every_level, floats, regions, same_bits, table, using
 
@@ -97,7 +98,7 @@ def test_streaming_changes_nothing_but_the_way_to_memory(level, offset):
 
 
 @every_level
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(region=regions(3000), offset=st.sampled_from(OFFSETS))
 def test_streamed_columns_of_any_grid(level, region, offset):
     with using(level):

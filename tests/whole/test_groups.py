@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
@@ -68,7 +69,7 @@ def test_on_any_number_of_ranks_averaged_too(text, ranks):
     compare(text if "/" in text else f"ring/{text}", ranks, FORMS, average=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(
         st.tuples(

@@ -3,7 +3,8 @@ and errors."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gqallreduce as gq
@@ -66,7 +67,7 @@ def inputs_of_two_calls(ranks, groups, seed):
 @of_both
 @every_scheme
 @given(ranks=st.integers(1, 4), groups=several, seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_tensors_of_all_sizes_and_dtypes_alone_and_together(runtime, text, ranks, groups, seed):
     same_in_both(text, inputs_of_two_calls(ranks, groups, seed))
 
@@ -74,7 +75,7 @@ def test_tensors_of_all_sizes_and_dtypes_alone_and_together(runtime, text, ranks
 @of_both
 @pytest.mark.parametrize("text", EXACT)
 @given(ranks=st.integers(1, 5), groups=several, seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_exact_sums_are_the_same_too(runtime, text, ranks, groups, seed):
     same_in_both(text, inputs_of_two_calls(ranks, groups, seed))
 
