@@ -4,15 +4,16 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
-from schemes import CODEC
+from schemes import CODEC, variants
 
 from gqallreduce import Scheme
 from gqallreduce.coding import layout
 from gqallreduce.coding.layout import LANE_BYTES, Form, Grid, Region, blocks, columns, cut, lane_count, pieces
 
-MANY = settings(max_examples=300, deadline=None)
+MANY = examples(300)
 
 
 @st.composite
@@ -166,7 +167,7 @@ def test_pieces_cover_the_vector_once_and_know_their_regions(size, chunks, grid)
     assert at == size
 
 
-@pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
+@variants("codec", CODEC)
 @pytest.mark.parametrize("chunks", [1, 2, 8])
 def test_lanes_keep_messages_long_and_pieces_whole(codec, chunks):
     grid = codec.grid(columns((10**7,), "C"))

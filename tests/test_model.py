@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from schemes import RANKS, SCHEDULE_NAMES, WHOLE
+from schemes import RANKS, SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce import Scheme
 from gqallreduce.registry import SCHEDULES
@@ -27,7 +27,7 @@ from gqallreduce.scheduling.topology import apart
 
 RAW = Scheme.parse("raw").codec
 SIZES = (0, 1, 100, 10**4, 10**6, 10**8)
-every_text = pytest.mark.parametrize("text", WHOLE)
+every_text = variants("text", WHOLE)
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 
 

@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
-from schemes import SCHEDULE_NAMES, TEXTS
+from schemes import SCHEDULE_NAMES, TEXTS, variants
 
 from gqallreduce import NonFiniteError, Scheme, WireError
 from gqallreduce.registry import CODECS
@@ -14,7 +15,7 @@ from gqallreduce.runtime.integer_sum import integer_type
 from gqallreduce.runtime.local import LocalAllreduce
 
 PREFIXES = ["", "auto/", *(f"{name}/" for name in SCHEDULE_NAMES)]
-every_text = pytest.mark.parametrize("text", TEXTS)
+every_text = variants("text", TEXTS)
 
 
 @every_text
@@ -41,7 +42,7 @@ def test_the_resolved_text_is_the_same_scheme_with_every_option(text):
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_spaces_do_not_matter_and_are_normalised(data):
     space = st.sampled_from(["", " ", "  ", "\n", "\t"])
     pieces = ["ring", "/", "qsgd", "(", "bits", "=", "3", ",", "bucket", "=", "64", ")", "/", "ef"]
@@ -59,7 +60,7 @@ def test_spaces_do_not_matter_and_are_normalised(data):
     st.integers(0, 4),
     st.sampled_from(["", "/ef"]),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_options_in_any_order_round_trip(prefix, bits, bucket, norm, zero_level, order, number, suffix):
     values = {"bits": bits, "bucket": bucket, "norm": norm, "zero_level": zero_level}
     options = ", ".join(f"{name}={values[name]}" for name in order[:number])
@@ -145,7 +146,7 @@ def test_refused_text_says_what_is_wrong_and_what_is_near(text, says):
 
 
 @given(st.text(max_size=40) | st.text("qsgdrawineb/()=, 48'", max_size=40))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_any_text_is_a_scheme_or_a_value_error(text):
     try:
         scheme = Scheme.parse(text)

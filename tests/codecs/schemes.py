@@ -7,7 +7,11 @@ whose whole allreduces stand for its own, from which it differs in data alone; a
 """
 
 import importlib.util
+import re
+import zlib
 from pathlib import Path
+
+import pytest
 
 from gqallreduce.coding.dtypes import FLOATS
 from gqallreduce.coding.layout import Form
@@ -63,6 +67,34 @@ def _bound() -> dict:
 
 
 CODEC = _bound()
+
+
+def codec_name(text: str) -> str:
+    """What a codec's text begins with."""
+    return re.match(r"\w+", text)[0]
+
+
+def variants(name: str, values):
+    """Parametrizes a test by these texts of codecs, or by what they stand for in a dict.
+
+    With `--few` a test runs with one variant of each codec. Which one follows from the name of the test, so that each
+    variant still meets some of the tests.
+    """
+    values = values if isinstance(values, dict) else dict.fromkeys(values)
+    of_codec = {}
+    for text in values:
+        of_codec.setdefault(codec_name(text), []).append(text)
+
+    def mark(test):
+        turn = zlib.crc32(test.__name__.encode())
+        taken = {texts[turn % len(texts)] for texts in of_codec.values()}
+        found = []
+        for text, value in values.items():
+            given = (text, None) if value is None else (value, text)
+            found.append(pytest.param(given[0], id=given[1], marks=() if text in taken else pytest.mark.slow))
+        return pytest.mark.parametrize(name, found)(test)
+
+    return mark
 
 
 def sizes(ranks: int, large: int = 1031) -> list[int]:

@@ -20,7 +20,7 @@ from contract import (
     select,
     vector,
 )
-from schemes import CODEC, PARTICULARS
+from schemes import CODEC, PARTICULARS, variants
 from simd import LEVELS, simd, threads
 
 from gqallreduce import WireError, _kernels
@@ -28,7 +28,7 @@ from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.layout import Form, Grid, Region
 from gqallreduce.coding.preparing import Parts
 
-every_codec = pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
+every_codec = variants("codec", CODEC)
 random_codecs = {name: codec for name, codec in CODEC.items() if not codec.deterministic}
 UNBIASED = {name: codec for name, codec in CODEC.items() if codec.unbiased}
 # 16-bit formats end far below float32: there, the values called huge are refused, and that is tested apart.
@@ -150,7 +150,7 @@ def test_only_a_random_codec_heeds_key_hop_encoder_and_step(codec):
     assert len(set(made)) == (1 if codec.deterministic else len(streams))
 
 
-@pytest.mark.parametrize("codec", random_codecs.values(), ids=random_codecs)
+@variants("codec", random_codecs)
 def test_random_bits_belong_to_the_global_element(codec):
     grid, size = codec.grid(Grid(32)), 2048
     x = np.tile(vector(codec, 1, 512), 4)
@@ -163,7 +163,7 @@ def test_random_bits_belong_to_the_global_element(codec):
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("name", UNBIASED)
+@variants("name", list(UNBIASED))
 @pytest.mark.parametrize("kind", ["normal", "ties", "denormal", "one hot"])
 def test_the_mean_is_the_value_and_the_variance_is_as_stated(name, kind):
     codec, stated = UNBIASED[name], PARTICULARS[UNBIASED[name].name]

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from contract import same_bits, vector
-from schemes import CODEC
+from schemes import CODEC, variants
 
 from gqallreduce import _kernels
 from gqallreduce.backends.workspace import Workspace
@@ -17,7 +17,7 @@ from gqallreduce.coding.preparing import Parts, alone
 
 SIZES = [1, 700, 33, 5000, 2, 2, 41]
 STREAM = _kernels.Stream(np.arange(7, dtype=np.uint64) ** 13, 3, 5, 7)
-every_codec = pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
+every_codec = variants("codec", CODEC)
 
 
 def span_of(codec, sizes=SIZES) -> Span:

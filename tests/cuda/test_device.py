@@ -4,6 +4,7 @@ grid whose stream runs late or on a GPU, with every schedule, alone and beside r
 import numpy as np
 import pytest
 from devices import OnDevice, make_runtime, needs_device, use_devices
+from schemes import variants
 from serial_runtime import OnSerialDevice, SerialRuntime
 
 from gqallreduce.backends.buffer import Buffer
@@ -23,7 +24,7 @@ TEXTS = [
     "adaptive(pi=3, scope=column)", "adaptive(pi=5, signs=separate)", "adaptive(pi=5, scope=column, signs=separate)",
     "threshold(tau=0.5)", "terngrad", "terngrad(clip=0)", "terngrad(shared=False)",
 ]  # fmt: skip
-every_text = pytest.mark.parametrize("text", TEXTS)
+every_text = variants("text", TEXTS)
 every_schedule = pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 
 

@@ -7,9 +7,10 @@ guards cannot see ends the process there.
 import numpy as np
 import pytest
 from contract import PLACES, Guarded, encode, region, vector
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
-from schemes import CODEC, TEXTS
+from schemes import CODEC, TEXTS, variants
 
 from gqallreduce import Outer, Scheme, WireError
 from gqallreduce.codecs.mx import MX
@@ -21,9 +22,9 @@ from gqallreduce.coding.levels import LevelCodec
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.rotated import EdenCodec
 
-every_codec = pytest.mark.parametrize("codec", CODEC.values(), ids=CODEC)
-every_text = pytest.mark.parametrize("text", TEXTS)
-MOST = {"max_examples": 60, "deadline": None}
+every_codec = variants("codec", CODEC)
+every_text = variants("text", TEXTS)
+MOST = examples(60)
 
 
 @st.composite
@@ -102,14 +103,14 @@ def bounded(codec, data: bytes, y) -> None:
 
 @every_codec
 @given(places(), st.binary(max_size=600))
-@settings(**MOST)
+@MOST
 def test_any_bytes(codec, place, data):
     harmless(codec, data, region(codec, place))
 
 
 @every_codec
 @given(st.data(), places(), st.integers(0, 3))
-@settings(**MOST)
+@MOST
 def test_a_message_with_a_few_faults(codec, data, place, seed):
     found = region(codec, place)
     wire, _ = encode(codec, vector(codec, seed, found.size), None, found)
@@ -119,7 +120,7 @@ def test_a_message_with_a_few_faults(codec, data, place, seed):
 
 @every_codec
 @given(places(), places())
-@settings(**MOST)
+@MOST
 def test_a_message_of_another_region(codec, theirs, ours):
     found = region(codec, theirs)
     wire, _ = encode(codec, vector(codec, 1, found.size), None, found)
@@ -161,14 +162,14 @@ def decoded(text: str, data: bytes, size: int) -> np.ndarray | None:
 @given(st.binary(max_size=300), st.integers(0, 100))
 @example(b"", 0)
 @example(b"GQ\x01\x00", 0)
-@settings(**MOST)
+@MOST
 def test_any_bytes_as_a_message(text, data, size):
     assert decoded(text, data, size) is None
 
 
 @every_text
 @given(st.binary(max_size=300), st.integers(0, 100))
-@settings(**MOST)
+@MOST
 def test_any_bytes_behind_a_good_header(text, data, size):
     header = bytearray(frame.SIZE)
     frame.Header(frame.DATA, 0, Scheme.parse(text)._signature(), len(data), 0).write(header)
@@ -177,7 +178,7 @@ def test_any_bytes_behind_a_good_header(text, data, size):
 
 @every_text
 @given(st.data(), st.integers(0, 100))
-@settings(**MOST)
+@MOST
 def test_a_message_with_faults_anywhere(text, data, size):
     message = Scheme.parse(text).encode(vector(Scheme.parse("raw").codec, 1, size))
     assert decoded(text, message, size) is not None
@@ -207,7 +208,7 @@ def test_another_size_scheme_or_length_is_refused(text, size):
 
 @pytest.mark.parametrize("text", ["powersgd(rank=1)", "powersgd(rank=2, inner=qsgd(bits=8))", "gradiveq(K=5)"])
 @given(st.binary(min_size=20, max_size=300), st.booleans())
-@settings(**MOST)
+@MOST
 def test_any_payload_for_a_matrix(text, payload, large):
     """As long as a message may be, so that numbers of all sizes reach the products."""
     scheme, shape = Scheme.parse(text), (5, 7)
@@ -232,7 +233,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("text", FACTORS)
 @pytest.mark.parametrize("like", PRODUCTS)
 @given(st.data())
-@settings(**MOST)
+@MOST
 def test_any_bytes_for_the_factors_of_a_gradient(text, like, data):
     """Messages that were changed, and payloads of any bytes, numbers of all sizes among them."""
     scheme, like = Scheme.parse(f"{text[:-1]}, send=factors)"), PRODUCTS[like]

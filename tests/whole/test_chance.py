@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract import cuts
 from reductions import arrays, copies
-from schemes import PARTICULARS, SCHEDULE_NAMES, WHOLE
+from schemes import PARTICULARS, SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce import Scheme
 from gqallreduce.coding import frame
@@ -36,7 +36,7 @@ def widest(text: str, values) -> float:
     return PARTICULARS[codec.name].spread(codec, top, found).max()
 
 
-@pytest.mark.parametrize("text", UNBIASED)
+@variants("text", UNBIASED)
 @pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_the_mean_of_the_results_is_the_sum(text, schedule, ranks):
@@ -61,7 +61,7 @@ def steps_are_independent(wrong):
     assert abs(following.mean()) <= 7 * following.std() / np.sqrt(len(following)) + 1e-9
 
 
-@pytest.mark.parametrize("text", UNBIASED)
+@variants("text", UNBIASED)
 def test_ranks_with_equal_values_round_differently(text, monkeypatch):
     """Else their errors would add up instead of cancelling."""
     sent = {}
@@ -79,7 +79,7 @@ def test_ranks_with_equal_values_round_differently(text, monkeypatch):
         assert len(set(payloads)) == 6
 
 
-@pytest.mark.parametrize("text", UNBIASED)
+@variants("text", UNBIASED)
 def test_alone_the_error_has_the_stated_variance(text):
     value = arrays(8, 1, (SIZE,))[0]
     codec = Scheme.parse(text).codec
@@ -91,7 +91,7 @@ def test_alone_the_error_has_the_stated_variance(text):
     assert abs(errors(text, "ring", [value]).var(0).sum() - stated) <= 0.25 * stated
 
 
-@pytest.mark.parametrize("text", UNBIASED)
+@variants("text", UNBIASED)
 def test_direct_has_the_variance_of_its_encodings(text):
     """P - 1 encodings of rank-own values, with independent streams: variances add, and the owner's last one on top."""
     ranks, codec = 5, Scheme.parse(text).codec
@@ -125,7 +125,7 @@ def test_a_value_that_is_encoded_at_two_hops_is_rounded_by_other_random_bits():
     assert abs((inner == 2).mean() - 0.75) <= np.sqrt(np.log(2 / FAILURE) / (2 * inner.size))
 
 
-@pytest.mark.parametrize("text", UNBIASED)
+@variants("text", UNBIASED)
 def test_steps_of_all_32_bits_give_other_results_and_the_header_says_which(text, monkeypatch):
     headers = set()
 

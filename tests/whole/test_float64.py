@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
-from schemes import SCHEDULE_NAMES, WHOLE
+from schemes import SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.runtime.local import LocalAllreduce
 
 TINY = 2.0**-150  # half of float32's smallest number
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
-every_lossy = pytest.mark.parametrize("text", [text for text in WHOLE if not text.startswith("raw")])
+every_lossy = variants("text", [text for text in WHOLE if not text.startswith("raw")])
 
 
 def rounded(values) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_result_and_residuals_are_those_of_the_rounded_values(text, schedule):
 
 
 @every_schedule
-@pytest.mark.parametrize("text", WHOLE)
+@variants("text", WHOLE)
 @pytest.mark.parametrize("ranks", [1, 3, 8])
 def test_nothing_else_is_lost_of_values_within_float32(text, schedule, ranks):
     local = LocalAllreduce(f"{schedule}/{text}/ef", ranks)

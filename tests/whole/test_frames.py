@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reductions import arrays, copies, residuals
-from schemes import SCHEDULE_NAMES, WHOLE
+from schemes import SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce import WireError
 from gqallreduce.backends.buffer import Buffer
@@ -16,7 +16,7 @@ from gqallreduce.scheduling.topology import apart
 from gqallreduce.transport.exchange import FIRST
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
-every_text = pytest.mark.parametrize("text", WHOLE)
+every_text = variants("text", WHOLE)
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from contract import same_bits
 from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, same_everywhere
-from schemes import SCHEDULE_NAMES, WHOLE
+from schemes import SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce import NonFiniteError, Scheme
 from gqallreduce.coding import layout
 from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
-every_codec = pytest.mark.parametrize("text", [*WHOLE, "noisy"])
-lossy = pytest.mark.parametrize("text", [text for text in [*WHOLE, "noisy"] if text != "raw"])
+every_codec = variants("text", [*WHOLE, "noisy"])
+lossy = variants("text", [text for text in [*WHOLE, "noisy"] if text != "raw"])
 VALUES = (np.nan, -np.nan, np.inf, -np.inf)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, same_everywhere
-from schemes import SCHEDULE_NAMES, WHOLE
+from schemes import SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce import NonFiniteError
 from gqallreduce.runtime.local import LocalAllreduce
@@ -14,7 +14,7 @@ every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 
 
 @every_schedule
-@pytest.mark.parametrize("text", WHOLE)
+@variants("text", WHOLE)
 def test_channels_last_is_summed_as_the_same_memory_in_c_order(text, schedule):
     for ranks, dtype in zip((1, 2, 3, 5), DTYPES, strict=True):
         local, plain = (LocalAllreduce(f"{schedule}/{text}/ef", ranks) for _ in range(2))

@@ -6,7 +6,7 @@ import noisy
 import numpy as np
 import pytest
 from reductions import DTYPES, LAYOUTS, arrays, copies, in_printed_order, nothing_lost, residuals, same_everywhere
-from schemes import RANKS, SCHEDULE_NAMES, WHOLE, sizes
+from schemes import RANKS, SCHEDULE_NAMES, WHOLE, sizes, variants
 from simd import LEVELS, simd, threads
 
 from gqallreduce.backends.buffer import Buffer
@@ -15,7 +15,7 @@ from gqallreduce.coding.layout import Form
 from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
-every_codec = pytest.mark.parametrize("text", [*WHOLE, "noisy"])
+every_codec = variants("text", [*WHOLE, "noisy"])
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_out_gets_what_the_buffer_would_have_and_the_buffer_stays(text, schedule
 
 
 @every_schedule
-@pytest.mark.parametrize("text", WHOLE)
+@variants("text", WHOLE)
 def test_a_leading_dimension_changes_no_bit_and_its_gaps_are_never_written(text, schedule):
     for order, dtype in itertools.product("CF", DTYPES):
         dense, wide = (LocalAllreduce(f"{schedule}/{text}/ef", 3) for _ in range(2))
@@ -186,7 +186,7 @@ def test_the_order_of_arrival_changes_no_bit(text, schedule, ranks):
         assert shuffled == expected
 
 
-@pytest.mark.parametrize("text", WHOLE)
+@variants("text", WHOLE)
 @every_schedule
 def test_neither_instruction_set_nor_threads_change_a_bit(text, schedule):
     made = []

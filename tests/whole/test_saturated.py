@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reductions import arrays, copies
-from schemes import RANKS, SCHEDULE_NAMES, WHOLE
+from schemes import RANKS, SCHEDULE_NAMES, WHOLE, variants
 from simd import LEVELS, simd, threads
 
 from gqallreduce.coding import layout
@@ -75,7 +75,7 @@ def test_with_a_scale_of_its_own_each_encoding_of_a_rank_counts(level):
 
 
 @every_schedule
-@pytest.mark.parametrize(
+@variants(
     "text",
     [f"{text}/ef" for text in WHOLE if not text.startswith(("terngrad", "thc"))]
     + ["terngrad(clip=0)", "thc(rotate=False, clip=0)"],  # with feedback they clip
