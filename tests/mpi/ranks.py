@@ -1,5 +1,7 @@
 """What the tests under MPI share: inputs of every rank, the oracle in one process, and errors seen from everywhere."""
 
+import zlib
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -26,13 +28,17 @@ def _family(codec):
 
 def schemes(*feedback):
     """Every codec's example on every schedule, without and with /ef (or only as told); of a family of codecs that
-    differ in data alone the first one that devices have kernels for, and the others on one schedule."""
+    differ in data alone the first one that devices have kernels for, and the others on one schedule. With `--few` each
+    codec once, and each schedule."""
     found, families, schedules = [], set(), sorted(SCHEDULES)
     for number, codec in enumerate(sorted(CODECS, key=lambda name: (CODECS[name]().host_only, name))):
         first = _family(codec) not in families
         families.add(_family(codec))
-        for schedule in schedules if first else [schedules[number % len(schedules)]]:
-            found += _texts(codec, schedule, feedback)
+        mine = schedules[number % len(schedules)]
+        for schedule in schedules if first else [mine]:
+            texts = _texts(codec, schedule, feedback)
+            few = texts[number % len(texts)] if schedule == mine else None
+            found += [pytest.param(text, marks=() if text == few else pytest.mark.slow) for text in texts]
     return found
 
 
@@ -44,6 +50,29 @@ def pairs(*feedback):
         text
         for number in range(count)
         for text in _texts(codecs[number % len(codecs)], schedules[number % len(schedules)], feedback)
+    ]
+
+
+def carrying(texts):
+    """Parametrizes `scheme` of a test that concerns the carrying alone. With `--few` each schedule has one codec, which
+    follows from the name of the test."""
+
+    def mark(test):
+        turn, on_schedule = zlib.crc32(test.__name__.encode()), {}
+        for text in texts:
+            on_schedule.setdefault(text.partition("/")[0], []).append(text)
+        taken = {found[turn % len(found)] for found in on_schedule.values()}
+        found = [pytest.param(text, marks=() if text in taken else pytest.mark.slow) for text in texts]
+        return pytest.mark.parametrize("scheme", found)(test)
+
+    return mark
+
+
+def in_turn(texts):
+    """Of `pairs()`: with `--few` every other codec with /ef and those between without."""
+    return [
+        text if number // 2 % 2 == number % 2 else pytest.param(text, marks=pytest.mark.slow)
+        for number, text in enumerate(texts)
     ]
 
 

@@ -44,7 +44,7 @@ def arguments(*words):
     return parser.parse_args([*few, *words])
 
 
-@pytest.mark.parametrize("aware", ["yes", "no"])
+@pytest.mark.parametrize("aware", [pytest.param("yes", marks=pytest.mark.slow), "no"])
 def test_the_benchmark_equals_the_host_writes_and_draws(folder, comm, capsys, aware):
     if aware == "yes" and ON_GPU and not mpi_is_cuda_aware():
         pytest.skip("this MPI takes no pointers to GPU memory")

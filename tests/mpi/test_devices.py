@@ -6,7 +6,7 @@ Devices are serial grids whose streams run late, unless the tests are told to ru
 import numpy as np
 import pytest
 from devices import ON_GPU, OnDevice, needs_device, use_devices
-from ranks import TIMEOUT, Oracle, bytes_of, everywhere, inputs, pairs, schemes
+from ranks import TIMEOUT, Oracle, bytes_of, carrying, everywhere, inputs, pairs, schemes
 
 import gqallreduce as gq
 from gqallreduce.backends.cuda import runtime
@@ -53,7 +53,7 @@ def test_every_scheme_gives_the_hosts_bits_beside_ranks_on_the_host(comm, scheme
 
 
 @pytest.mark.parametrize("how", ["staged", "aware"])
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_messages_go_through_page_locked_memory_or_are_given_to_mpi(comm, scheme, how):
     compare(comm, scheme, how)
 
@@ -98,13 +98,13 @@ def test_mpi_adds_integers_in_host_memory(comm, text):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-@pytest.mark.parametrize("scheme", pairs())
+@carrying(pairs())
 def test_other_dtypes_and_averages(comm, scheme, dtype):
     compare(comm, scheme, "mixed", dtype=dtype, order="F", average=True)
     compare(comm, scheme, "mixed", (4, 5, 7, 9), dtype, "0,2,3,1", average=True)
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_residuals_are_flushed_looked_at_and_saved(comm, scheme):
     allreduce, _ = compare(comm, scheme, "mixed")
     residual = allreduce.memory.processor_of("w").on_host(allreduce.residual("w"))
@@ -205,7 +205,7 @@ def test_without_cupy_the_error_says_what_to_install(comm):
 
 
 # recursive_doubling shares what ranks lose alike: of a float64 nothing, whatever its place in a group
-@pytest.mark.parametrize("scheme", sorted({*pairs(True), "recursive_doubling/raw/ef"}))
+@carrying(sorted({*pairs(True), "recursive_doubling/raw/ef"}))
 def test_a_group_has_the_hosts_bits(comm, scheme):
     """Those of codecs whose messages have any length pass through the host, and say so."""
     shapes = [((31, 7), "float64"), ((20, 30), "float32"), ((7,), "float32"), ((0,), "float32"), ((5, 5), "float16")]

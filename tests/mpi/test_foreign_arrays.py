@@ -4,7 +4,7 @@ import array
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, Oracle, bytes_of, inputs, pairs
+from ranks import TIMEOUT, Oracle, bytes_of, carrying, inputs, pairs
 
 import gqallreduce as gq
 from gqallreduce.backends.buffer import Buffer
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_a_view_with_a_leading_dimension_is_as_good_as_a_whole_array(comm, scheme, dtype):
     """Whose leading dimension may differ between ranks; what lies in the gaps stays as it is."""
     for order in "CF":

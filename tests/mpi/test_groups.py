@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, state, works
+from ranks import TIMEOUT, bytes_of, carrying, errors, everywhere, inputs, pairs, state, works
 
 import gqallreduce as gq
 from gqallreduce.runtime import plans
@@ -28,7 +28,7 @@ def gradients(comm, step=0):
     ]
 
 
-@pytest.mark.parametrize("scheme", [*pairs(), "dense", "dense/ef"])
+@carrying([*pairs(), "dense", "dense/ef"])
 def test_a_group_is_its_keys_called_alone(comm, scheme):
     """Results, residuals and steps; called and started; alone and in other groups between."""
     alone, grouped = make(comm, scheme), make(comm, scheme)
@@ -91,7 +91,7 @@ def test_residuals_travel_and_are_flushed_by_key(comm):
 # --- all or nothing ---
 
 
-@pytest.mark.parametrize("scheme", [*pairs(), "dense/ef"])
+@carrying([*pairs(), "dense/ef"])
 def test_a_nan_of_one_key_is_an_error_of_the_whole_group(comm, scheme):
     allreduce = make(comm, scheme)
     allreduce(gradients(comm), key=KEYS)

@@ -51,7 +51,7 @@ def test_objects_of_a_communicator_may_be_opened_and_closed_again_and_again(comm
     mine.Free()
 
 
-@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("closed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_communicators_may_come_and_go(comm, closed):
     """Duplicated, used and freed by the user, more often than the MPI has communicators; closed before or not."""
     array = np.ones(5, np.float32)

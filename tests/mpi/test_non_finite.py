@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, Oracle, errors, everywhere, inputs, pairs, seen, state
+from ranks import TIMEOUT, Oracle, carrying, errors, everywhere, inputs, pairs, seen, state
 
 import gqallreduce as gq
 from gqallreduce.coding import layout
@@ -56,7 +56,7 @@ def fails_then_works(comm, scheme, arrays):
     return expected
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_what_is_not_finite_is_named_alike(comm, scheme):
     for case, arrays in CASES.items():
         rank, index = NAMED[case]
@@ -64,12 +64,12 @@ def test_what_is_not_finite_is_named_alike(comm, scheme):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("scheme", [scheme for scheme in pairs() if "/threshold" not in scheme])
+@carrying([scheme for scheme in pairs() if "/threshold" not in scheme])
 def test_a_sum_that_overflows_has_no_rank(comm, scheme):
     assert fails_then_works(comm, scheme, overflowing(comm.size))[0] is None
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_many_lanes_of_which_one_is_not_finite(comm, scheme, monkeypatch):
     monkeypatch.setattr(layout, "LANE_BYTES", 32)
     monkeypatch.setattr(layout, "BLOCK", 64)
@@ -78,7 +78,7 @@ def test_many_lanes_of_which_one_is_not_finite(comm, scheme, monkeypatch):
     assert fails_then_works(comm, scheme, arrays) == (comm.size // 2, "w", 305)
 
 
-@pytest.mark.parametrize("scheme", pairs())
+@carrying(pairs())
 def test_the_first_call_for_a_key_may_fail(comm, scheme):
     allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
     arrays = spoil(inputs(comm.size, SHAPE), [0], np.nan)

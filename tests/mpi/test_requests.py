@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, state, works
+from ranks import TIMEOUT, bytes_of, carrying, errors, everywhere, inputs, pairs, state, works
 
 import gqallreduce as gq
 from gqallreduce import _kernels
@@ -35,7 +35,7 @@ def one_by_one(comm, scheme, steps=2):
     return found, state(allreduce)
 
 
-@pytest.mark.parametrize("scheme", pairs())
+@carrying(pairs())
 def test_ten_calls_under_way_give_the_bits_of_ten_in_turn(comm, scheme):
     """Waited for in another order on every rank, or tested, with calls of another object among them."""
     expected, kept = one_by_one(comm, scheme)
@@ -148,7 +148,7 @@ def test_memory_of_a_call_under_way_belongs_to_it(comm):
 # --- errors ---
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_a_nan_in_one_of_ten_is_its_error_alone(comm, scheme):
     """The other nine are what they would have been without it."""
     expected = make(comm, scheme)

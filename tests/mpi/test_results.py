@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, Oracle, bytes_of, inputs, pairs, schemes, seen
+from ranks import TIMEOUT, Oracle, bytes_of, carrying, inputs, pairs, schemes, seen
 
 import gqallreduce as gq
 from gqallreduce.coding import layout
@@ -36,20 +36,20 @@ def test_small_and_odd_sizes(comm, scheme):
     agree_with_oracle(comm, scheme, [(), *((size,) for size in sorted(sizes))])
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_other_dtypes(comm, scheme):
     for dtype in DTYPES[1:]:
         agree_with_oracle(comm, scheme, [(0,), (3, 50)], dtype)
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_matrices(comm, scheme):
     for order in "CF":
         agree_with_oracle(comm, scheme, [(40, 7), (2, 3, 31)], order=order)
     agree_with_oracle(comm, scheme, [(2, 9, 5, 3), (4, 3, 3, 40)], order="0,2,3,1")
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     shape = (60 * comm.size, 200)
     agree_with_oracle(comm, scheme, [shape])
@@ -84,13 +84,13 @@ def test_as_many_values_are_clipped(comm, schedule):
         assert allreduce.stats.total.saturated == number * counts[comm.rank]
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_average(comm, scheme):
     for dtype in DTYPES:
         agree_with_oracle(comm, scheme, [(517,)], dtype, average=True)
 
 
-@pytest.mark.parametrize("scheme", pairs(False))
+@carrying(pairs(False))
 def test_seeds_of_the_random_streams(comm, scheme):
     agree_with_oracle(comm, scheme, [(200,)], seed=12345)
 
@@ -100,7 +100,7 @@ def test_the_schedule_that_the_rule_chooses(comm, codec):
     agree_with_oracle(comm, codec, [(10,), (300_000,)], steps=1)
 
 
-@pytest.mark.parametrize("scheme", pairs())
+@carrying(pairs())
 def test_out_leaves_buf_alone(comm, scheme):
     allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)
     for step in range(2):
@@ -119,7 +119,7 @@ def test_out_may_be_buf(comm):
     assert bytes_of(arrays[comm.rank]) == expected
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_short_messages_change_no_bit(comm, scheme, monkeypatch):
     for most, elements in ((32, 300), (64, 1500), (1000, 9000)):
         monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", str(most))
@@ -133,7 +133,7 @@ def test_messages_of_no_use_are_refused(comm, most, monkeypatch):
         requests.message_most()
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_a_narrow_window_of_requests_changes_no_bit(comm, scheme, short_lanes, monkeypatch):
     monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", "200")
     for most in (1, 4):
@@ -148,7 +148,7 @@ def test_large_messages_through_a_narrow_window(comm, schedule, monkeypatch):
     agree_with_oracle(comm, f"{schedule}/raw", [(60_000 * comm.size,)], steps=1)
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_one_lane_at_a_time_changes_no_bit(comm, scheme, short_lanes, monkeypatch):
     from gqallreduce.runtime import plan
 

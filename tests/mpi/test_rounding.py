@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from float_control import WORDS, set_in_this_thread
-from ranks import TIMEOUT, Oracle, everywhere, inputs, pairs, seen
+from ranks import TIMEOUT, Oracle, carrying, everywhere, inputs, pairs, seen
 
 import gqallreduce as gq
 from gqallreduce import _kernels
@@ -22,7 +22,7 @@ def tiny(size, dtype, step):
     return arrays
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("name", WORDS)
 def test_one_rank_that_computes_otherwise_gets_the_same_bits(comm, scheme, dtype, name):
@@ -40,7 +40,7 @@ def test_one_rank_that_computes_otherwise_gets_the_same_bits(comm, scheme, dtype
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("scheme", [scheme for scheme in pairs(True) if "/threshold" not in scheme])
+@carrying([scheme for scheme in pairs(True) if "/threshold" not in scheme])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_overflow_is_named_although_numpy_is_to_raise(comm, scheme, dtype):
     allreduce, oracle = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), Oracle(comm, scheme)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, everywhere, inputs, pairs, residual_of
+from ranks import TIMEOUT, bytes_of, carrying, errors, everywhere, in_turn, inputs, pairs, residual_of
 
 import gqallreduce as gq
 from gqallreduce.backends.buffer import Buffer
@@ -24,7 +24,7 @@ def make(comm, scheme, **options):
     return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_flush_returns_the_exact_sum(comm, scheme):
     flush_is_exact(comm, make(comm, scheme))
     flush_is_exact(comm, make(comm, scheme, average=True))
@@ -103,7 +103,7 @@ def test_an_unknown_key_has_no_residual(comm):
             each.flush(key)
 
 
-@pytest.mark.parametrize("scheme", pairs())
+@pytest.mark.parametrize("scheme", in_turn(pairs()))
 def test_a_checkpoint_continues_bit_exactly(comm, scheme):
     for dtype in ("float32", "float16"):
         continues(comm, scheme, dtype)
@@ -199,7 +199,7 @@ def test_what_was_loaded_in_another_order_goes_where_it_was(comm):
     np.testing.assert_array_equal(fresh(result, key="w"), allreduce(expected, key="w"))
 
 
-@pytest.mark.parametrize("scheme", pairs(True))
+@carrying(pairs(True))
 def test_a_call_that_fails_after_loading_leaves_what_was_loaded(comm, scheme):
     allreduce, fresh = (make(comm, scheme) for _ in range(2))
     steps(allreduce, 1)

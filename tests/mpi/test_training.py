@@ -90,7 +90,7 @@ def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs
     assert sum(logged) <= 12 * comm.size * onebit["sent"], "no rank sends more than all do"
 
 
-@pytest.mark.parametrize("overlap", ["always", "alternate"])
+@pytest.mark.parametrize("overlap", [pytest.param("always", marks=pytest.mark.slow), "alternate"])
 def test_sums_started_during_the_backward_pass_train_the_same_weights(folder, comm, overlap):
     words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit", "isgq(send=factors)/ef"]
     words += ["--scheme", "*.bias=raw", "--log-every", "1"]  # sums of MPI have other bits when they are started
@@ -108,6 +108,7 @@ def test_sums_started_during_the_backward_pass_train_the_same_weights(folder, co
     assert sent[0] == sent[1]
 
 
+@pytest.mark.slow  # six trainings
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(folder, comm):
     words = ["--optimizers", "sgd", "adam", "--rates", "sgd=1e30", "--schemes", "onebit/ef", "dense", "raw"]
     assert train(comm, folder, *words) == 0
@@ -214,6 +215,7 @@ def test_dumped_gradients_are_those_before_the_sum(folder, comm):
     assert (folder / "gradients" / "README.txt").exists()
 
 
+@pytest.mark.slow  # five trainings
 def test_feedback_trains_better_than_none(folder, comm, monkeypatch):
     """Real data, a fixed seed: what the benchmark is for."""
     pytest.importorskip("sklearn")
