@@ -102,7 +102,7 @@ def test_an_expected_failure_stays_one(session):
     assert "1 passed, 1 xfailed" in shown
 
 
-@pytest.mark.parametrize("absent", [0, 2])
+@pytest.mark.parametrize("absent", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_rank_that_never_arrives_is_named_and_the_job_aborted(session, absent):
     status, shown = session(f"def test_one(comm):\n    if comm.rank == {absent}: time.sleep(1000)\n" + LAST, patience=4)
     assert status != 0

@@ -224,7 +224,7 @@ report.append(bool((buf == 300).all()))
     assert second in (["None", True], ["Error", True])  # MPI may end what rank 0 has given up
 
 
-@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "auto/raw", "making"])
+@pytest.mark.parametrize("scheme", [pytest.param("direct/onebit/ef", marks=pytest.mark.slow), "auto/raw", "making"])
 def test_an_interrupt_at_any_line(ranks, scheme):
     """Of a call, known or first, or of the making of an object; a few lines later each time, on both ranks in turn."""
     script = (
@@ -442,7 +442,7 @@ for fresh in (False, True):
     assert any("KeyboardInterrupt" in rows for rows in zip(*reports, strict=True))
 
 
-@pytest.mark.parametrize("first", ["construction", "call"])
+@pytest.mark.parametrize("first", ["construction", pytest.param("call", marks=pytest.mark.slow)])
 def test_ranks_that_come_late_again_and_again(ranks, first):
     """Each time others have given up; what they left behind harms no later object."""
     script = f"""

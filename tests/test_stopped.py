@@ -57,7 +57,11 @@ make()
 
 @pytest.mark.parametrize(
     ("scheme", "every", "least"),
-    [("direct/onebit/ef", 1, 1 / 3), ("ring/qsgd(bits=4)", 3, 1 / 3), ("recursive_doubling/terngrad", 1, 1 / 9)],
+    [
+        ("direct/onebit/ef", 1, 1 / 3),
+        pytest.param("ring/qsgd(bits=4)", 3, 1 / 3, marks=pytest.mark.slow),
+        pytest.param("recursive_doubling/terngrad", 1, 1 / 9, marks=pytest.mark.slow),
+    ],
 )
 def test_a_process_that_stops_at_any_instruction(tmp_path, scheme, every, least):
     """least: share of the instructions at which the others must time out. In recursive doubling the third of 3 ranks

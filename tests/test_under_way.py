@@ -53,7 +53,7 @@ def ranks(tmp_path):
     return lambda script, size: scripts.run(tmp_path, HEAD + script, size, 100)
 
 
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("known", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_silent_rank_ends_all_calls_under_way(ranks, known):
     """On every other rank alike; the objects refuse further calls; one that had none under way goes on."""
     script = f"""

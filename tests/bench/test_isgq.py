@@ -46,6 +46,7 @@ def test_factors_always_travel_in_the_experiments():
     assert factors.decoded("isgq(bits=2)", given.x, given.delta, 0, 0)[1] == 2 * (4 + 4 * 64 + 32)
 
 
+@pytest.mark.slow  # means over many workers
 def test_errors_are_less_with_scales_and_gains_and_of_dither_with_workers(data):
     rows = [row for _, row in factors.errors(data, 20)]
     found = {(row["method"], row["bits"], row["layer"]): row["error"] for row in rows}
@@ -75,6 +76,7 @@ def test_times_are_of_the_sums(data):
     assert all(row["seconds"] > 0 for row in rows)
 
 
+@pytest.mark.slow  # whole experiments
 def test_the_command_prints_writes_and_draws(tmp_path, capsys, monkeypatch):
     for name, few in (("LOOKS", (5,)), ("WORKERS", (1, 4)), ("TRAINED", ("raw", "isgq(bits=2)"))):
         monkeypatch.setattr(factors, name, few)

@@ -57,6 +57,7 @@ def outcome(tmp_path_factory):
     return name, read(f"{name}.jsonl", "run")[1]
 
 
+@pytest.mark.slow  # a whole experiment
 def test_with_memory_one_value_a_step_goes_where_sgd_goes_and_without_it_stands_still(outcome):
     name, rows = outcome
     excess = {(row["scheme"], row["delay"]): row["loss"][-1] - row["least"] for row in rows}

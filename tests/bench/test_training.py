@@ -1,5 +1,6 @@
 """Which scheme sums which gradient, a whole training of one process, and what is made of its rows."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,7 @@ def test_the_error_of_a_sum_is_that_of_all_weights_together():
     assert not SumErrors(MPI.COMM_SELF, every=0).is_due(0)
 
 
+@pytest.mark.slow  # two trainings
 def test_the_same_seed_trains_the_same_weights(tmp_path):
     write_images(tmp_path)
     found = []
@@ -172,10 +174,13 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
         (["--error-every", "-1"], "expected numbers of steps"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(tmp_path, words, complaint):
+def test_what_cannot_be_trained_is_refused(tmp_path, capsys, words, complaint):
     write_images(tmp_path)
-    status, _, errors = train(tmp_path, "--data", str(tmp_path), *words)
-    assert status == 2
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    few = ["--hidden", "20", "--batch", "32", "--output", str(tmp_path / "made"), "--data", str(tmp_path)]
+    assert command.run_on(MPI.COMM_SELF, parser.parse_args([*few, *words])) == 2
+    errors = capsys.readouterr().err
     assert errors.startswith("train_mlp: ")
     assert complaint in errors
 

@@ -88,6 +88,7 @@ def trained(folder, *words):
     return {kind: report.read(folder / "made.jsonl", kind)[1] for kind in ("run", "error", "weight")}
 
 
+@pytest.mark.slow  # tests/mpi/test_training.py trains by factors too
 def test_a_training_by_factors_runs_and_is_reproducible(tmp_path):
     write_images(tmp_path)
     schemes = ["isgq(send=factors)", "isgq(bits=3, send=factors)/ef", "fc1*=isgq(send=factors); *=raw", "raw"]
@@ -106,6 +107,7 @@ def test_a_training_by_factors_runs_and_is_reproducible(tmp_path):
         assert (row["residual_norm"] > 0) is waits
 
 
+@pytest.mark.slow  # so does tests/mpi/test_training.py
 def test_sums_by_factors_that_are_started_train_the_same_weights(tmp_path):
     write_images(tmp_path)
     words = ["--schemes", "isgq(send=factors)/ef", "--scheme", "*.bias=raw"]

@@ -126,7 +126,7 @@ def test_k_says_how_many(n):
     assert len(scheme.encode(np.ones(n, np.float32))) == 32 + 4 * min(n, 5)
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_with_k_below_1_so_many_calls_send_one_value(shared):
     """Each place as often, on each rank; in the residual is what was not sent. Within seven standard deviations."""
     text, ranks, n, steps, k = f"direct/randk(k=0.25, shared={shared})/ef", 2, 5, 4000, 0.25

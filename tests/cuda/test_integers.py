@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 from devices import both_orders, launcher, needs_device, same_numbers
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits, table
 from serial import shifted, status
@@ -270,6 +271,7 @@ def test_many_regions_as_long_as_each_other_or_not(fault, descending):
         assert not check_read(flawed, 0.5, 3, span, descending, ways=[(True, 1.0, False)])
 
 
+@pytest.mark.slow  # 8200 tiles in a serial grid
 @pytest.mark.races
 def test_a_span_of_more_tiles_than_the_scan_takes_at_once():
     span = span_of([1] * 8200)
@@ -383,7 +385,7 @@ cuts = st.lists(st.integers(1, 40) | st.integers(1, 9000), min_size=1, max_size=
 
 
 @given(st.data(), cuts, st.integers(0, 2**36), st.sampled_from(KINDS), st.booleans())
-@settings(max_examples=60)
+@examples(60)
 def test_any_span(data, sizes, start, kind, ternary):
     span, shift = span_of(sizes, start), data.draw(st.integers(0, 3))
     x = shifted(floats(1, span.size, kind), shift)
@@ -395,7 +397,7 @@ def test_any_span(data, sizes, start, kind, ternary):
 
 
 @given(st.data(), cuts, st.integers(1, 24), st.sampled_from([1.0, 0.2, 0.1, 0.01, 0.0005]))
-@settings(max_examples=60)
+@examples(60)
 def test_any_sums(data, sizes, bits, density):
     span, shift = span_of(sizes), data.draw(st.integers(0, 3))
     m = shifted(integers(bits, span.size, 2**bits - 1, density), shift)
@@ -403,7 +405,7 @@ def test_any_sums(data, sizes, bits, density):
 
 
 @given(st.data(), cuts, st.integers(1, 5), st.sampled_from([1.0, 0.1, 0.01]))
-@settings(max_examples=120)
+@examples(120)
 def test_messages_with_faults_are_read_as_the_cpu_reads_them(data, sizes, terms, density):
     span = span_of(sizes)
     wire = bytearray(check_sums(integers(1, span.size, terms, density), 1.5, terms, span))
@@ -422,7 +424,7 @@ def test_messages_with_faults_are_read_as_the_cpu_reads_them(data, sizes, terms,
 
 
 @given(st.data(), st.integers(1, 60), st.integers(0, 3))
-@settings(max_examples=150)
+@examples(150)
 def test_any_bytes_are_read_as_the_cpu_reads_them(data, n, terms):
     form = data.draw(st.sampled_from([1, 2, 3, 25, 129, 130, 153, 154, 0]))
     tile = bytes([form]) + data.draw(st.binary(max_size=40))

@@ -7,7 +7,8 @@ import pytest
 from copying import Copying
 from races import RacesRuntime, needs_thread_sanitizer
 
-pytestmark = needs_thread_sanitizer
+# Of a tool of `make sanitize`, which `make test` does not use.
+pytestmark = [needs_thread_sanitizer, pytest.mark.slow]
 NEIGHBOURS = """
 // Each thread writes a number and reads that of the thread `far` places on.
 GQ_KERNEL {name}(std::uint32_t* out, unsigned far) {{

@@ -21,6 +21,7 @@ def built(family: str, architecture: str):
     return compiled(f"{family}.cu", sources.source(family), options)
 
 
+@pytest.mark.slow  # the next test compiles each family too
 @needs_nvrtc
 @every_family
 @every_architecture

@@ -52,6 +52,7 @@ def test_the_sum_is_the_exact_multiple_that_the_ranks_sent(schedule, ranks):
             np.testing.assert_array_equal(residual, value - np.where(np.abs(value) >= tau, np.copysign(tau, value), 0))
 
 
+@pytest.mark.slow  # a thousand steps of eight ranks
 @two_schedules
 def test_a_constant_gradient_leaves_a_residual_below_twice_the_threshold(schedule):
     """|g| < tau: 1000 steps, 8 ranks; what has arrived after them is the sum of the gradients less the residuals."""
@@ -138,6 +139,7 @@ def test_integer_sums_are_those_of_floats_bit_for_bit_on_every_schedule(schedule
             np.testing.assert_array_equal(mine, stated)
 
 
+@pytest.mark.slow  # 1500 sums
 @two_schedules
 def test_the_variance_of_a_shared_sum_is_that_of_one_rounding_of_each_rank(schedule):
     ranks, size, trials = 4, 64, 1500
