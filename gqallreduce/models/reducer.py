@@ -7,22 +7,27 @@ buckets before it are started: so all ranks start the same calls, in whatever or
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.errors import Error, MismatchError
+from gqallreduce.models import checkpoint
 from gqallreduce.models import rules as text_of_rules
 from gqallreduce.models.comparison import Comparison
+from gqallreduce.models.contributions import Contributions
 from gqallreduce.models.model import Model
 from gqallreduce.models.registration import pairs_of, registration
 from gqallreduce.models.statistics import ModelStats
 from gqallreduce.models.step import Step
+from gqallreduce.models.warmup import forget
 from gqallreduce.quantities import nbytes
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.runtime.steps import step
+from gqallreduce.transport.communicator import require_intracommunicator
 
 
 class Reducer:
@@ -46,6 +51,17 @@ class Reducer:
     bucket
         at most so many bytes of gradients are summed by one call: text such as "4 MiB", or a number. A larger tensor
         has a call of its own. An object remembers 512 calls of several tensors: give large models large buckets.
+    warmup, warmup_rules
+        the first so many steps are summed by these rules, for example "dense", or by denser schemes than later. Where
+        both have /ef, the residual goes on; it is a ValueError if it would be lost.
+    clip
+        multiply the gradients of this rank so that their norm, over all tensors, is at most this, before they are
+        summed. Then sums begin when all gradients have come.
+    momentum
+        sum beta times the last result + the gradient: results are momenta m = beta m + g, for an optimizer that has no
+        momentum of its own. Errors of compression are then fed back after the momentum.
+    momentum_correction
+        beta of a momentum that each rank forms of its own gradients before they are summed (Deep Gradient Compression).
     compare_every
         N > 0: every N steps sums are compared with exact ones, which costs two float64 copies of the gradients and
         their exact sum; `stats` has the errors.
@@ -59,25 +75,31 @@ class Reducer:
     """
 
     def __init__(
-        self, rules, *, comm=None, average=True, bucket="4 MiB", compare_every=0, seed=0, timeout=600, check="first",
-        verify=0, cuda_aware=None,
+        self, rules, *, comm=None, average=True, bucket="4 MiB", warmup=0, warmup_rules="dense", clip=None,
+        momentum=0.0, momentum_correction=0.0, compare_every=0, seed=0, timeout=600, check="first", verify=0,
+        cuda_aware=None,
     ):  # fmt: skip
-        self.rules = text_of_rules.parse(rules)
-        self._most = _bytes("bucket", bucket)
+        self.rules, self.warmup = text_of_rules.parse(rules), arguments.integer("warmup", warmup)
+        self.warmup_rules = text_of_rules.parse(warmup_rules) if self.warmup else []
+        self.most = _bytes("bucket", bucket)
         self._compare_every = arguments.integer("compare_every", compare_every)
-        if self._most < 0 or self._compare_every < 0:
-            raise ValueError(f"bucket={bucket!r}, compare_every={compare_every!r}, expected 0 or more")
+        if min(self.most, self._compare_every, self.warmup) < 0:
+            got = f"bucket={bucket!r}, compare_every={compare_every!r}, warmup={warmup!r}"
+            raise ValueError(f"got {got}, expected 0 or more")
+        share = 1.0 if average else 1.0 / require_intracommunicator(comm).size
+        self.contributions = Contributions(clip, momentum, momentum_correction, share)
         options = {
             "comm": comm, "average": average, "seed": seed, "timeout": timeout, "check": check, "verify": verify,
             "cuda_aware": cuda_aware,
         }  # fmt: skip
-        texts = dict.fromkeys([scheme for _, scheme in self.rules] + [text_of_rules.DENSE])
+        rules = [*self.rules, *self.warmup_rules]
+        texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.DENSE])
         self.allreduces = {text: Allreduce(text, **options) for text in texts}
         self.failure_flags = Allreduce("raw", **options)
         self._comparison = Comparison(options) if self._compare_every else None
         self.stats = ModelStats(self._residual_norm)
         self.missing: dict[str, np.ndarray] = {}
-        self.model = Model()
+        self.model, self.models = Model(), []
         self._early: dict[str, tuple] = {}
         self._step: Step | None = None
         self._ended_early = False  # by an error in `start`, and no other step has begun since
@@ -98,13 +120,18 @@ class Reducer:
         if self._early:
             raise ValueError(f"gradients were started before register(): {', '.join(self._early)}")
         try:
-            tensors = self.failure_flags.perform("register()", registration, self, named)
+            self.models = self.failure_flags.perform("register()", registration, self, named)
         except MismatchError as error:
             if error.field not in ("key", "shape", "dtype", "order"):
                 raise
-            why = "they have other tensors, in another order, or other rules"
+            why = "they have other tensors, in another order, or other rules or options"
             raise MismatchError(error.field, error.ranks, why) from error
-        self.model = Model(tensors, self._most)
+        self._choose_model()
+
+    def _choose_model(self) -> None:
+        """By how many steps have taken effect: that of the rules, or of a warm-up."""
+        if self.models:
+            self.model = self.models[self.stats.steps < self.warmup]
 
     @property
     def schemes(self) -> dict[str, str]:
@@ -162,14 +189,18 @@ class Reducer:
         try:
             missing = running.fill()
             spents = running.wait()
-            self._step = None
+            self._step, after = None, self._warmup_before
             running.end()
         except BaseException as error:
             self._leave(error)
             raise
+        self.contributions.take_over(running.given)
+        if after is not None:
+            forget(after, self.model, self.allreduces)
         self.missing = missing
         errors = {} if running.comparison is None else running.comparison.errors()
         self.stats.record(self.model.buckets, spents, self.model.tensors, errors)
+        self._choose_model()
 
     def __call__(self, named):
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
@@ -208,8 +239,13 @@ class Reducer:
         if self._step is None:
             self._ended_early = False
             due = self._compare_every and (self.stats.steps + 1) % self._compare_every == 0
-            self._step = Step(self, self._comparison if due else None)
+            self._step = Step(self, self._comparison if due else None, self._warmup_before)
         return self._step
+
+    @property
+    def _warmup_before(self) -> Model | None:
+        """The model of the last step, if a warm-up was over with it."""
+        return self.models[True] if self.stats.steps == self.warmup > 0 else None
 
     def _leave(self, error: BaseException) -> None:
         """The step is over by an error, which the other ranks get too.
@@ -229,8 +265,9 @@ class Reducer:
     # --- residuals and checkpoints ---
 
     def _residual_norm(self, name: str) -> float:
-        memory = self.allreduces[self.model.tensors[name].scheme].memory
-        return memory.norm(name) if name in memory else 0.0
+        schemes = {model.tensors[name].scheme for model in self.models}  # one of them has it
+        memories = [self.allreduces[scheme].memory for scheme in schemes]
+        return math.hypot(*(memory.norm(name) for memory in memories if name in memory))
 
     def flush(self) -> dict[str, np.ndarray]:
         """The exact sums (or averages) of all residuals, by name, which are then zero. Collective."""
@@ -241,17 +278,23 @@ class Reducer:
                 found |= allreduce.flush()
         return {name: found[name] for name in self.model.tensors if name in found}
 
-    def scale_memory(self, factor: float) -> None:
-        """Multiply all residuals by a number: old over new learning rate, when it changes. Collective."""
+    def scale_memory(self, factor: float, momentum: bool = False) -> None:
+        """Multiply all residuals by a number: old over new learning rate, when it changes. Collective.
+
+        momentum
+            and what `momentum` and `momentum_correction` keep: when gradients are in other units from now on.
+        """
         self._require_no_step("scale_memory()")
         with step(*self.allreduces.values()):
             for allreduce in self.allreduces.values():
                 if allreduce.scheme.feedback:
                     allreduce.scale_memory(factor)
+        if momentum:
+            self.contributions.rescale(factor)
 
     def state_dict(self) -> dict:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
-        return {"schemes": {text: allreduce.state_dict() for text, allreduce in self.allreduces.items()}}
+        return checkpoint.save(self)
 
     def load_state_dict(self, state: dict | list[dict]) -> None:
         """Go on from `state_dict()` of the same rules, rank and P; or, with another P, from those of all ranks.
@@ -260,32 +303,18 @@ class Reducer:
         """
         self.restore(self.checked(state))
 
-    def checked(self, state: dict | list[dict]) -> dict[str, tuple]:
-        """scheme -> (seed, States) of what `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
+    def checked(self, state: dict | list[dict]) -> checkpoint.Restored:
+        """What `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
         self._require_no_step("load_state_dict()")
-        several = isinstance(state, (list, tuple))
-        each_found, found = [self._schemes_of(each) for each in (state if several else [state])], {}
-        for text, allreduce in self.allreduces.items():
-            states = [each[text] for each in each_found]
-            found[text] = allreduce.checked(states if several else states[0])
-            for key, after in found[text][1].items() if self.model.tensors else ():
-                tensor = self.model.tensors.get(key)
-                expected = None if tensor is None else tensor.form.kept
-                if tensor is None or tensor.scheme != text or after.form != expected:
-                    raise ValueError(f"state has {key!r} of {text}: {after.form}, expected {expected} as in this model")
-        return found
+        return checkpoint.checked(self, state)
 
-    def restore(self, found: dict[str, tuple]) -> None:
+    def restore(self, found: checkpoint.Restored) -> None:
         """Take over what `checked` has returned."""
-        for text, each in found.items():
+        for text, each in found.schemes.items():
             self.allreduces[text].restore(each)
-
-    def _schemes_of(self, state) -> dict:
-        found = state.get("schemes") if isinstance(state, dict) else None
-        if not isinstance(found, dict) or found.keys() != self.allreduces.keys():
-            got = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
-            raise ValueError(f"state has the schemes {got}, expected {', '.join(self.allreduces)}")
-        return found
+        self.stats.steps = found.steps
+        self.contributions.restore(found.momentum)
+        self._choose_model()
 
     def _require_no_step(self, what: str) -> None:
         if self._step is not None:

@@ -8,26 +8,32 @@ from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.models import rules as text_of_rules
-from gqallreduce.models.model import Tensor
+from gqallreduce.models.model import Model, Tensor
+from gqallreduce.models.warmup import require_feedback
 from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.transport.agreement import agree
 
 
 def registration(call, reducer, named):
-    """The stages of `Reducer.register`: all ranks compare their tensors and rules. Its result: the tensors."""
+    """The stages of `Reducer.register`: all ranks compare their tensors, rules and options.
+
+    Its result: the Model of the rules, and that of the warm-up.
+    """
     first = call.owner
     try:
         if reducer.model.tensors:
             raise ValueError("the tensors of this reducer are known already; make a new one for another model")
-        tensors = _tensors_of(reducer.rules, named)
+        models = _models_of(reducer, named)
+        tensors, options = models[0].tensors.values(), (reducer.warmup, *reducer.contributions.options)
     except Exception as error:
         yield from join_invalid(call, first, error)
     if first.size > 1:
         shapes, orders, dtypes = zip(*(tensor.form[:3] for tensor in tensors), strict=True)
         names = [tensor.name for tensor in tensors]
-        hashes = first.plans.hashes(("register", *reducer.rules, *names), first.seed, shapes, dtypes, orders)
+        agreed = "register", *reducer.rules, *reducer.warmup_rules, options, *names
+        hashes = first.plans.hashes(agreed, first.seed, shapes, dtypes, orders)
         yield from agree(call.link, hashes, first.number, 0)
-    call.result = tensors
+    call.result = models
 
 
 def pairs_of(named) -> list[tuple]:
@@ -40,8 +46,22 @@ def pairs_of(named) -> list[tuple]:
     return [tuple(each) for each in pairs]
 
 
-def _tensors_of(rules, named) -> list[Tensor]:
-    """The tensors, checked by what this rank can see."""
+def _models_of(reducer, named) -> list[Model]:
+    """Checked by what this rank can see."""
+    forms = _forms_of(named)
+    reducer.contributions.require(forms)
+    found = []
+    for rules in [reducer.rules] + [reducer.warmup_rules] * bool(reducer.warmup):
+        schemes = text_of_rules.assign(rules, [tensor.name for tensor in forms])
+        found.append(Model([tensor._replace(scheme=schemes[tensor.name]) for tensor in forms], reducer.most))
+    if reducer.warmup:
+        feedback = {text: allreduce.scheme.feedback for text, allreduce in reducer.allreduces.items()}
+        require_feedback(found[1], found[0], feedback)
+    return found
+
+
+def _forms_of(named) -> list[Tensor]:
+    """The tensors, without schemes."""
     pairs = pairs_of(named)
     if not pairs:
         raise ValueError("got no tensors, expected names with arrays")
@@ -52,7 +72,6 @@ def _tensors_of(rules, named) -> list[Tensor]:
     if len(set(names)) < len(names):
         twice = next(each for number, each in enumerate(names) if each in names[:number])
         raise ValueError(f"tensor {twice!r} is given twice, expected names that differ")
-    schemes = text_of_rules.assign(rules, names)
     found = []
     for name, value in pairs:
         try:
@@ -60,5 +79,5 @@ def _tensors_of(rules, named) -> list[Tensor]:
         except (TypeError, ValueError) as error:
             raise type(error)(f"tensor {name!r}: {error}") from None
         known = _kernels.KnownForms((buffer.form,), False)
-        found.append(Tensor(name, schemes[name], buffer.form, buffer.nbytes, buffer.device, known))
+        found.append(Tensor(name, "", buffer.form, buffer.nbytes, buffer.device, known))
     return found

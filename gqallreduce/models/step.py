@@ -10,7 +10,8 @@ from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.coding.order import to_array
 from gqallreduce.errors import MismatchError
-from gqallreduce.models.model import Tensor
+from gqallreduce.models.model import Bucket, Model, Tensor
+from gqallreduce.models.warmup import hand_over
 from gqallreduce.runtime.steps import step
 
 if TYPE_CHECKING:
@@ -25,14 +26,17 @@ _LEFT = (
 class Step:
     """The constructor begins the step; the caller must call `end`.
 
+    after
+        the model of a warm-up that was over with the step before, whose residuals go on here.
     given
         name -> gradient of what has come.
     failed, outcome_known
         has this rank an error that the others must know of? Do all ranks know how the step went?
     """
 
-    def __init__(self, reducer: Reducer, comparison: Comparison | None):
+    def __init__(self, reducer: Reducer, comparison: Comparison | None, after: Model | None = None):
         self._model, self._allreduces, self.comparison = reducer.model, reducer.allreduces, comparison
+        self._contributions, self._factor = reducer.contributions, 1.0
         self._flags = reducer.failure_flags
         self.given: dict[str, object] = {}
         self._into: dict[str, object] = {}
@@ -43,6 +47,8 @@ class Step:
             comparison.begin()
         self._context = step(*self._allreduces.values(), compare=False)
         self._context.__enter__()
+        if after is not None:
+            hand_over(after, self._model, self._allreduces)
 
     def give(self, name: str, gradient, out=None) -> None:
         """A gradient has come. ValueError if its name is unknown, or has come before, or if it has another form."""
@@ -58,12 +64,12 @@ class Step:
             self._require_form(name, out, tensor, writable=True)
         elif isinstance(gradient, Outer):
             raise ValueError(f"{name!r}: got a gq.Outer, expected an array for its sum too: start(..., out=array)")
+        if isinstance(gradient, Outer) and not self._contributions.plain:
+            raise ValueError(f"{name!r}: got a gq.Outer, which cannot be clipped and has no momentum; give an array")
         self.given[name] = gradient
         if out is not None:
             self._into[name] = out
         self._left[tensor.bucket] -= 1
-        if self.comparison is not None:
-            self.comparison.give(tensor, gradient, out)
 
     @staticmethod
     def _require_form(name: str, array, tensor: Tensor, writable: bool) -> None:
@@ -77,7 +83,7 @@ class Step:
         """All gradients have come, or some."""
         buckets, named = self._model.buckets, dict(pairs)
         complete = len(named) == len(pairs) and named.keys() == self._model.tensors.keys()
-        plain = complete and not self.given and self.comparison is None
+        plain = complete and not self.given
         if plain and all(bucket.known.look([named[name] for name in bucket.names]) for bucket in buckets):
             self.given, self._left = named, [0] * len(buckets)
             return
@@ -87,12 +93,27 @@ class Step:
     def advance(self) -> None:
         """Start the next buckets, as far as their gradients have come."""
         buckets = self._model.buckets
+        if self._contributions.clip is not None and not self._requests:
+            if any(self._left):
+                return  # the norm of all gradients is not known yet
+            self._factor = self._contributions.factor(self.given.values())
         while len(self._requests) < len(buckets) and not self._left[len(self._requests)]:
             bucket = buckets[len(self._requests)]
+            self._prepare(bucket)
             buffers, into = [self.given[name] for name in bucket.names], None
             if self._into:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
             self._requests.append(self._allreduces[bucket.scheme].start(buffers, key=bucket.names, out=into))
+
+    def _prepare(self, bucket: Bucket) -> None:
+        """Make its gradients what this rank gives, and keep copies where sums are compared."""
+        if not self._contributions.plain:
+            for name in bucket.names:
+                given, out = self.given[name], self._into.pop(name, None)
+                self.given[name] = self._contributions.prepare(name, given, out, self._factor)
+        if self.comparison is not None:
+            for tensor in bucket.tensors:
+                self.comparison.give(tensor, self.given[tensor.name], self._into.get(tensor.name))
 
     def fill(self) -> dict[str, np.ndarray]:
         """Give zeros for all that has not come, and start what is left; returns them by name."""

@@ -193,6 +193,10 @@ class Memory:
         """The calls have succeeded: all these States replace the old ones, at once."""
         (self._states if self._staged is None else self._staged).update(states)
 
+    def forget(self, key) -> None:
+        """Nothing of this key is kept from now on."""
+        self._states.pop(key, None)
+
     def holds(self, states: dict, for_good: bool = False) -> bool:
         """Have these States been committed? `for_good`: not only until the end of a step."""
         found = self._states if for_good or self._staged is None else self._staged

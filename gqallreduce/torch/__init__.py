@@ -16,5 +16,6 @@ except ImportError as error:
 
 from gqallreduce.torch.attached import Attached, attach
 from gqallreduce.torch.ddp import HookState, comm_hook
+from gqallreduce.torch.onebit_adam import OneBitAdam
 
-__all__ = ["Attached", "HookState", "attach", "comm_hook"]
+__all__ = ["Attached", "HookState", "OneBitAdam", "attach", "comm_hook"]

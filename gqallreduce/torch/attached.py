@@ -35,7 +35,8 @@ def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, *
         of a step in which a gradient of any rank has a NaN or Inf: "raise" NonFiniteError; or "skip" the step on all
         ranks, the default with a scaler, which then lowers its scale on all ranks alike.
     options
-        average, bucket, compare_every, seed, timeout, ... as of gq.Reducer.
+        average, bucket, clip, momentum, warmup, compare_every, seed, timeout, ... as of gq.Reducer. Of an optimizer
+        that needs some of them, such as gqt.OneBitAdam, they are taken from there.
     Raises TypeError, ValueError; MismatchError if ranks have other models or rules.
     """
     return Attached(model, optimizer, rules, comm=comm, scaler=scaler, nonfinite=nonfinite, **options)
@@ -74,7 +75,8 @@ class Attached:
         self.skipped, self._accumulates, self._summed, self._took_effect = 0, False, False, True
         self._started: set[str] = set()
         self._scale = None if scaler is None else scaler.get_scale()
-        self.reducer = Reducer(rules, comm=self._comm, **options)
+        self._clip = options.get("clip")
+        self.reducer = Reducer(rules, comm=self._comm, **_with_those_of(optimizer, options))
         try:
             self.reducer.register([(name, array_of(each.detach())) for name, each in self._parameters.items()])
             broadcast(self._comm, model)
@@ -206,10 +208,14 @@ class Attached:
                 parameter.grad.fill_(float("nan"))
 
     def _follow_scale(self) -> None:
-        """Residuals are in units of gradients, which the scaler has multiplied by its scale."""
-        if self._scaler is not None and (now := self._scaler.get_scale()) != self._scale:
-            self.reducer.scale_memory(now / self._scale)
+        """Residuals, momentum and the bound of norms are in units of gradients, which the scaler has multiplied."""
+        if self._scaler is None:
+            return
+        if (now := self._scaler.get_scale()) != self._scale:
+            self.reducer.scale_memory(now / self._scale, momentum=True)
             self._scale = now
+        if self._clip is not None:
+            self.reducer.contributions.clip = self._clip * now
 
     def _require_no_new_parameters(self) -> None:
         found = {name for name, each in self._model.named_parameters() if each.requires_grad}
@@ -258,3 +264,13 @@ class Attached:
 
     def __exit__(self, *_) -> None:
         self.detach()
+
+
+def _with_those_of(optimizer, options: dict) -> dict:
+    """The options of the Reducer with those that an optimizer needs; ValueError if others are given."""
+    needed = getattr(optimizer, "reducer_options", {})
+    for name, value in needed.items():
+        if options.get(name, value) != value:
+            got, kind = f"{name}={options[name]!r}", type(optimizer).__name__
+            raise ValueError(f"got {got}, expected {name}={value!r} as the {kind} has it, or leave it out")
+    return {**needed, **options}

@@ -464,7 +464,8 @@ def test_an_unfit_checkpoint_changes_nothing(comm):
     reducer = make(comm)
     reducer(gradients(comm))
     before, good = states(reducer), reducer.state_dict()
-    bad = {"schemes": {**good["schemes"], "direct/onebit/ef": {**good["schemes"]["direct/onebit/ef"], "rank": 99}}}
+    schemes = {**good["schemes"], "direct/onebit/ef": {**good["schemes"]["direct/onebit/ef"], "rank": 99}}
+    bad = {**good, "schemes": schemes}
     for state in (bad, {}, None, {"schemes": {}}):
         with pytest.raises(ValueError, match="state has"):
             reducer.load_state_dict(state)

@@ -4,72 +4,11 @@ import io
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT
+from torch_training import Net, alike, batch, content, gqt, loss_of, make, torch, torch_linear, train
 
 import gqallreduce as gq
 
-torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[torch]')")
-gqt = pytest.importorskip("gqallreduce.torch")
-functional = torch.nn.functional
-
 pytestmark = pytest.mark.mpi
-RULES = "*.bias=ring/raw; *=direct/onebit/ef"
-
-
-class Net(torch.nn.Module):
-    """Two layers, buffers, a frozen layer and, if so asked, a layer that is not always used, and shared weights."""
-
-    def __init__(self, extra=False, tied=False):
-        super().__init__()
-        self.first, self.norm = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8)
-        self.second = torch.nn.Linear(8, 8)
-        self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
-        self.extra = torch.nn.Linear(8, 8) if extra else None
-        if tied:
-            self.second.weight = torch.nn.Parameter(torch.zeros(8, 8))
-            self.third = torch.nn.Linear(8, 8)
-            self.third.weight = self.second.weight
-
-    def forward(self, x, use_extra=True):
-        x = self.second(torch.relu(self.norm(self.first(x)))) + self.frozen(torch.ones(8))
-        if self.extra is not None and use_extra:
-            x = x + self.extra(x)
-        return self.third(x) if hasattr(self, "third") else x
-
-
-def make(comm, rules=RULES, model=None, optimizer=None, **options):
-    torch.manual_seed(comm.rank)  # attach makes the start alike
-    model = Net() if model is None else model()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) if optimizer is None else optimizer(model)
-    return model, optimizer, gqt.attach(model, optimizer, rules, comm=comm, timeout=TIMEOUT, **options)
-
-
-def batch(comm, step, rank=None):
-    generator = torch.Generator().manual_seed(1000 * step + (comm.rank if rank is None else rank))
-    return torch.randn(12, 6, generator=generator), torch.randn(12, 8, generator=generator)
-
-
-def loss_of(model, x, y, **options):
-    return functional.mse_loss(model(x, **options), y)
-
-
-def train(comm, model, optimizer, steps):
-    """As a user would, on this rank's batches."""
-    for step in steps:
-        optimizer.zero_grad()
-        loss_of(model, *batch(comm, step)).backward()
-        optimizer.step()
-
-
-def content(model):
-    """Of parameters; batch norm's running means follow a rank's own batches."""
-    return b"".join(each.detach().numpy().tobytes() for _, each in model.named_parameters())
-
-
-def alike(comm, value):
-    return len(set(comm.allgather(value))) == 1
-
-
 # --- what is summed ---
 
 
@@ -106,10 +45,6 @@ def test_exact_sums_train_as_one_process_does(comm, bucket):
         torch.testing.assert_close(one, other)
     assert alike(comm, content(model))
     assert attached.reducer.stats.steps == 5
-
-
-def torch_linear():
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -1,0 +1,67 @@
+"""The state of a Reducer as a dict of arrays and plain values, and back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_NAMES = {"schemes", "steps", "momentum"}
+
+
+class Restored(NamedTuple):
+    """What a state says, checked: scheme -> (seed, States); how many steps have taken effect; name -> momentum."""
+
+    schemes: dict[str, tuple]
+    steps: int
+    momentum: dict
+
+
+def save(reducer) -> dict:
+    """What `Reducer.state_dict` returns."""
+    schemes = {text: allreduce.state_dict() for text, allreduce in reducer.allreduces.items()}
+    return {"schemes": schemes, "steps": reducer.stats.steps, "momentum": reducer.contributions.state_dict()}
+
+
+def checked(reducer, state: dict | list) -> Restored:
+    """What `Reducer.restore` takes, of the state of this rank, or of those of all ranks of a job of any size.
+
+    ValueError says what does not fit.
+    """
+    several = isinstance(state, (list, tuple))
+    each_found = list(state) if several else [state]
+    if not each_found:
+        raise ValueError("got a list of no states, expected those of all ranks of a job")
+    for each in each_found:
+        _require_names(reducer, each)
+    found = {}
+    for text, allreduce in reducer.allreduces.items():
+        states = [each["schemes"][text] for each in each_found]
+        found[text] = allreduce.checked(states if several else states[0])
+        _require_tensors(reducer, text, found[text][1])
+    steps = [each["steps"] for each in each_found]
+    if any(each != steps[0] for each in steps) or not isinstance(steps[0], int) or steps[0] < 0:
+        raise ValueError(f"state has steps {steps!r}, expected one number for all ranks")
+    flags, tensors = reducer.failure_flags, reducer.model.tensors.values()
+    momenta = [each["momentum"] for each in each_found]
+    momentum = reducer.contributions.checked(momenta, flags.rank, flags.size, tensors)
+    return Restored(found, steps[0], momentum)
+
+
+def _require_names(reducer, state) -> None:
+    """Has a state what that of this reducer has?"""
+    if not isinstance(state, dict) or state.keys() != _NAMES:
+        got = f"keys {sorted(map(str, state))}" if isinstance(state, dict) else f"type {type(state).__name__}"
+        raise ValueError(f"state has {got}, expected what state_dict() returns: {', '.join(sorted(_NAMES))}")
+    found = state["schemes"]
+    if not isinstance(found, dict) or found.keys() != reducer.allreduces.keys():
+        got = ", ".join(map(str, found)) if isinstance(found, dict) else "none"
+        raise ValueError(f"state has the schemes {got}, expected {', '.join(reducer.allreduces)}")
+
+
+def _require_tensors(reducer, text: str, states: dict) -> None:
+    """Are the keys of a scheme tensors of this model that it sums, now or in the warm-up?"""
+    for key, after in states.items() if reducer.model.tensors else ():
+        tensors = [model.tensors.get(key) for model in reducer.models]
+        forms = [each.form.kept for each in tensors if each is not None and each.scheme == text]
+        if after.form not in forms:
+            expected = forms[0] if forms else None
+            raise ValueError(f"state has {key!r} of {text}: {after.form}, expected {expected} as in this model")

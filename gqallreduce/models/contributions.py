@@ -1,0 +1,119 @@
+"""What a rank gives to the sums of a step in place of its plain gradients: clipped ones, and their momentum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.models.model import Tensor
+from gqallreduce.models.momentum import clip_factor, momentum_of
+
+_DTYPES = "float32", "float64"
+
+
+class Contributions:
+    """Of the tensors of a Reducer, by its options.
+
+    clip
+        the largest norm of all gradients of this rank together; None for no bound.
+    momentum
+        a Momentum, a MomentumCorrection, or None.
+    options
+        all of them, for the comparison of ranks.
+    """
+
+    def __init__(self, clip: float | None, momentum: float, correction: float, share: float):
+        number = isinstance(clip, (int, float)) and not isinstance(clip, bool)
+        if clip is not None and not (number and 0 < clip < math.inf):
+            raise ValueError(f"clip={clip!r}, expected the largest norm of a rank's gradients, a number > 0, or None")
+        self.clip = clip
+        self.momentum = momentum_of(momentum, correction, share)
+        self.options = clip, momentum, correction
+
+    @property
+    def plain(self) -> bool:
+        """Are gradients summed as they are?"""
+        return self.clip is None and self.momentum is None
+
+    def require(self, tensors: Iterable[Tensor]) -> None:
+        """ValueError for tensors that these options are not made for, or that a state has in another form."""
+        for tensor in () if self.plain else tensors:
+            if tensor.device != "in host memory" or tensor.form.dtype not in _DTYPES:
+                expected = f"{' or '.join(_DTYPES)} in host memory, for clip and momentum"
+                raise ValueError(f"{tensor.name!r}: got {tensor.form.dtype} {tensor.device}, expected {expected}")
+        if self.momentum is not None:
+            _require_forms(self.momentum.kept, tensors)
+
+    def factor(self, gradients: Iterable) -> float:
+        """What all gradients of a step are multiplied by."""
+        return 1.0 if self.clip is None else clip_factor(self.clip, [Buffer(each).array for each in gradients])
+
+    def prepare(self, name: str, gradient, out, factor: float):
+        """Make a gradient what this rank gives, in place or in `out`; the array that was written."""
+        array = Buffer(gradient).array
+        if out is not None:
+            np.copyto(Buffer(out).array, array)
+            gradient, array = out, Buffer(out).array
+        with np.errstate(all="ignore"):  # what leaves float32 is reported by the sum
+            if factor != 1.0:
+                array *= factor
+            if self.momentum is not None:
+                self.momentum.add_to(name, array)
+        return gradient
+
+    def take_over(self, sums: dict[str, object]) -> None:
+        """The step has taken effect."""
+        if self.momentum is not None:
+            self.momentum.take_over({name: Buffer(each).array for name, each in sums.items()})
+
+    def rescale(self, factor: float) -> None:
+        """Gradients are from now on in other units: so many times as large."""
+        if self.momentum is not None:
+            for kept in self.momentum.kept.values():
+                kept *= factor
+
+    # --- checkpoints ---
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """name -> momentum, copied."""
+        return {} if self.momentum is None else {name: each.copy() for name, each in self.momentum.kept.items()}
+
+    def checked(self, states: list[dict], rank: int, size: int, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
+        """name -> momentum of these tensors, for `restore`, from the state of this rank, or of all of another job.
+
+        What is alike on all ranks stays so; of ranks' own momenta the sum over ranks stays the same. ValueError for
+        what does not fit.
+        """
+        for state in states:
+            if not isinstance(state, dict) or not all(map(_is_momentum, state.values())):
+                raise ValueError("state has an unfit momentum, expected finite arrays of float32 or float64 by name")
+            if state and self.momentum is None:
+                raise ValueError("state has a momentum, expected none: this reducer has no momentum=")
+            if [(name, each.shape) for name, each in state.items()] != [(n, e.shape) for n, e in states[0].items()]:
+                raise ValueError("states of ranks have momenta of other tensors than each other")
+        _require_forms(states[0], tensors)
+        if self.momentum is None or self.momentum.alike or len(states) == 1:
+            return {name: each.copy() for name, each in states[0].items()}
+        mine = states[rank::size]
+        return {name: sum((each[name] for each in mine), np.zeros_like(first)) for name, first in states[0].items()}
+
+    def restore(self, kept: dict[str, np.ndarray]) -> None:
+        """Take over what `checked` has returned."""
+        if self.momentum is not None:
+            self.momentum.kept = kept
+
+
+def _require_forms(kept: dict[str, np.ndarray], tensors: Iterable[Tensor]) -> None:
+    """ValueError for a momentum of a state that is not of the form of its tensor."""
+    for tensor in tensors:
+        found = kept.get(tensor.name)
+        if found is not None and (found.shape, found.dtype.name) != (tensor.form.shape, tensor.form.dtype):
+            got, expected = f"{found.dtype} {found.shape}", f"{tensor.form.dtype} {tensor.form.shape}"
+            raise ValueError(f"{tensor.name!r}: the state has a momentum {got}, expected {expected}")
+
+
+def _is_momentum(value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.name in _DTYPES and bool(np.isfinite(value).all())

@@ -1,0 +1,84 @@
+"""Momentum that is formed before gradients are summed, so that what is compressed is smoother than a gradient.
+
+m[t] = beta m[t-1] + g[t], as optimizers have it, of the average (or sum) g of all ranks' gradients. Without compression
+both classes give the same m; they differ in where the error of a sum goes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+class Momentum:
+    """The result of a sum is m, alike on all ranks: each gives beta m[t-1] + its own gradient.
+
+    An error that is fed back is part of the momentum; what a rank does not send yet is delayed, not multiplied.
+    Source: Tang et al., 1-bit Adam, ICML 2021, algorithm 1, line 5; differs: the factor 1 - beta is the optimizer's.
+
+    beta
+        in [0, 1).
+    share
+        of a result, what one rank gives so that all together give it: 1 for averages, 1/P for sums.
+    """
+
+    alike = True  # what is kept is the same on all ranks
+
+    def __init__(self, beta: float, share: float):
+        self._factor, self.kept = beta * share, {}
+
+    def add_to(self, name: str, gradient: np.ndarray) -> None:
+        """Make a gradient what this rank gives."""
+        if name in self.kept:
+            gradient += self._factor * self.kept[name]
+
+    def take_over(self, sums: dict[str, np.ndarray]) -> None:
+        """The step has taken effect, with these results."""
+        for name, found in sums.items():
+            if name in self.kept:
+                np.copyto(self.kept[name], found)
+            else:
+                self.kept[name] = found.copy(order="K")
+
+
+class MomentumCorrection:
+    """Each rank gives the momentum of its own gradients, u[t] = beta u[t-1] + g[t], and keeps it.
+
+    What was not sent is added up with the momentum it has gathered since. Source: Lin et al., Deep Gradient
+    Compression, ICLR 2018, section 3.2, equation 4; differs: no masking of momentum where values were sent.
+    """
+
+    alike = False
+
+    def __init__(self, beta: float):
+        self._beta, self.kept, self._next = beta, {}, {}
+
+    def add_to(self, name: str, gradient: np.ndarray) -> None:
+        if name in self.kept:
+            gradient += self._beta * self.kept[name]
+        self._next[name] = gradient.copy(order="K")  # the sum is written over the gradient
+
+    def take_over(self, sums: dict[str, np.ndarray]) -> None:
+        self.kept, self._next = self._next, {}
+
+
+def momentum_of(momentum: float, correction: float, share: float) -> Momentum | MomentumCorrection | None:
+    """By the options of a Reducer. ValueError for unfit ones."""
+    for name, beta in {"momentum": momentum, "momentum_correction": correction}.items():
+        if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < 1:
+            raise ValueError(f"{name}={beta!r}, expected a number from 0 (none) to below 1")
+    if momentum and correction:
+        raise ValueError("got momentum and momentum_correction, expected one of them")
+    if correction:
+        return MomentumCorrection(float(correction))
+    return Momentum(float(momentum), share) if momentum else None
+
+
+def clip_factor(most: float, gradients: list[np.ndarray]) -> float:
+    """What gradients are multiplied by so that their Euclidean norm together is at most `most`.
+
+    1 where it is no number, so that a NaN is reported where it is.
+    """
+    norm = math.sqrt(sum(float(np.sum(np.square(each, dtype=np.float64))) for each in gradients))
+    return most / norm if math.isfinite(norm) and norm > most else 1.0

@@ -1,0 +1,159 @@
+"""Adam with a frozen variance, and other options of sums that an attached model has."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+from torch_training import alike, batch, content, gqt, loss_of, make, torch, torch_linear, train
+
+pytestmark = pytest.mark.mpi
+RULES = "*.bias=ring/raw; *=direct/onebit/ef"
+
+
+def onebit_adam(warmup, **options):
+    return lambda model: gqt.OneBitAdam(model.parameters(), **{"lr": 0.01, **options}, warmup=warmup)
+
+
+def mean_gradients(comm, model, step):
+    """Of the mean over ranks of the losses, as one process has them."""
+    model.zero_grad()
+    (sum(loss_of(model, *batch(comm, step, rank)) for rank in range(comm.size)) / comm.size).backward()
+
+
+def test_it_is_adamw_in_the_warmup(comm):
+    model, optimizer, _ = make(comm, model=torch_linear, optimizer=onebit_adam(99, weight_decay=0.1))
+    alone = copy.deepcopy(model)
+    beside = torch.optim.AdamW(alone.parameters(), lr=0.01, weight_decay=0.1)
+    for step in range(6):
+        train(comm, model, optimizer, [step])
+        mean_gradients(comm, alone, step)
+        beside.step()
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_the_variance_is_frozen_after_the_warmup(comm):
+    """Against the formula in float64, with exact sums."""
+    beta1, beta2, warmup = 0.8, 0.95, 3
+    make_optimizer = onebit_adam(warmup, betas=(beta1, beta2))
+    model, optimizer, _ = make(comm, "ring/raw", model=torch_linear, optimizer=make_optimizer)
+    alone = copy.deepcopy(model).double()
+    first = [torch.zeros_like(each) for each in alone.parameters()]
+    second = [torch.zeros_like(each) for each in alone.parameters()]
+    for step in range(1, 8):
+        train(comm, model, optimizer, [step])
+        alone.zero_grad()
+        for rank in range(comm.size):
+            x, y = batch(comm, step, rank)
+            (loss_of(alone, x.double(), y.double()) / comm.size).backward()
+        with torch.no_grad():
+            for each, m, v in zip(alone.parameters(), first, second, strict=True):
+                m.mul_(beta1).add_((1 - beta1) * each.grad)
+                if step <= warmup:
+                    v.mul_(beta2).add_((1 - beta2) * each.grad**2)
+                variance = v / (1 - beta2 ** min(step, warmup))
+                each -= 0.01 * m / (1 - beta1**step) / (variance.sqrt() + 1e-8)
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-5)
+
+
+def test_an_element_without_variance_is_not_divided_by_zero(comm):
+    """A row of an embedding that no batch of the warm-up has."""
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(3, 4)
+    optimizer = gqt.OneBitAdam(model.parameters(), lr=0.01, warmup=2)
+    attached = gqt.attach(model, optimizer, "ring/raw", comm=comm)
+    for step in range(5):
+        optimizer.zero_grad()
+        before = model.weight.detach().clone()
+        model(torch.tensor([0, 1] if step < 2 else [0, 1, 2])).square().sum().backward()
+        optimizer.step()
+        assert (model.weight - before).abs().max() < 0.5
+    attached.detach()
+
+
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "direct/adaptive(pi=8)/ef", "direct/qsgd(bits=4)"])
+def test_replicas_stay_alike_and_learn(comm, scheme):
+    model, optimizer, attached = make(comm, f"*.bias=ring/raw; *={scheme}", optimizer=onebit_adam(10))
+    losses = []
+    for step in range(40):
+        optimizer.zero_grad()
+        loss = loss_of(model, *batch(comm, step % 3))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        assert attached.reducer.schemes["first.weight"] == ("dense" if step < 9 else scheme)  # of the next step
+    assert alike(comm, content(model))
+    assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[10:13])
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5])
+def test_a_checkpoint_goes_on_with_the_same_bits(comm, steps):
+    model, optimizer, attached = make(comm, RULES, optimizer=onebit_adam(3))
+    train(comm, model, optimizer, range(steps))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sums": attached.state_dict()}, file)
+    train(comm, model, optimizer, range(steps, 7))
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    again, its_optimizer, its_sums = make(comm, RULES, optimizer=onebit_adam(3))
+    again.load_state_dict(saved["model"])
+    its_optimizer.load_state_dict(saved["optimizer"])
+    its_sums.load_state_dict(saved["sums"])
+    train(comm, again, its_optimizer, range(steps, 7))
+    assert content(again) == content(model)
+
+
+def test_momentum_and_clipping_follow_the_scale(comm):
+    """By powers of two, so that nothing is rounded."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+    options = {"model": torch_linear, "clip": 0.5, "optimizer": onebit_adam(2)}
+    plain, scaled = make(comm, **options), make(comm, scaler=scaler, **options)
+    for step in range(6):
+        for (model, optimizer, attached), own in ((plain, None), (scaled, scaler)):
+            optimizer.zero_grad()
+            loss = loss_of(model, *batch(comm, step))
+            (loss if own is None else own.scale(loss)).backward()
+            attached.wait()
+            optimizer.step() if own is None else own.step(optimizer)
+            if own is not None:
+                own.update()
+        assert content(plain[0]) == content(scaled[0])
+
+
+@pytest.mark.parametrize("option", ["momentum", "momentum_correction"])
+def test_momentum_of_sums_is_that_of_the_optimizer(comm, option):
+    """With exact sums, that is."""
+    model, optimizer, _ = make(
+        comm, "ring/raw", model=torch_linear, optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.1), **{option: 0.9}
+    )
+    alone = copy.deepcopy(model)
+    beside = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
+    for step in range(6):
+        train(comm, model, optimizer, [step])
+        mean_gradients(comm, alone, step)
+        beside.step()
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"warmup": 0}, {"warmup": 1.5}, {"warmup": True}, {"lr": -1}, {"betas": (0.9, 1)}, {"eps": float("nan")}]
+)
+def test_unfit_arguments_are_refused(wrong):
+    with pytest.raises(ValueError, match="expected"):
+        gqt.OneBitAdam(torch_linear().parameters(), **{"warmup": 5, **wrong})
+
+
+def test_options_that_contradict_the_optimizer_are_refused(comm):
+    for wrong in ({"momentum": 0.5}, {"warmup": 4}):
+        with pytest.raises(ValueError, match="as the OneBitAdam has it"):
+            make(comm, optimizer=onebit_adam(3), **wrong)
+    layers = torch_linear()
+    groups = [{"params": layers[0].parameters(), "betas": (0.5, 0.9)}, {"params": layers[2].parameters()}]
+    with pytest.raises(ValueError, match="the same for all"):
+        make(comm, model=lambda: layers, optimizer=lambda model: gqt.OneBitAdam(groups, warmup=3))
+    model, optimizer, _ = make(comm, optimizer=onebit_adam(3))
+    with pytest.raises(ValueError, match="got a closure"):
+        optimizer.step(lambda: loss_of(model, *batch(comm, 0)))
