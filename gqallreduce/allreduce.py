@@ -130,7 +130,8 @@ class Allreduce(Calls):
 
     def account(self, spent: Spent, nbytes: int, norm: Norm) -> Spent:
         """A call has succeeded: what `stats.last` is now."""
-        vectors = 1 if self.scheme.schedule == MPI_SUM else 2 * (self.size - 1) / self.size  # that a rank sends
+        counted_once = spent.dense or self.scheme.schedule == MPI_SUM  # MPI does not tell how often it sends a buffer
+        vectors = 1 if counted_once else 2 * (self.size - 1) / self.size
         spent.dense_bytes = vectors * nbytes
         self.stats.record(spent, norm)
         return spent

@@ -178,6 +178,20 @@ class Attached:
                 torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
         return True
 
+    def flush(self) -> None:
+        """The exact sums of all residuals, which are then zero, become `grad`: the next step applies them. Collective.
+
+        A parameter that is summed without /ef has no `grad` then. Between two steps, before a backward pass.
+        """
+        if self._started:
+            raise ValueError("flush() between backward and step, expected before backward or after step")
+        sums = self.reducer.flush()
+        for name, parameter in self._parameters.items():
+            found = torch.from_numpy(sums[name]).to(parameter) if name in sums else None
+            if parameter.requires_grad:
+                parameter.grad = found
+        self._summed, self._took_effect = True, True
+
     def _start_the_rest(self) -> None:
         """What no backward pass has made since the last step: zeros, or what `no_sync` has added up."""
         for name in [name for name in self._parameters if name not in self._started]:

@@ -88,6 +88,13 @@ def test_a_sum_is_not_averaged_if_so_asked(comm):
     assert (array == comm.size).all()
 
 
+def test_exact_sums_by_mpi_have_a_ratio_of_one(comm):
+    """MPI does not tell its bytes, so a buffer is counted once; in a model's sums as in a call's."""
+    reducer = make(comm, "dense")
+    reducer([("w", np.ones(500, np.float32))])
+    assert reducer.stats.ratio == reducer.stats.tensors["w"].ratio == 1.0
+
+
 def test_results_go_into_other_arrays(comm):
     reducer = make(comm, {"a": "raw", "*": "onebit/ef"})
     for _ in range(2):

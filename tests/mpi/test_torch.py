@@ -455,3 +455,25 @@ def test_a_detached_model_trains_alone(comm):
     optimizer.step()
     if comm.size > 1:
         assert not alike(comm, content(model))
+
+
+def test_residuals_are_applied_by_a_step_of_their_own(comm):
+    """`flush` makes them gradients, which are not summed again; then training goes on."""
+    model, optimizer, attached = make(comm, optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.5))
+    train(comm, model, optimizer, range(2))
+    own = attached.reducer.allreduces["direct/onebit/ef"].residual("second.weight")
+    mean, before = comm.allreduce(own) / comm.size, model.second.weight.detach().clone()
+    bias, sums = model.second.bias.detach().clone(), attached.reducer.stats.steps
+    attached.flush()
+    optimizer.step()
+    np.testing.assert_allclose(before.numpy() - 0.5 * mean, model.second.weight.detach(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(bias, model.second.bias)
+    assert attached.reducer.stats.steps == sums
+    assert attached.reducer.stats.residual_norm == 0
+    train(comm, model, optimizer, range(2, 4))
+    assert attached.reducer.stats.steps == sums + 2
+    assert alike(comm, content(model))
+    loss_of(model, *batch(comm, 5)).backward()
+    with pytest.raises(ValueError, match="between backward and step"):
+        attached.flush()
+    attached.discard()

@@ -1,0 +1,141 @@
+"""The command line: options, what is wrong with them, and the order of things."""
+
+import importlib.util
+import sys
+
+from gqallreduce.cli import machine
+from gqallreduce.cli.report import Report, Silent, read
+from gqallreduce.cli.world import on_world
+from gqallreduce.quantities import count
+
+SCHEMES = ("dense", "qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef")
+OPTIMIZERS = ("adamw", "onebit_adam", "sgd", "sgd_summed_warmup")
+RULES = "*norm*=raw"
+
+
+def add_arguments(parser):
+    """The options of `bench/train_torch.py`."""
+    add = parser.add_argument
+    add("--model", choices=["char"], default="char", help="a transformer that predicts characters (char)")
+    add("--layers", type=count, default=4, help="blocks (4)")
+    add("--width", type=count, default=256, help="of the model, a multiple of 32 (256)")
+    add("--length", type=count, default=64, help="characters in a sequence (64)")
+    add("--batch", type=count, default=16, help="sequences in a mini-batch of all ranks (16)")
+    add("--steps", type=count, default=500, help="steps of each run (500)")
+    add("--schemes", nargs="+", default=SCHEMES, metavar="RUN", help="a scheme, or rules `PATTERN=SCHEME; ...`")
+    add("--rules", default=RULES, help=f"before those of each run, for what is summed exactly ({RULES})")
+    add("--optimizers", nargs="+", default=OPTIMIZERS, metavar="NAME", help=f"of each run ({' '.join(OPTIMIZERS)})")
+    add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
+    add("--warmup", type=count, default=60, help="exact steps of the optimizers that have a warm-up (60)")
+    add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: any (1)")
+    add("--clip-after", action="store_true", help="clip the sums, in place of what each rank gives")
+    flush = "every so many steps, residuals are summed exactly and applied as one more step (0: never)"
+    add("--flush", type=int, default=0, metavar="STEPS", help=flush)
+    overlap = "sums begin during the backward pass: always (default), never, or in every second step, to compare"
+    add("--overlap", choices=("always", "never", "alternate"), default="always", help=overlap)
+    add("--seeds", nargs="+", type=int, default=[0], metavar="SEED", help="of each run (0)")
+    add("--evaluate-every", type=count, default=100, metavar="STEPS", help="validate every so many steps (100)")
+    add("--validation", type=count, default=512, help="sequences to validate on (512)")
+    add("--link", help="what to call the link in the results")
+    add("--draw", nargs="+", metavar="FILE", help="train nothing: table and plots of these files together")
+    files = "writes NAME.jsonl, NAME.md, NAME.png and NAME.svg (bench/results/train_torch)"
+    add("--output", default="bench/results/train_torch", metavar="NAME", help=files)
+
+
+def run(arguments):
+    """Trains on COMM_WORLD; 0 if all went well, 1 after an error, 2 for wrong arguments, the same on all ranks."""
+    if arguments.draw:
+        return 0 if machine.launched_rank() > 0 else _draw_again(arguments)
+    return on_world("train_torch", run_on, arguments)
+
+
+def run_on(comm, arguments):
+    """Trains on a communicator; the exit status."""
+    needs = [name for name in ("torch", "rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
+    try:
+        if needs:
+            raise ValueError(f"needs {', '.join(needs)}: make test-torch, or pip install '.[torch,bench]' in a clone")
+        _train(comm, arguments)
+    except ValueError as problem:
+        if comm.rank == 0:
+            print(f"train_torch: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _runs(arguments):
+    """All Runs, seed by seed; ValueError says what is wrong."""
+    from gqallreduce.cli.torch_training.experiment import Run
+    from gqallreduce.cli.torch_training.recipes import RECIPES
+    from gqallreduce.models import rules
+
+    rates = {}
+    for text in arguments.rates:
+        name, _, rate = text.partition("=")
+        try:
+            rates[name] = float(rate)
+        except ValueError:
+            raise ValueError(f"--rates {text}: expected NAME=RATE as adamw=0.001") from None
+    for name in [*arguments.optimizers, *rates]:
+        if name not in RECIPES:
+            raise ValueError(f"no optimizer {name!r}; known: {', '.join(RECIPES)}")
+    for text in arguments.schemes:
+        rules.parse(text)
+    ways = [(scheme, name) for scheme in arguments.schemes for name in arguments.optimizers]
+    if len(set(ways)) < len(ways) or len(set(arguments.seeds)) < len(arguments.seeds):
+        raise ValueError("a run is asked for twice")
+    return [Run(*way, rates.get(way[1], RECIPES[way[1]].rate), seed) for seed in arguments.seeds for way in ways]
+
+
+def _setting(arguments):
+    from gqallreduce.cli.torch_training.experiment import Setting
+    from gqallreduce.cli.torch_training.transformer import HEAD
+
+    if arguments.width % HEAD:
+        raise ValueError(f"--width {arguments.width}: expected a multiple of {HEAD}")
+    if arguments.clip < 0 or arguments.flush < 0:
+        raise ValueError("--clip, --flush: expected 0 or more")
+    names = Setting.__dataclass_fields__
+    return Setting(**{name: getattr(arguments, name) for name in names})
+
+
+def _train(comm, arguments):
+    """All runs, then the table and the plots."""
+    from gqallreduce.cli.torch_training.experiment import Experiment
+    from gqallreduce.cli.torch_training.text import Text
+
+    runs, setting, text = _runs(arguments), _setting(arguments), Text()
+    report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
+    experiment = Experiment(comm, text, setting, report)
+    about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting))
+    report.write("machine", about)
+    for name in ("processor", "cores", "ranks", "link", "mpi", "commit", *vars(setting), "data"):
+        report.say(f"{name}: {about[name]}")
+    with report.progress(len(runs)) as progress:
+        for each in runs:
+            experiment.train(each, progress)
+            progress.step()
+    if comm.rank == 0:
+        _finish(report, arguments.output, [f"{arguments.output}.jsonl"])
+    comm.Barrier()  # a rank that left early might end rank 0 before it has written
+
+
+def _finish(report, name, files):
+    """The table and the plots of the files' rows."""
+    from gqallreduce.cli.torch_training import summary
+
+    found = [read(file) for file in files]
+    rows = [row for file in files for row in read(file, "run")[1]]
+    evaluations = [row for file in files for row in read(file, "evaluation")[1]]
+    written = summary.show(report, found[0][0], rows, evaluations, name)
+    report.say("written: " + ", ".join(written))
+
+
+def _draw_again(arguments):
+    """Table and plots of files that are there; the exit status."""
+    try:
+        _finish(Report(), arguments.output, arguments.draw)
+    except (OSError, KeyError, ValueError, IndexError) as problem:
+        print(f"train_torch: {arguments.draw}: no results of a training: {problem}", file=sys.stderr)
+        return 2
+    return 0

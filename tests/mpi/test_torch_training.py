@@ -1,0 +1,153 @@
+"""bench/train_torch.py: its options, what a run does, and what is made of its rows."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+from torch_training import alike, torch
+
+from gqallreduce.cli.torch_training import command, summary
+from gqallreduce.cli.torch_training.experiment import Experiment, Run, Setting
+from gqallreduce.cli.torch_training.recipes import RECIPES
+from gqallreduce.cli.torch_training.text import ALPHABET, Text
+from gqallreduce.cli.torch_training.transformer import Transformer, loss_of
+
+pytestmark = pytest.mark.mpi
+SMALL = "--layers 1 --width 32 --length 16 --batch 24 --steps 4 --warmup 2 --evaluate-every 2 --validation 64"
+
+
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args([*SMALL.split(), *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def text():
+    return Text()
+
+
+class Rows:
+    """A report that keeps what is written."""
+
+    def __init__(self):
+        self.rows = []
+
+    def write(self, kind, row):
+        self.rows.append((kind, row))
+
+    def show(self, text):
+        pass
+
+
+def test_the_text_is_that_of_the_standard_library(comm, text):
+    assert len(text.training) > 1_000_000
+    assert len(text.validation) > 100_000
+    assert int(text.training.max()) < ALPHABET
+    characters, following = text.batch(torch.Generator().manual_seed(comm.rank), 5, 30)
+    assert characters.shape == following.shape == (5, 30)
+    assert torch.equal(characters[:, 1:], following[:, :-1])
+    words = bytes(text.training[:200_000].tolist()).decode("ascii")
+    assert "def " in words
+    assert "import " in words
+
+
+def test_the_transformer_sees_no_later_character():
+    torch.manual_seed(0)
+    model = Transformer(ALPHABET, 2, 64, 12)
+    one = torch.randint(ALPHABET, (2, 12))
+    two = one.clone()
+    two[:, 7:] = torch.randint(ALPHABET, (2, 5))
+    with torch.no_grad():
+        torch.testing.assert_close(model(one)[:, :7], model(two)[:, :7])
+        assert not torch.equal(model(one)[:, 7:], model(two)[:, 7:])
+        assert loss_of(model, one, two).item() == pytest.approx(np.log(ALPHABET), rel=0.05)
+
+
+@pytest.mark.parametrize("optimizer", RECIPES)
+@pytest.mark.parametrize("scheme", ["dense", "onebit/ef", "embed*=raw; *=qsgd(bits=4)"])
+def test_a_run_trains_alike_on_all_ranks(comm, text, optimizer, scheme):
+    arguments, rows = parsed("--overlap", "alternate", "--flush", 3), Rows()
+    experiment = Experiment(comm, text, command._setting(arguments), rows)
+    row = experiment.train(Run(scheme, optimizer, RECIPES[optimizer].rate, 0), rows)
+    assert alike(comm, repr([row["loss"], row["ratio"]]))
+    assert row["steps"] == 4
+    assert 1 < row["loss"] < np.log(ALPHABET) + 0.1
+    assert [each["step"] for kind, each in rows.rows if kind == "evaluation"] == [2, 4]
+    if comm.size > 1 and scheme != "dense" and "warmup" not in RECIPES[optimizer].options(1):
+        assert row["ratio"] > (0.9 if optimizer == "onebit_adam" else 1.5)
+    if comm.size > 1 and scheme == "dense":
+        assert row["ratio"] == pytest.approx(1, abs=0.1)
+
+
+def test_exact_sums_train_as_one_rank_would(comm, text):
+    """Momentum in the optimizer, in the sums, or of each rank: the same losses but for rounding."""
+    found = {}
+    for optimizer in ("sgd", "sgd_summed", "sgd_corrected"):
+        experiment = Experiment(comm, text, command._setting(parsed("--clip", 0)), Rows())
+        found[optimizer] = experiment.train(Run("raw", optimizer, 0.1, 1), Rows())["loss"]
+    assert max(found.values()) - min(found.values()) < 1e-3
+
+
+def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text):
+    experiment = Experiment(comm, text, command._setting(parsed("--clip", 0)), Rows())
+    row = experiment.train(Run("raw", "sgd", 1e30, 0), Rows())
+    assert row["loss"] is None
+    (line,) = summary.table([row])
+    assert line[3] == "1 of 1 diverged; -"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--optimizers", "nonsense"], "no optimizer 'nonsense'"),
+        (["--rates", "adamw=fast"], "expected NAME=RATE"),
+        (["--rates", "nonsense=1"], "no optimizer 'nonsense'"),
+        (["--schemes", "nonsense"], "nonsense"),
+        (["--schemes", "dense", "dense"], "asked for twice"),
+        (["--width", 40], "a multiple of 32"),
+        (["--clip", -1], "expected 0 or more"),
+        (["--batch", 7919], "a multiple of the"),
+    ],
+)
+def test_wrong_options_are_told_by_rank_0(comm, tmp_path, capsys, words, complaint):
+    if comm.size == 1 and "--batch" in words:
+        pytest.skip("every batch is a multiple of 1")
+    assert command.run(parsed("--output", tmp_path / "x", *words)) == 2
+    said = capsys.readouterr().err
+    assert (complaint in said) is (comm.rank == 0)
+
+
+def test_results_are_a_table_and_plots(comm, tmp_path, capsys):
+    words = ["--schemes", "dense", "onebit/ef", "--optimizers", "adamw", "onebit_adam", "--seeds", "0", "1"]
+    assert command.run(parsed("--output", tmp_path / "found", *words)) == 0
+    said = capsys.readouterr().out
+    if comm.rank == 0:
+        assert "over dense" in said
+        lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+        assert [line["kind"] for line in lines].count("run") == 8
+        assert lines[0]["steps"] == 4
+        assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl", ".md", ".png", ".svg"}
+    again = [str(tmp_path / "found.jsonl")]
+    status = command.run(parsed("--draw", *again, "--output", tmp_path / "again"))
+    assert status == 0
+    if comm.rank == 0:
+        assert (tmp_path / "again.md").read_text() == (tmp_path / "found.md").read_text()
+        assert command.run(parsed("--draw", tmp_path / "none", "--output", tmp_path / "again")) == 2
+
+
+def test_the_excess_over_dense_is_of_the_same_seed():
+    def row(scheme, optimizer, seed, loss):
+        times = dict.fromkeys(("compute", "wait", "update"), 0.1)
+        more = {"plain": "adamw", "rate": 1, "sent": 1.0, "ratio": 2.0, "overlapping": times}
+        return {"scheme": scheme, "optimizer": optimizer, "seed": seed, "loss": loss, **more}
+
+    rows = [row("dense", "adamw", 0, 1.0), row("dense", "adamw", 1, 2.0)]
+    rows += [row("onebit/ef", "onebit_adam", 0, 1.5), row("onebit/ef", "onebit_adam", 1, 2.1)]
+    lines = {tuple(line[:2]): line for line in summary.table(rows)}
+    assert lines["onebit/ef", "onebit_adam"][4] == "0.300 +- 0.283"
+
+
+def test_settings_are_the_options():
+    assert set(Setting.__dataclass_fields__) <= vars(parsed()).keys()
