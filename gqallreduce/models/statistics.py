@@ -9,7 +9,8 @@ from functools import partial
 from gqallreduce.plain_table import plain_table
 from gqallreduce.stats import ratio_of
 
-_SUMS = "bytes_sent", "bytes_received", "messages", "dense_bytes", "encode", "decode", "wait"
+_SECONDS = "encode", "decode", "wait"
+_SUMS = "bytes_sent", "bytes_received", "messages", "dense_bytes", *_SECONDS
 _COLUMNS = "tensor", "scheme", "values", "sent", "ratio", "error", "residual"
 
 
@@ -21,9 +22,9 @@ class TensorStats:
         the scheme of its rule, and what ran, fully resolved.
     size
         elements.
-    bytes_sent, dense_bytes
-        of this rank, and what a ring of exact values would send. Messages hold several tensors: of a bucket's bytes
-        each has its share by elements in memory.
+    bytes_sent, dense_bytes, encode, decode, wait
+        of this rank: bytes, what a ring of exact values would send, seconds. Messages hold several tensors: of what
+        a bucket took each has its share by elements in memory.
     error
         |sum - exact sum|^2 / |exact sum|^2 of the last step that was compared; None before one. With /ef the sum has
         residuals of earlier steps in it.
@@ -36,6 +37,9 @@ class TensorStats:
     size: int
     bytes_sent: float
     dense_bytes: float
+    encode: float
+    decode: float
+    wait: float
     error: float | None
     residual: Callable[[], float]
 
@@ -83,8 +87,7 @@ class ModelStats:
                     bucket.scheme,
                     spent.scheme,
                     tensor.form.size,
-                    share * spent.bytes_sent,
-                    share * spent.dense_bytes,
+                    *[share * getattr(spent, what) for what in ("bytes_sent", "dense_bytes", *_SECONDS)],
                     self._errors.get(tensor.name),
                     partial(self._residual_norm, tensor.name),
                 )

@@ -43,28 +43,35 @@ def test_the_factors_of_a_gradient_are_input_and_delta_by_rows_of_samples():
 def test_a_sum_is_that_of_the_product_written_into_the_gradient(align, scheme):
     network = network_with_gradients(align)
     expected = gq.Allreduce(scheme, comm=MPI.COMM_SELF, seed=3)
-    with Sums({weight.name: scheme for weight in network.weights}, MPI.COMM_SELF, 3, {}) as sums:
+    assignment = {weight.name: scheme for weight in network.weights}
+    with Sums(network.weights, assignment, MPI.COMM_SELF, 3, {}) as sums:
+        before = {weight.name: weight.gradient.copy() for weight in network.weights}
         for weight in network.weights:
-            before = weight.gradient.copy()
+            sums.start(weight)
+        sums.wait()
+        results = {}
+        for weight in network.weights:
             if weight.factors:
                 result = expected(gq.Outer(*weight.factors), key=weight.name).T
             else:
-                result = expected(before.copy(), key=weight.name)
-            spent = sums(weight)
+                result = expected(before[weight.name].copy(), key=weight.name)
+            results[weight.name] = result
             assert weight.gradient.tobytes() == result.tobytes()
-            assert spent.encode > 0
-            assert np.allclose(weight.gradient, before, atol=1e-6) is (weight.factors is None)
+            assert sums.tensors[weight.name].encode > 0
+            assert np.allclose(weight.gradient, before[weight.name], atol=1e-6) is (weight.factors is None)
             assert np.abs(weight.gradient_memory).sum() == pytest.approx(np.abs(weight.gradient).sum()), "gaps are 0"
-            if "/ef" in scheme:
-                sums.flush([weight])
-                np.testing.assert_allclose(result + weight.gradient, before, atol=1e-6)
+        if "/ef" in scheme:
+            sums.flush(network.weights)
+            for weight in network.weights:
+                np.testing.assert_allclose(results[weight.name] + weight.gradient, before[weight.name], atol=1e-6)
 
 
 def test_another_scheme_gets_the_gradient_itself():
     weight = network_with_gradients().weights[0]
     weight.gradient[...] = 2
-    with Sums({weight.name: "raw"}, MPI.COMM_SELF, 0, {}) as sums:
-        sums(weight)
+    with Sums([weight], {weight.name: "raw"}, MPI.COMM_SELF, 0, {}) as sums:
+        sums.start(weight)
+        sums.wait()
     assert (weight.gradient == 2).all()
 
 

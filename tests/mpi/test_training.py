@@ -131,13 +131,14 @@ def test_what_cannot_be_trained_is_refused_on_every_rank_before_anything_starts(
 def test_views_with_gaps_are_summed_as_they_are(comm, scheme):
     exact = np.zeros((10, 7))
     weight = Weight("w", (10, 7), 16, np.float32)
-    with sums.Sums({"w": scheme}, comm, 0, sums.baselines(comm, [scheme])) as summing:
+    with sums.Sums([weight], {"w": scheme}, comm, 0, sums.baselines(comm, [scheme])) as summing:
         for rank in range(comm.size):
             gradient = np.random.default_rng(rank).standard_normal((10, 7)).astype(np.float32)
             exact += gradient
             if rank == comm.rank:
                 weight.gradient[...] = gradient
-        spent = summing(weight)
+        summing.start(weight, at_once=True)
+        cost = summing.wait()
         total = weight.gradient.astype(np.float64)
         flushed, nbytes = summing.flush([weight])
         if flushed:
@@ -146,7 +147,7 @@ def test_views_with_gaps_are_summed_as_they_are(comm, scheme):
         if flushed or scheme in ("raw", "dense"):
             np.testing.assert_allclose(total, exact, atol=1e-5)
     assert np.abs(weight.gradient_memory).sum() == pytest.approx(np.abs(weight.gradient).sum()), "gaps stay zero"
-    assert spent.bytes_sent > 0 or comm.size == 1
+    assert cost.bytes_sent > 0 or comm.size == 1
     weight.value[...] = weight.gradient
     evaluation.replicas_digest(comm, [weight])
 
@@ -161,8 +162,9 @@ def test_a_sum_by_factors_is_that_of_all_ranks_products_also_where_their_samples
     weight = Weight("w", (10, 7), 16, np.float32)
     weight.factors = x[mine], delta[mine]
     weight.gradient[...] = delta[mine].T @ x[mine]
-    with sums.Sums({"w": scheme}, comm, 0, {}) as summing:
-        summing(weight, samples)
+    with sums.Sums([weight], {"w": scheme}, comm, 0, {}) as summing:
+        summing.start(weight, samples)
+        summing.wait()
         total = weight.gradient.copy()
         assert comm.allgather(total.tobytes()) == [total.tobytes()] * comm.size
         assert 0 < np.linalg.norm(total - delta.T @ x) < 0.02 * np.linalg.norm(delta.T @ x)
@@ -173,8 +175,10 @@ def test_a_sum_by_factors_is_that_of_all_ranks_products_also_where_their_samples
 def test_a_nan_is_an_error_on_every_rank(comm):
     weight = Weight("w", (10, 7), 16, np.float32)
     weight.gradient[3, 2] = np.nan if comm.rank == comm.size - 1 else 1
-    with sums.Sums({"w": "onebit/ef"}, comm, 0, {}) as summing, pytest.raises(NonFiniteError):
-        summing(weight)
+    with sums.Sums([weight], {"w": "onebit/ef"}, comm, 0, {}) as summing:
+        summing.start(weight)
+        with pytest.raises(NonFiniteError):
+            summing.wait()
 
 
 def test_replicas_that_differ_are_found_on_every_rank(comm):

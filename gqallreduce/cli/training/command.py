@@ -67,6 +67,8 @@ def _add_runs(parser):
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED", help="of each run (0 1 2)")
     flush = "at the end of an epoch sum the residuals exactly and apply the sum as one more step of the optimizer"
     parser.add_argument("--flush", action="store_true", help=flush)
+    bucket = "at most so many bytes of gradients are summed by one call, as gq.Reducer has it (4 MiB)"
+    parser.add_argument("--bucket", default="4 MiB", metavar="SIZE", help=bucket)
     overlap = "start sums during the backward pass: never (default), always, or in every second step, to compare"
     parser.add_argument("--overlap", choices=("never", "always", "alternate"), default="never", help=overlap)
 
@@ -142,6 +144,7 @@ def _setting(arguments):
         epochs=arguments.epochs,
         flush=arguments.flush,
         overlap=arguments.overlap,
+        bucket=arguments.bucket,
         align=arguments.align,
         loss_at=tuple(sorted(set(arguments.loss_at))),
         evaluate_every=arguments.evaluate_every,

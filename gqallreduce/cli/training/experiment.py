@@ -29,6 +29,7 @@ class Setting:
     epochs: int
     flush: bool
     overlap: str
+    bucket: str
     align: int
     loss_at: tuple
     evaluate_every: int
@@ -65,7 +66,8 @@ class Experiment:
     def train(self, run, seed, progress, dump=None):
         """One run; its row, the same on every rank."""
         self._start(seed)
-        with Sums(run.assignment, self._comm, seed, self._baselines) as sums, np.errstate(all="ignore"):
+        given = self._network.weights, run.assignment, self._comm, seed, self._baselines, self._setting.bucket
+        with Sums(*given) as sums, np.errstate(all="ignore"):
             optimizer = OPTIMIZERS[run.optimizer](run.rate)
             trainer = Trainer(self._network, optimizer, sums, self.steps, self._setting.overlap)
             log = _Log(self._report, self._setting, {"scheme": run.text, "optimizer": run.optimizer, "seed": seed})
@@ -179,9 +181,9 @@ class _Log:
         if not every or step % every:
             return
         # All ranks do this, though rank 0 alone writes: one that went ahead would wait for it in the next sum.
-        for key, spent in trainer.last:
+        for key, spent in trainer.last.items():
             row = {"step": step, "key": key, "ran": spent.scheme, "bytes_sent": spent.bytes_sent}
-            more = ["ratio", "encode", "decode", "wait", "total"]
+            more = ["ratio", "encode", "decode", "wait"]
             if norms and step % norms == 0:
                 more.append("residual_norm")
             self._waiting.append(row | {name: float(f"{getattr(spent, name):.{DIGITS}g}") for name in more})

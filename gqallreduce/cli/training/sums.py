@@ -1,11 +1,11 @@
-"""The gradients' sums over ranks in one run: one Allreduce object per scheme, weights told apart by their names.
+"""The gradients' sums over ranks in one run: by a Reducer, or by MPI alone where that is what is compared with.
 
 Of a layer's weight `isgq` gets the two matrices whose product the gradient is; all else gets the gradient.
 """
 
 import contextlib
-import gc
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -13,90 +13,42 @@ from mpi4py import MPI
 import gqallreduce as gq
 from gqallreduce.cli import dense
 from gqallreduce.cli.training.rules import DENSE, RING
-from gqallreduce.stats import Spent
+from gqallreduce.scheme import Scheme
+
+
+class Cost(NamedTuple):
+    """Of the sums of one step, of this rank; wait in seconds."""
+
+    bytes_sent: float
+    bytes_received: float
+    wait: float
 
 
 class DenseSum:
-    """MPI_Allreduce in place of a gradient's memory, gaps included."""
+    """MPI_Allreduce in place of a gradient's memory, gaps included; MPI's bytes are those that a ring would send."""
 
-    feedback = False
+    ratio, encode, decode, residual_norm = 1.0, 0.0, 0.0, 0.0
 
-    def __init__(self, name, comm, allreduce):
-        self._name, self._comm, self._allreduce = name, comm, allreduce
+    def __init__(self, weight, scheme, comm, allreduce):
+        self.scheme, self._memory, self._comm, self._allreduce = scheme, weight.gradient_memory, comm, allreduce
+        self.bytes_sent, self.wait, self._request = ring_bytes(self._memory.nbytes, comm.size), 0.0, None
 
-    def __call__(self, weight, samples):
-        """Sums the gradient; the call's Spent. MPI does not tell its bytes: they are what a ring would send."""
+    def start(self, at_once):
+        """Sums the gradient, or begins to, by MPI's own algorithm, also where a ring is asked for."""
         began = perf_counter()
-        self._allreduce(weight.gradient_memory)
-        return self._spent(weight, perf_counter() - began)
+        if at_once:
+            self._allreduce(self._memory)
+        else:
+            self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._memory)
+        self.wait = perf_counter() - began
 
-    def start(self, weight, samples):
-        """Begins the sum; returns what waits for it and returns its Spent.
-
-        MPI's own non-blocking sum; its own choice of algorithm, also where a ring is asked for.
-        """
+    def finish(self):
+        """Waits for it."""
         began = perf_counter()
-        request = self._comm.Iallreduce(MPI.IN_PLACE, weight.gradient_memory)
-        started = perf_counter() - began
-
-        def finish():
-            began = perf_counter()
-            request.Wait()
-            return self._spent(weight, started + perf_counter() - began)
-
-        return finish
-
-    def _spent(self, weight, seconds):
-        nbytes = round(ring_bytes(weight.gradient_memory.nbytes, self._comm.size))
-        spent = Spent(self._name, bytes_sent=nbytes, bytes_received=nbytes, dense_bytes=nbytes, dense=True)
-        spent.wait = spent.total = seconds
-        return spent
-
-
-class QuantizedSum:
-    """A scheme's Allreduce of the gradient's view, or of its factors."""
-
-    def __init__(self, text, comm, seed):
-        self._allreduce = gq.Allreduce(text, comm=comm, seed=seed)
-        self._ranks = comm.size
-        self._by_factors = self._allreduce.scheme.codec.name == "isgq"
-        self.feedback = self._allreduce.scheme.feedback
-
-    def __call__(self, weight, samples):
-        """Sums the gradient; the call's Spent. Raises NonFiniteError on every rank."""
-        given, out = self._given(weight, samples)
-        self._allreduce(given, key=weight.name, out=out)
-        return self._allreduce.stats.last
-
-    def start(self, weight, samples):
-        """Begins the sum; returns what waits for it and returns its Spent."""
-        given, out = self._given(weight, samples)
-        request = self._allreduce.start(given, key=weight.name, out=out)
-
-        def finish():
-            request.wait()
-            return request.stats
-
-        return finish
-
-    def flush(self, weight):
-        """Replaces the gradient by the exact sum of the residuals, which are then zero."""
-        self._summed(weight)[...] = self._allreduce.flush(weight.name)
-
-    def _given(self, weight, samples):
-        """(what the Allreduce gets, the array that it writes)."""
-        summed = self._summed(weight)
-        if not self._takes_factors_of(weight):
-            return summed, summed
-        rows = None if samples is None else -(-samples // self._ranks)
-        return gq.Outer(*(with_rows(each, rows) for each in weight.factors)), summed
-
-    def _takes_factors_of(self, weight):
-        return self._by_factors and weight.factors is not None
-
-    def _summed(self, weight):
-        """The gradient as the Allreduce knows it: a product of input and delta is (inputs, outputs)."""
-        return weight.gradient.T if self._takes_factors_of(weight) else weight.gradient
+        if self._request is not None:
+            self._request.Wait()
+        self._request = None
+        self.wait += perf_counter() - began
 
 
 class Sums:
@@ -104,51 +56,85 @@ class Sums:
 
     assignment
         weight's name -> scheme.
+    bucket
+        of the Reducer.
     """
 
-    def __init__(self, assignment, comm, seed, baselines):
-        self._comm = comm
-        self._context = contextlib.ExitStack()
-        by_scheme = {text: self._make(text, seed, baselines) for text in dict.fromkeys(assignment.values())}
-        self._of = {name: by_scheme[text] for name, text in assignment.items()}
-        self.schemes = dict(assignment)
-
-    def _make(self, text, seed, baselines):
-        if text not in (DENSE, RING):
-            return QuantizedSum(text, self._comm, seed)
-        baseline = baselines[text]
-        self._context.enter_context(baseline.active())
-        return DenseSum(text, self._comm, baseline)
+    def __init__(self, weights, assignment, comm, seed, baselines, bucket="4 MiB"):
+        self._comm, self._context = comm, contextlib.ExitStack()
+        schemes = {weight: assignment[weight.name] for weight in weights}
+        exact = {weight: text for weight, text in schemes.items() if text in (DENSE, RING)}
+        for text in dict.fromkeys(exact.values()):
+            self._context.enter_context(baselines[text].active())
+        self._dense = {weight.name: DenseSum(weight, text, comm, baselines[text]) for weight, text in exact.items()}
+        rest = [weight for weight in weights if weight not in exact]
+        self._by_factors = {weight.name for weight in rest if _by_factors(weight, schemes[weight])}
+        self._reducer = None
+        if rest:
+            rules = {weight.name: schemes[weight] for weight in rest}
+            options = {"comm": comm, "average": False, "seed": seed, "bucket": bucket}
+            self._reducer = self._context.enter_context(gq.Reducer(rules, **options))
+            self._reducer.register([(weight.name, self._summed(weight)) for weight in rest])
 
     def __enter__(self):
         return self
 
     def __exit__(self, *problem):
         self._context.close()
-        self._of.clear()
-        gc.collect()  # statistics refer back to what they are of
 
-    def __call__(self, weight, samples=None):
-        """Sums one gradient over ranks in place; the Spent of the call.
+    def start(self, weight, samples=None, at_once=False):
+        """Begins the sum of one gradient over ranks, in place.
 
         samples
             of the mini-batch over all ranks; None where all ranks have as many.
+        at_once
+            nothing else is computed until `wait`.
         """
-        return self._of[weight.name](weight, samples)
+        if weight.name in self._dense:
+            self._dense[weight.name].start(at_once)
+        elif weight.name in self._by_factors:
+            rows = None if samples is None else -(-samples // self._comm.size)
+            factors = gq.Outer(*(with_rows(each, rows) for each in weight.factors))
+            self._reducer.start(weight.name, factors, out=self._summed(weight))
+        else:
+            self._reducer.start(weight.name, weight.gradient)
 
-    def start(self, weight, samples=None):
-        """Begins the sum of one gradient; returns what waits for it and returns its Spent."""
-        return self._of[weight.name].start(weight, samples)
+    def wait(self):
+        """Until all are summed; their Cost. Raises NonFiniteError on every rank."""
+        for each in self._dense.values():
+            each.finish()
+        sent = received = sum(each.bytes_sent for each in self._dense.values())
+        wait = sum(each.wait for each in self._dense.values())
+        if self._reducer is not None:
+            self._reducer.wait()
+            stats = self._reducer.stats
+            sent, received, wait = sent + stats.bytes_sent, received + stats.bytes_received, wait + stats.wait
+        return Cost(sent, received, wait)
+
+    @property
+    def tensors(self):
+        """Weight's name -> its statistics in the last step."""
+        return {**self._dense, **(self._reducer.stats.tensors if self._reducer is not None else {})}
 
     def flush(self, weights):
         """(weights with feedback, bytes): their gradients are now their residuals, summed exactly.
 
         The bytes are those that an exact sum sends from this rank, without headers.
         """
-        flushed = [weight for weight in weights if self._of[weight.name].feedback]
+        sums = self._reducer.flush() if self._reducer is not None else {}
+        flushed = [weight for weight in weights if weight.name in sums]
         for weight in flushed:
-            self._of[weight.name].flush(weight)
+            self._summed(weight)[...] = sums[weight.name]
         return flushed, sum(ring_bytes(weight.gradient.nbytes, self._comm.size) for weight in flushed)
+
+    def _summed(self, weight):
+        """The gradient as the Reducer knows it: a product of input and delta is (inputs, outputs)."""
+        return weight.gradient.T if weight.name in self._by_factors else weight.gradient
+
+
+def _by_factors(weight, scheme):
+    """Is the gradient given as a product?"""
+    return weight.gradient.ndim == 2 and Scheme.parse(scheme).codec.name == "isgq"
 
 
 def with_rows(matrix, rows):

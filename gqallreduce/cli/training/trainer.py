@@ -1,7 +1,7 @@
 """One rank's training: mini-batch by mini-batch, with a clock for computing and one for communicating.
 
 A step computes the gradients of this rank's part of the mini-batch, divided by the whole mini-batch, sums them over
-ranks weight by weight in the order of the backward pass, and updates the weights. Communication is the time inside the
+ranks in the order of the backward pass, and updates the weights. Communication is the time inside the
 sums. No rank waits for another elsewhere in a step, so what a sum waits for a slower rank counts as communication, and
 is told apart as `wait`. In steps that overlap, a sum is started as soon as its gradient is there, and communication is
 the time inside the starts and the waits: what is not hidden behind computing.
@@ -25,8 +25,6 @@ class Trainer:
         per step: were sums started during the backward pass?
     flush_seconds, flush_sent
         of all extra steps so far.
-    last
-        (weight's name, Spent) of every sum of the last step.
     """
 
     def __init__(self, network, optimizer, sums, steps, overlap="never"):
@@ -37,7 +35,11 @@ class Trainer:
         self.losses, self.samples = np.zeros(steps), np.zeros(steps, np.int64)
         self.flush_seconds, self.flush_sent = 0.0, 0.0
         self.done = 0
-        self.last = []
+
+    @property
+    def last(self):
+        """Weight's name -> statistics of its sum in the last step."""
+        return self._sums.tensors
 
     def step(self, samples, images, labels, look=None):
         """One mini-batch of `samples` over all ranks.
@@ -45,12 +47,12 @@ class Trainer:
         look(weights) may see the gradients before they are summed; it returns what is called when they are.
         """
         overlaps = look is None and (self._overlap == "always" or (self._overlap == "alternate" and self.done % 2 == 1))
-        starting, started = 0.0, []
+        starting = 0.0
 
         def start(weight):
             nonlocal starting
             before = perf_counter()
-            started.append((weight.name, self._sums.start(weight, samples)))
+            self._sums.start(weight, samples)
             starting += perf_counter() - before
 
         began = perf_counter()
@@ -58,10 +60,9 @@ class Trainer:
         computed = perf_counter() - starting
         look_again = look(self._network.weights) if look else None
         ready = perf_counter() - starting
-        if overlaps:
-            self.last = [(name, finish()) for name, finish in started]
-        else:
-            self.last = [(weight.name, self._sums(weight, samples)) for weight in self._backward_order]
+        for weight in () if overlaps else self._backward_order:
+            self._sums.start(weight, samples, at_once=True)
+        cost = self._sums.wait()
         summed = perf_counter()
         if look_again:
             look_again()
@@ -69,11 +70,9 @@ class Trainer:
         for weight in self._network.weights:
             self._optimizer.update(weight)
         updated = perf_counter()
-        wait = sum(spent.wait for _, spent in self.last)
-        self.seconds[self.done] = computed - began + updated - looked, summed - ready, wait
+        self.seconds[self.done] = computed - began + updated - looked, summed - ready, cost.wait
         self.overlaps[self.done] = overlaps
-        self.sent[self.done] = sum(spent.bytes_sent for _, spent in self.last)
-        self.received[self.done] = sum(spent.bytes_received for _, spent in self.last)
+        self.sent[self.done], self.received[self.done] = cost.bytes_sent, cost.bytes_received
         self.losses[self.done], self.samples[self.done] = loss, samples
         self.done += 1
 
