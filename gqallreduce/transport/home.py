@@ -1,7 +1,7 @@
 """What belongs to a communicator: its control channel, its Link, the objects that `quantized_allreduce` has made.
 
-Kept as an MPI attribute that a `Dup` by the user does not copy. Its delete callback may not call MPI: what is to be
-freed then is put aside, and freed when the next object is made.
+Kept as an MPI attribute that a `Dup` by the user does not copy. While MPI deletes it, MPI may not be called: what is to
+be freed then is put aside, and freed when the next object is made.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 
 from mpi4py import MPI
 
@@ -206,16 +207,35 @@ def _is_executing(claim: Claim) -> bool:
     return False
 
 
+class _Attribute:
+    """The value of an MPI attribute. MPI alone holds it, so it is dropped when MPI deletes the attribute.
+
+    Instead of a delete callback: before it calls one, mpi4py asks MPI for the topology of the communicator. MPICH
+    (5.0.2) looks for that among the attributes, of which it has freed those set later: at times a segmentation fault.
+    """
+
+    __slots__ = ("_deleted", "home")
+
+    def __init__(self, deleted: Callable[[], None], home: Home | None = None):
+        self._deleted, self.home = deleted, home
+
+    def __del__(self):
+        self._deleted()
+
+
 def home(comm, create: bool = True) -> Home | None:
     """The communicator's Home; local."""
     global _keyval
     if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, found: found.disown())
-        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: _before_finalize()), None)
-    found = comm.Get_attr(_keyval)
-    if found is None and create:
-        found = Home(comm)
-        comm.Set_attr(_keyval, found)
+        _keyval = MPI.Comm.Create_keyval()
+        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(), _Attribute(_before_finalize))
+    attribute = comm.Get_attr(_keyval)
+    if attribute is not None:
+        return attribute.home
+    if not create:
+        return None
+    found = Home(comm)
+    comm.Set_attr(_keyval, _Attribute(found.disown, found))
     return found
 
 

@@ -147,6 +147,27 @@ def test_an_error_in_a_step_is_not_replaced_by_that_of_a_freed_communicator(comm
     assert everywhere(comm, step)[0] is OSError
 
 
+def test_a_communicator_with_other_attributes_may_be_freed(comm):
+    """MPI deletes the later ones first, and MPICH's list of attributes then still has those that it has freed.
+
+    A look at that list is a segmentation fault if one of those was the last of a block of MPICH's: the first block has
+    32 attributes, each further one 1024. MPICH looks for topologies from when the first was made.
+    """
+    MPI.COMM_SELF.Create_cart([1]).Free()
+    kept, later, keyvals = MPI.COMM_SELF.Dup(), MPI.Comm.Create_keyval(), []
+    for _ in range(1060):
+        mine = MPI.COMM_SELF.Dup()
+        allreduce = make(mine, "raw")
+        mine.Set_attr(later, None)
+        mine.Free()
+        assert allreduce.home.freed
+        keyvals.append(MPI.Comm.Create_keyval())
+        kept.Set_attr(keyvals[-1], None)
+    kept.Free()
+    for keyval in (*keyvals, later):
+        MPI.Comm.Free_keyval(keyval)
+
+
 def test_a_communicator_that_one_rank_frees_late(comm):
     """Freeing does not wait for other ranks."""
     mine = comm.Dup()
