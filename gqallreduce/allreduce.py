@@ -21,7 +21,7 @@ from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans
-from gqallreduce.runtime.reduction import reduce
+from gqallreduce.runtime.reduction import Found, reduce
 from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import step
 from gqallreduce.runtime.trace import Trace
@@ -123,7 +123,11 @@ class Allreduce(Calls):
         included, and where MPI allows several threads by a thread of the runtime. A key or buffer that is under way is
         a ValueError.
         """
-        call = self.begin(called(key), reduce, self, buf, key, out)
+        return self.start_found(buf, key, out, None)
+
+    def start_found(self, buf, key, out, found: Found | None) -> Request:
+        """`start` with what `look` has found, if the caller has looked at the arguments already."""
+        call = self.begin(called(key), reduce, self, buf, key, out, found)
         if call.invalid is not None:
             self.complete(call)
         return Request(self, call)

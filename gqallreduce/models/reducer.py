@@ -161,13 +161,19 @@ class Reducer:
                 raise error
             self._early[name] = gradient, out
             return
+        try:
+            self._give(name, gradient, out)
+        except BaseException:
+            self._ended_early = True
+            raise
+
+    def _give(self, name: str, gradient, out) -> None:
         running = self._begin()
         try:
             running.give(name, gradient, out)
             running.advance()
         except BaseException as error:
             self._leave(error)
-            self._ended_early = True
             raise
 
     def wait(self) -> None:
@@ -180,8 +186,8 @@ class Reducer:
         if not self.model.tensors:
             early, self._early = self._early, {}
             self.register(sorted((name, given[0] if given[1] is None else given[1]) for name, given in early.items()))
-            for name in early:
-                self.start(name, early[name][0], out=early[name][1])
+            for name in early:  # an error here is one of `wait`
+                self._give(name, *early[name])
         if self._ended_early:
             self._ended_early = False
             raise Error("this rank's step has ended by an error in start(), so wait() has nothing to wait for")

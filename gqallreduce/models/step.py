@@ -12,12 +12,14 @@ from gqallreduce.coding.order import to_array
 from gqallreduce.errors import MismatchError
 from gqallreduce.models.model import Bucket, Model, Tensor
 from gqallreduce.models.warmup import hand_over
+from gqallreduce.runtime.reduction import look
 from gqallreduce.runtime.steps import step
 
 if TYPE_CHECKING:
     from gqallreduce.models.comparison import Comparison
     from gqallreduce.models.reducer import Reducer
 
+_HOST = "in host memory"
 _LEFT = (
     "their step ended by an error of their own or by discard(); nothing of it was kept, and the next one can be made"
 )
@@ -103,7 +105,9 @@ class Step:
             buffers, into = [self.given[name] for name in bucket.names], None
             if self._into:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
-            self._requests.append(self._allreduces[bucket.scheme].start(buffers, key=bucket.names, out=into))
+            allreduce = self._allreduces[bucket.scheme]
+            found = look(allreduce, buffers, bucket.names, into)  # an error here leaves the call to be made, with zeros
+            self._requests.append(allreduce.start_found(buffers, bucket.names, into, found))
 
     def _prepare(self, bucket: Bucket) -> None:
         """Make its gradients what this rank gives, and keep copies where sums are compared."""
@@ -116,7 +120,13 @@ class Step:
                 self.comparison.give(tensor, self.given[tensor.name], self._into.get(tensor.name))
 
     def fill(self) -> dict[str, np.ndarray]:
-        """Give zeros for all that has not come, and start what is left; returns them by name."""
+        """Give zeros for all that has not come, and start what is left; returns them by name.
+
+        After an error of this rank they replace also what has come of buckets that are not started: that may be what
+        is wrong.
+        """
+        if self.failed:
+            self._forget_what_is_not_started()
         missing = {}
         if len(self.given) < len(self._model.tensors):
             missing = {name: _zeros(each) for name, each in self._model.tensors.items() if name not in self.given}
@@ -124,6 +134,16 @@ class Step:
             self.give(name, zeros)
         self.advance()
         return missing
+
+    def _forget_what_is_not_started(self) -> None:
+        """In host memory: only there can zeros be made in place of it."""
+        for number in range(len(self._requests), len(self._left)):
+            bucket = self._model.buckets[number]
+            for tensor in bucket.tensors:
+                if tensor.device == _HOST:
+                    self.given.pop(tensor.name, None)
+                    self._into.pop(tensor.name, None)
+            self._left[number] = sum(name not in self.given for name in bucket.names)
 
     def wait(self) -> list:
         """Until all are done: what each cost.
@@ -160,7 +180,7 @@ class Step:
 
 def _zeros(tensor: Tensor) -> np.ndarray:
     """In the form of a tensor."""
-    if tensor.device != "in host memory":
+    if tensor.device != _HOST:
         raise ValueError(f"{tensor.name!r}, {tensor.device}, was not started; give zeros where there is no gradient")
     if tensor.form.dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  (which makes NumPy know the name)

@@ -7,6 +7,7 @@ call is invalid takes part.
 from __future__ import annotations
 
 from time import perf_counter
+from typing import NamedTuple
 
 from gqallreduce.backends.product import written
 from gqallreduce.runtime import arguments
@@ -23,21 +24,20 @@ from gqallreduce.transport.call import Call, Finished
 from gqallreduce.transport.dense import Dense, dense_on
 
 
-def reduce(call: Call, allreduce, buf, key, out):
-    """The stages of `Allreduce.__call__` and `start`, of their object."""
+def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
+    """The stages of `Allreduce.__call__` and `start`, of their object. `found`: if the caller has looked already."""
     began = perf_counter()
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
-        given = _given(call, allreduce, buf, key, out)
-        dropped = _require_free(allreduce, given) if allreduce.home.unclaimed else []
+        given, call.result, dropped = found or look(allreduce, buf, key, out)
+        call.held = given  # keys and buffers belong to it from now on
         if dropped:
-            result = call.result
-            out = None if result is buf else result
+            out = None if call.result is buf else call.result
             buf, key, out = map(_copied, (buf, key, out))  # the caller may change lists meanwhile
             for other in dropped:
                 yield Finished(other)
-            given, call.result = _given(call, allreduce, buf, key, out), result
+            call.held = given = _checked(allreduce, buf, key, out)[0]
         if allreduce.unheard:
             _raise_unheard(allreduce)
     except Exception as error:
@@ -137,16 +137,26 @@ def join_invalid(call: Call, allreduce, error: Exception):
         del error  # which refers to this frame
 
 
-def _given(call: Call, allreduce, buf, key, out) -> arguments.Given:
-    """The call's arguments, checked; keys and buffers belong to it from now on."""
+class Found(NamedTuple):
+    """What `look` has found: the arguments, the object that is written, calls to be finished first."""
+
+    given: arguments.Given
+    result: object
+    dropped: list[Call]
+
+
+def look(allreduce, buf, key, out) -> Found:
+    """The arguments of a call, checked: everything that this rank can see for itself. No call begins."""
+    given, result = _checked(allreduce, buf, key, out)
+    return Found(given, result, _require_free(allreduce, given) if allreduce.home.unclaimed else [])
+
+
+def _checked(allreduce, buf, key, out) -> tuple[arguments.Given, object]:
     given = arguments.known(buf, key, allreduce) if out is None else None
     if given is not None:
-        call.result = buf
-    else:
-        call.result = written(buf, out)
-        given = arguments.given(buf, None if call.result is buf else call.result, key, allreduce)
-    call.held = given
-    return given
+        return given, buf
+    result = written(buf, out)
+    return arguments.given(buf, None if result is buf else result, key, allreduce), result
 
 
 def _copied(value):

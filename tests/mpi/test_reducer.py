@@ -363,6 +363,55 @@ def test_a_gradient_that_cannot_be_written_is_told_to_all(comm, change):
     assert reducer.stats.steps == 2
 
 
+def sharing(how=None):
+    """Gradients of 100 values; where the last one lies: in memory of its own, or in that of another."""
+    both, named = np.ones(120, np.float32), {name: np.ones(100, np.float32) for name in "abcdef"}
+    if how == "overlap":
+        named["e"], named["f"] = both[:100], both[20:]
+    elif how is not None:
+        named["f"] = named["e" if how == "one array" else "a"]
+    return named
+
+
+@pytest.mark.parametrize("how", ["one array", "overlap", "another bucket"])
+@pytest.mark.parametrize("started", ["at once", "one by one", "into others", "in the first step", "clipped"])
+def test_gradients_that_share_memory_are_told_to_all_and_the_next_step_goes_on(comm, how, started):
+    options = {"clip": 1.0, "momentum": 0.9} if started == "clipped" else {}
+    reducer = make(comm, "direct/onebit/ef", bucket=900, **options)
+
+    def step(named):
+        if started == "at once":
+            return reducer(named)
+        for name, array in reversed(named.items()):
+            if started == "into others":
+                reducer.start(name, np.ones(100, np.float32), out=array)
+            else:
+                reducer.start(name, array)
+        return reducer.wait()
+
+    if started != "in the first step":
+        for _ in range(2):
+            step(sharing())
+    before, steps, mine = states(reducer), reducer.stats.steps, comm.rank == comm.size - 1
+    with pytest.raises(ValueError if mine else gq.MismatchError, match="overlap" if mine else "nothing of it was kept"):
+        step(sharing(how if mine else None))
+    assert states(reducer) == before
+    for _ in range(2):
+        step(sharing())
+    assert reducer.stats.steps == steps + 2
+
+
+def test_an_error_of_the_first_step_that_wait_has_raised_is_not_raised_again(comm):
+    reducer, mine = make(comm, "raw"), comm.rank == comm.size - 1
+    one, other = np.ones((2, 3), np.float32)
+    for name, array in {"a": one, "b": one if mine else other}.items():
+        reducer.start(name, array)
+    with pytest.raises(ValueError if mine else gq.MismatchError):
+        reducer.wait()
+    reducer.wait()
+    assert reducer.stats.steps == 1
+
+
 def test_a_name_twice_is_an_error(comm):
     reducer = make(comm, "raw")
     reducer({"a": np.ones(3, np.float32)})
