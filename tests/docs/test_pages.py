@@ -60,9 +60,10 @@ def shell_commands():
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_and_prints_what_it_says(page, tmp_path):
     source = program(page)
-    if re.search("^import torch", source, re.MULTILINE):
-        pytest.importorskip("torch", reason="torch is not installed: make test-torch")
-    script = tmp_path / f"{page.stem}.py"
+    for name in ("torch", "jax"):
+        if re.search(f"^import {name}$", source, re.MULTILINE):
+            pytest.importorskip(name, reason=f"{name} is not installed: make test-{name}")
+    script = tmp_path / f"page_{page.stem}.py"
     script.write_text(source)
     command = [sys.executable, "-W", "error", script]
     done = subprocess.run(command, capture_output=True, text=True, env=alone(), cwd=tmp_path)
