@@ -22,7 +22,7 @@ from gqallreduce.models.model import Model
 from gqallreduce.models.registration import pairs_of, registration
 from gqallreduce.models.statistics import ModelStats
 from gqallreduce.models.step import Step
-from gqallreduce.models.warmup import forget
+from gqallreduce.models.warmup import WarmUp, forget
 from gqallreduce.quantities import nbytes
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.reduction import join_invalid
@@ -53,7 +53,8 @@ class Reducer:
         has a call of its own. An object remembers 512 calls of several tensors: give large models large buckets.
     warmup, warmup_rules
         the first so many steps are summed by these rules, for example "dense", or by denser schemes than later. Where
-        both have /ef, the residual goes on; it is a ValueError if it would be lost.
+        both have /ef, the residual goes on; it is a ValueError if it would be lost. Or a function of a step's number,
+        counted from 1, that is true of these steps, alike on all ranks; then without /ef.
     clip
         multiply the gradients of this rank so that their norm, over all tensors, is at most this, before they are
         summed. Then sums begin when all gradients have come.
@@ -79,13 +80,12 @@ class Reducer:
         momentum=0.0, momentum_correction=0.0, compare_every=0, seed=0, timeout=600, check="first", verify=0,
         cuda_aware=None,
     ):  # fmt: skip
-        self.rules, self.warmup = text_of_rules.parse(rules), arguments.integer("warmup", warmup)
+        self.rules, self.warmup = text_of_rules.parse(rules), WarmUp(warmup)
         self.warmup_rules = text_of_rules.parse(warmup_rules) if self.warmup else []
         self.most = _bytes("bucket", bucket)
         self._compare_every = arguments.integer("compare_every", compare_every)
-        if min(self.most, self._compare_every, self.warmup) < 0:
-            got = f"bucket={bucket!r}, compare_every={compare_every!r}, warmup={warmup!r}"
-            raise ValueError(f"got {got}, expected 0 or more")
+        if self.most < 0 or self._compare_every < 0:
+            raise ValueError(f"bucket={bucket!r}, compare_every={compare_every!r}, expected 0 or more")
         share = 1.0 if average else 1.0 / require_intracommunicator(comm).size
         self.contributions = Contributions(clip, momentum, momentum_correction, share)
         options = {
@@ -131,7 +131,7 @@ class Reducer:
     def _choose_model(self) -> None:
         """By how many steps have taken effect: that of the rules, or of a warm-up."""
         if self.models:
-            self.model = self.models[self.stats.steps < self.warmup]
+            self.model = self.models[self.warmup.has(self.stats.steps + 1)]
 
     @property
     def schemes(self) -> dict[str, str]:
@@ -251,7 +251,7 @@ class Reducer:
     @property
     def _warmup_before(self) -> Model | None:
         """The model of the last step, if a warm-up was over with it."""
-        return self.models[True] if self.stats.steps == self.warmup > 0 else None
+        return self.models[True] if self.warmup.ends(self.stats.steps) else None
 
     def _leave(self, error: BaseException) -> None:
         """The step is over by an error, which the other ranks get too.

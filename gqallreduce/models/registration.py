@@ -24,7 +24,7 @@ def registration(call, reducer, named):
         if reducer.model.tensors:
             raise ValueError("the tensors of this reducer are known already; make a new one for another model")
         models = _models_of(reducer, named)
-        tensors, options = models[0].tensors.values(), (reducer.warmup, *reducer.contributions.options)
+        tensors, options = models[0].tensors.values(), (repr(reducer.warmup), *reducer.contributions.options)
     except Exception as error:
         yield from join_invalid(call, first, error)
     if first.size > 1:
@@ -56,7 +56,7 @@ def _models_of(reducer, named) -> list[Model]:
         found.append(Model([tensor._replace(scheme=schemes[tensor.name]) for tensor in forms], reducer.most))
     if reducer.warmup:
         feedback = {text: allreduce.scheme.feedback for text, allreduce in reducer.allreduces.items()}
-        require_feedback(found[1], found[0], feedback)
+        require_feedback(reducer.warmup, found[1], found[0], feedback)
     return found
 
 

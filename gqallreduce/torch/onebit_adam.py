@@ -45,6 +45,15 @@ class OneBitAdam(torch.optim.Optimizer):
             raise ValueError(f"groups of parameters have the betas {sorted(betas)}, expected the same for all")
         return {"momentum": min(betas)[0], "warmup": self.warmup}
 
+    def is_exact(self, step: int) -> bool:
+        """Is a step, counted from 1, summed exactly, so that the variance learns from it?"""
+        return step <= self.warmup
+
+    @property
+    def last_exact(self) -> int | None:
+        """The step after which none is exact; None if there is no such."""
+        return self.warmup
+
     @torch.no_grad()
     def step(self, closure=None):
         """One step; `grad` of each parameter is the momentum m = beta1 m + g. `closure` has to be None."""
@@ -56,31 +65,72 @@ class OneBitAdam(torch.optim.Optimizer):
                     self._update(parameter, group)
 
     def _update(self, parameter: torch.Tensor, group: dict) -> None:
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        state, momentum, (beta1, _) = self.state[parameter], parameter.grad, group["betas"]
         step = state["step"] = state.get("step", 0) + 1
-        if step <= self.warmup:
-            self._learn_variance(parameter.grad, state, beta1, beta2)
-        correction = 1.0 if step > self.warmup else 1 - beta2**step
-        divisor = (state["variance"] / correction).sqrt_().add_(group["eps"])
-        if step == self.warmup:
-            self._freeze_variance(state, correction)
+        if self.is_exact(step):
+            self._learn_variance(momentum, state, group)
+        if step == self.last_exact:
+            del state["variance"]
+            state.pop("momentum", None)
+        elif self.last_exact is None or step < self.last_exact:
+            state["momentum"] = momentum.clone()
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.addcdiv_(parameter.grad, divisor, value=-group["lr"] * (1 - beta1) / (1 - beta1**step))
+        parameter.addcdiv_(momentum, state["divisor"], value=-group["lr"] * (1 - beta1) / (1 - beta1**step))
 
     @staticmethod
-    def _learn_variance(momentum: torch.Tensor, state: dict, beta1: float, beta2: float) -> None:
-        """By the summed gradient, which is the change of the momentum."""
+    def _learn_variance(momentum: torch.Tensor, state: dict, group: dict) -> None:
+        """By the summed gradient, which is the change of the momentum; and what steps are divided by from now on."""
+        beta1, beta2 = group["betas"]
         gradient = momentum.clone()
         if "momentum" in state:
             gradient.sub_(state["momentum"], alpha=beta1)
-        else:
-            state["variance"] = torch.zeros_like(momentum)
-        state["momentum"] = momentum.clone()
-        state["variance"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        variance = state.setdefault("variance", torch.zeros_like(momentum))
+        variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        state["updates"] = state.get("updates", 0) + 1
+        divisor = variance / (1 - beta2 ** state["updates"])
+        divisor.masked_fill_(divisor == 0, divisor.mean().item())  # of elements whose momentum is zero until now
+        state["divisor"] = divisor.sqrt_().add_(group["eps"])
 
-    @staticmethod
-    def _freeze_variance(state: dict, correction: float) -> None:
-        """As it is, its bias corrected; the momentum of before is not needed any more."""
-        del state["momentum"]
-        variance = state["variance"].div_(correction)
-        variance.masked_fill_(variance == 0, variance.mean().item())
+
+class ZeroOneAdam(OneBitAdam):
+    """The same with a variance that learns more and more rarely: from few exact steps, spread over the training.
+
+    After the k-th step from which it learns, k = 0, 1, ..., the next one comes 2^floor(k / interval) steps later: it
+    learns from each step at first, then from each second, each fourth. All others are summed by the rules of `attach`.
+    Source: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1 with its policy for the variance (section 6); differs: no local
+    steps between sums, so that replicas are alike after each; momentum is fed back as in 1-bit Adam, bias corrections
+    and weight decay as of OneBitAdam.
+
+    interval
+        steps until the distance doubles: 16 in the paper.
+    freeze
+        no step after this one is exact; None: there are always some.
+    """
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, *, interval=16, freeze=None
+    ):  # fmt: skip
+        for name, value in {"interval": interval, "freeze": 1 if freeze is None else freeze}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}, expected a number of steps, 1 or more")
+        self.interval, self.freeze = interval, freeze
+        self._next, self._count, self._exact = 1, 0, set()
+        super().__init__(params, lr, betas, eps, weight_decay, warmup=interval)
+
+    @property
+    def reducer_options(self) -> dict:
+        return {**super().reducer_options, "warmup": self.is_exact}
+
+    def is_exact(self, step: int) -> bool:
+        while self._next <= step and (self.freeze is None or self._next <= self.freeze):
+            self._exact.add(self._next)
+            self._next += 2 ** (self._count // self.interval)
+            self._count += 1
+        return step in self._exact
+
+    @property
+    def last_exact(self) -> int | None:
+        if self.freeze is None:
+            return None
+        self.is_exact(self.freeze)
+        return max(self._exact)

@@ -199,6 +199,22 @@ def test_a_warmup_that_would_lose_residuals_is_refused(comm):
         reducer.register(gradients(comm, 0))
 
 
+def test_steps_of_other_rules_may_be_any(comm):
+    """Residuals of the rules wait in them."""
+    reducer = make(comm, ONEBIT, warmup=lambda step: step % 3 == 0, warmup_rules="ring/raw")
+    alone = gq.Allreduce(ONEBIT, comm=comm, average=True, timeout=TIMEOUT)
+    for step in range(1, 8):
+        named, exact = gradients(comm, step), everyone(comm, step)["a"]
+        reducer(named)
+        if step % 3 == 0:
+            np.testing.assert_allclose(named["a"], np.mean(exact, 0), rtol=1e-5, atol=1e-6)
+        else:
+            assert bytes_of(named["a"]) == bytes_of(alone(gradients(comm, step)["a"], key="a"))
+    feedback = make(comm, ONEBIT, warmup=lambda step: step % 3 == 0, warmup_rules=TOPK)
+    with pytest.raises(ValueError, match="expected a scheme without /ef there"):
+        feedback.register(gradients(comm, 0))
+
+
 @pytest.mark.parametrize("option", [{"warmup": 1}, {"momentum": BETA}, {"clip": 2.0}, {"momentum_correction": BETA}])
 def test_ranks_with_other_options_are_told(comm, option):
     if comm.size == 1:

@@ -58,6 +58,35 @@ def test_the_variance_is_frozen_after_the_warmup(comm):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-5)
 
 
+def test_steps_from_which_the_variance_learns_become_rare():
+    optimizer = gqt.ZeroOneAdam(torch_linear().parameters(), interval=2)
+    assert [step for step in range(1, 40) if optimizer.is_exact(step)] == [1, 2, 3, 5, 7, 11, 15, 23, 31]
+    frozen = gqt.ZeroOneAdam(torch_linear().parameters(), interval=2, freeze=10)
+    assert [step for step in range(1, 40) if frozen.is_exact(step)] == [1, 2, 3, 5, 7]
+    assert (optimizer.last_exact, frozen.last_exact) == (None, 7)
+
+
+def test_those_steps_alone_are_summed_exactly(comm):
+    """And the variance is that of the gradients in them."""
+    model, optimizer, attached = make(
+        comm, RULES, model=torch_linear, optimizer=lambda m: gqt.ZeroOneAdam(m.parameters(), 0.01, interval=2, freeze=8)
+    )
+    alone, variance, updates = copy.deepcopy(model), 0.0, 0
+    for step in range(1, 13):
+        exact = optimizer.is_exact(step)
+        assert attached.reducer.schemes["0.weight"] == ("dense" if exact else "direct/onebit/ef")
+        alone.load_state_dict(model.state_dict())
+        mean_gradients(comm, alone, step)
+        train(comm, model, optimizer, [step])
+        if exact:
+            variance, updates = 0.999 * variance + 0.001 * alone[0].weight.grad.double() ** 2, updates + 1
+        expected = (variance / (1 - 0.999**updates)).sqrt() + 1e-8
+        divisor = optimizer.state[model[0].weight]["divisor"]
+        torch.testing.assert_close(divisor.double(), expected, rtol=1e-3, atol=1e-6)
+        assert alike(comm, content(model))
+    assert "variance" not in optimizer.state[model[0].weight]
+
+
 def test_an_element_without_variance_is_not_divided_by_zero(comm):
     """A row of an embedding that no batch of the warm-up has."""
     torch.manual_seed(0)
@@ -89,15 +118,20 @@ def test_replicas_stay_alike_and_learn(comm, scheme):
 
 
 @pytest.mark.parametrize("steps", [2, 3, 5])
-def test_a_checkpoint_goes_on_with_the_same_bits(comm, steps):
-    model, optimizer, attached = make(comm, RULES, optimizer=onebit_adam(3))
+@pytest.mark.parametrize("kind", ["one bit", "zero one"])
+def test_a_checkpoint_goes_on_with_the_same_bits(comm, steps, kind):
+    def made():
+        rare = lambda model: gqt.ZeroOneAdam(model.parameters(), 0.01, interval=1)  # noqa: E731
+        return make(comm, RULES, optimizer=rare if kind == "zero one" else onebit_adam(3))
+
+    model, optimizer, attached = made()
     train(comm, model, optimizer, range(steps))
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sums": attached.state_dict()}, file)
     train(comm, model, optimizer, range(steps, 7))
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    again, its_optimizer, its_sums = make(comm, RULES, optimizer=onebit_adam(3))
+    again, its_optimizer, its_sums = made()
     again.load_state_dict(saved["model"])
     its_optimizer.load_state_dict(saved["optimizer"])
     its_sums.load_state_dict(saved["sums"])
@@ -144,6 +178,9 @@ def test_momentum_of_sums_is_that_of_the_optimizer(comm, option):
 def test_unfit_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
         gqt.OneBitAdam(torch_linear().parameters(), **{"warmup": 5, **wrong})
+    for unfit in ({"interval": 0}, {"freeze": 0}, {"freeze": 1.5}):
+        with pytest.raises(ValueError, match="a number of steps"):
+            gqt.ZeroOneAdam(torch_linear().parameters(), **unfit)
 
 
 def test_options_that_contradict_the_optimizer_are_refused(comm):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gqallreduce.torch import OneBitAdam
+from gqallreduce.torch import OneBitAdam, ZeroOneAdam
 
 BETA = 0.9
 
@@ -31,6 +31,10 @@ def _onebit_adam(parameters, rate, warmup):
     return OneBitAdam(parameters, rate, warmup=warmup)
 
 
+def _zero_one_adam(parameters, rate, warmup):
+    return ZeroOneAdam(parameters, rate)
+
+
 def _sgd(parameters, rate, warmup):
     return torch.optim.SGD(parameters, rate)
 
@@ -47,6 +51,7 @@ RECIPES = {
     "adamw": Recipe("adamw", 1e-3, _adamw),
     "adamw_warmup": Recipe("adamw", 1e-3, _adamw, lambda warmup: {"warmup": warmup}),
     "onebit_adam": Recipe("adamw", 1e-3, _onebit_adam),
+    "zero_one_adam": Recipe("adamw", 1e-3, _zero_one_adam),
     "sgd": Recipe("sgd", 0.1, _sgd_with_momentum),
     "sgd_warmup": Recipe("sgd", 0.1, _sgd_with_momentum, lambda warmup: {"warmup": warmup}),
     "sgd_summed": Recipe("sgd", 0.1, _sgd, lambda warmup: {"momentum": BETA}),
