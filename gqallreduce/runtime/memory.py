@@ -109,8 +109,8 @@ class Memory:
         if not isinstance(name, tuple):
             state = self.get(name)
             return state is None or state.form == forms[0]
-        for key, form in zip(name, forms, strict=True):
-            state = self.get(key)
+        found = self._states if not self._staged else self.states
+        for state, form in zip(map(found.get, name), forms, strict=True):
             if state is not None and state.form is not form and state.form != form:
                 return False
         return True
@@ -147,17 +147,28 @@ class Memory:
                 step, learned = (0, None) if before is None else before[1:3]
                 states[key] = _MAKE(State, (form, step + 1, learned, None, None, None, None, None))
             return states, norm
-        kept = weakref.ref(norm)
+        kept, committed, staged = weakref.ref(norm), self._states.get, self._staged
         for key, form in zip(keys, forms, strict=True):
-            before = self.get(key)
-            if before is None or before.residual is None:
-                zeros = processor.zeros(math.prod(form[0]))
-                before = (before or State(form))._replace(residual=zeros, processor=processor)
-            elif before.processor is not processor:
-                here = processor.adopt(before.processor.on_host(before.residual))
-                before = before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
-            states[key] = self._after(key, before, kept)
+            before = committed(key)
+            if before is None or before[5] is not processor or before[4] is None or (staged and key in staged):
+                states[key] = self._after(key, self._before(key, form, processor), kept)
+                continue
+            _, step, learned, residual, spare, _, last_norm, spare_norm = before  # as `_after` for what is usual
+            if spare_norm is not None and (found := spare_norm()) is not None:
+                found()
+            states[key] = _MAKE(State, (form, step + 1, learned, spare, residual, processor, kept, last_norm))
         return states, norm
+
+    def _before(self, key, form: tuple, processor) -> State:
+        """The State of a key, with a residual in the memory of this processor."""
+        before = self.get(key)
+        if before is None or before.residual is None:
+            zeros = processor.zeros(math.prod(form[0]))
+            return (before or State(form))._replace(residual=zeros, processor=processor)
+        if before.processor is not processor:
+            here = processor.adopt(before.processor.on_host(before.residual))
+            return before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
+        return before
 
     def zeroed(self, key: str) -> State:
         """The State after a flush: the same, with a residual of zeros."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 
 import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
-from gqallreduce.models.reducer import Reducer
+from gqallreduce.torch.options import reducer_for, require_optimizer, tell
 from gqallreduce.torch.replicas import broadcast, compare
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
@@ -54,8 +55,13 @@ class Attached:
     def __init__(self, model, optimizer, rules, *, comm, scaler, nonfinite, **options):
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
+        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                "model: got DistributedDataParallel, which sums by itself; use HookState, or give its .module"
+            )
+        require_optimizer(optimizer)
+        if scaler is not None and not hasattr(scaler, "get_scale"):
+            raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
         self._nonfinite = ("raise" if scaler is None else "skip") if nonfinite is None else nonfinite
         if self._nonfinite not in _NONFINITE:
             raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
@@ -68,7 +74,7 @@ class Attached:
         if left:
             names = ", ".join(left)
             raise ValueError(
-                f"the optimizer has not {names}, so that nothing waits for their sums: freeze them, or add them"
+                f"the optimizer lacks {names}, so that nothing waits for their sums: freeze them, or add them"
             )
         if not self._parameters:
             raise ValueError("got a model without parameters that need a gradient")
@@ -76,13 +82,14 @@ class Attached:
         self._started: set[str] = set()
         self._scale = None if scaler is None else scaler.get_scale()
         self._clip = options.get("clip")
-        self.reducer = Reducer(rules, comm=self._comm, **_with_those_of(optimizer, options))
+        self.reducer = reducer_for(optimizer, rules, self._comm, options)
         try:
             self.reducer.register([(name, array_of(each.detach())) for name, each in self._parameters.items()])
             broadcast(self._comm, model)
         except BaseException:
             self.reducer.close()
             raise
+        self._optimizer = optimizer
         setattr(model, _MARK, True)
         self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
         for name, parameter in self._parameters.items():
@@ -156,7 +163,9 @@ class Attached:
         lost = [name for name in self._started if self._parameters[name].grad is None]
         if lost:
             self.discard()
-            raise ValueError(f"zero_grad() between backward and step: the gradient of {lost[0]!r} is gone")
+            raise ValueError(
+                f"zero_grad() between backward and step: the gradient of {lost[0]!r} is gone; call it before backward"
+            )
         self._start_the_rest()
         self._started.clear()
         self._summed, self._took_effect = True, True
@@ -261,16 +270,23 @@ class Attached:
             if not isinstance(each, dict) or each.keys() != {"reducer", "scale", "skipped"}:
                 got = f"keys {sorted(map(str, each))}" if isinstance(each, dict) else type(each).__name__
                 raise ValueError(f"state: got {got}, expected what state_dict() returns: reducer, scale, skipped")
+        scale, skipped = states[0]["scale"], states[0]["skipped"]
+        if (scale is None) != (self._scaler is None) or not (scale is None or _is_positive(scale)):
+            expected = "None, since there is no scaler" if self._scaler is None else "the scale of its scaler"
+            raise ValueError(f"state has scale {scale!r}, expected {expected}")
+        if isinstance(skipped, bool) or not isinstance(skipped, int) or skipped < 0:
+            raise ValueError(f"state has skipped {skipped!r}, expected a number of steps")
         found = [from_tensors(each["reducer"]) for each in states]
         self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
-        self._scale, self.skipped = states[0]["scale"], states[0]["skipped"]
+        self._scale, self.skipped = scale, skipped
 
     def detach(self) -> None:
-        """Remove all hooks and close the reducer. Call it on all ranks."""
+        """Remove all hooks and close the reducer: from now on gradients are not summed. Call it on all ranks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         setattr(self._model, _MARK, False)
+        tell(self._optimizer, None)
         self.reducer.close()
 
     def __enter__(self) -> Attached:
@@ -280,11 +296,5 @@ class Attached:
         self.detach()
 
 
-def _with_those_of(optimizer, options: dict) -> dict:
-    """The options of the Reducer with those that an optimizer needs; ValueError if others are given."""
-    needed = getattr(optimizer, "reducer_options", {})
-    for name, value in needed.items():
-        if options.get(name, value) != value:
-            got, kind = f"{name}={options[name]!r}", type(optimizer).__name__
-            raise ValueError(f"got {got}, expected {name}={value!r} as the {kind} has it, or leave it out")
-    return {**needed, **options}
+def _is_positive(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

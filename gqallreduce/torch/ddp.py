@@ -5,7 +5,8 @@
 import torch
 from mpi4py import MPI
 
-from gqallreduce.models.reducer import Reducer
+from gqallreduce.errors import Error
+from gqallreduce.torch.options import reducer_for, require_optimizer, tell
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
 
@@ -26,16 +27,20 @@ class HookState:
     def __init__(self, model, optimizer, rules, *, comm=None, **options):
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
             raise TypeError(f"model: got {type(model).__name__}, expected DistributedDataParallel")
+        require_optimizer(optimizer)
         module = model.module
         self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
-        self.reducer = Reducer(rules, comm=MPI.COMM_WORLD if comm is None else comm, **options)
+        self.reducer = reducer_for(optimizer, rules, MPI.COMM_WORLD if comm is None else comm, options)
+        self._optimizer, self._closed = optimizer, False
         self.reducer.register([(name, array_of(each.detach())) for each, name in self._names.items()])
         self._futures: list[tuple] = []
         self._error: Exception | None = None
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def take(self, bucket) -> torch.futures.Future:
-        """A bucket has been filled; the sums of all are waited for with the last."""
+        """A bucket has been filled; the sums of all are waited for with the last. gq.Error after `close`."""
+        if self._closed:
+            raise Error("this HookState is closed, so that nothing is summed: make a new DistributedDataParallel")
         future, buffer = torch.futures.Future(), bucket.buffer()
         self._futures.append((future, buffer))
         self._attempt(self._start, bucket)
@@ -75,7 +80,9 @@ class HookState:
         self.reducer.load_state_dict(from_tensors(state))
 
     def close(self) -> None:
-        """No further sums; on all ranks."""
+        """No further sums: a backward pass of its model is an error then. On all ranks."""
+        self._closed = True
+        tell(self._optimizer, None)
         self._hook.remove()
         self.reducer.close()
 

@@ -6,9 +6,13 @@ import math
 
 import torch
 
+from gqallreduce.errors import Error
+
 
 class OneBitAdam(torch.optim.Optimizer):
     """For a model that is attached with it: `attach` sums momenta, exactly for `warmup` steps, then by the rules given.
+
+    Parameters of float32 or float64 in host memory.
 
         optimizer = gqt.OneBitAdam(model.parameters(), lr=1e-3, warmup=100)
         attached = gqt.attach(model, optimizer, "*.bias=raw; *=onebit/ef")
@@ -34,7 +38,7 @@ class OneBitAdam(torch.optim.Optimizer):
             raise ValueError(f"betas={betas!r}, expected two numbers from 0 to below 1")
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 1:
             raise ValueError(f"warmup={warmup!r}, expected a number of steps, 1 or more")
-        self.warmup = warmup
+        self.warmup, self._reducer = warmup, None
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
 
     @property
@@ -45,8 +49,12 @@ class OneBitAdam(torch.optim.Optimizer):
             raise ValueError(f"groups of parameters have the betas {sorted(betas)}, expected the same for all")
         return {"momentum": min(betas)[0], "warmup": self.warmup}
 
+    def sums_by(self, reducer) -> None:
+        """Be told by which Reducer gradients are summed; None if they are not any more."""
+        self._reducer = reducer
+
     def is_exact(self, step: int) -> bool:
-        """Is a step, counted from 1, summed exactly, so that the variance learns from it?"""
+        """Is a step, counted from 1, summed exactly, so that the variance is updated?"""
         return step <= self.warmup
 
     @property
@@ -59,6 +67,8 @@ class OneBitAdam(torch.optim.Optimizer):
         """One step; `grad` of each parameter is the momentum m = beta1 m + g. `closure` has to be None."""
         if closure is not None:
             raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
+        if self._reducer is None:
+            raise Error("no model is attached with this optimizer, so that grad is no momentum: gqt.attach(model, ...)")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -66,16 +76,29 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def _update(self, parameter: torch.Tensor, group: dict) -> None:
         state, momentum, (beta1, _) = self.state[parameter], parameter.grad, group["betas"]
-        step = state["step"] = state.get("step", 0) + 1
-        if self.is_exact(step):
-            self._learn_variance(momentum, state, group)
-        if step == self.last_exact:
-            del state["variance"]
-            state.pop("momentum", None)
-        elif self.last_exact is None or step < self.last_exact:
-            state["momentum"] = momentum.clone()
+        summed = self._reducer.stats.steps
+        if state.get("summed") != summed:  # else these are residuals that were flushed
+            self._follow(momentum, state, group, summed)
+        if "divisor" not in state:
+            raise ValueError(f"no variance is known at step {summed}: load the state of the optimizer too")
+        step = state["step"]
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.addcdiv_(momentum, state["divisor"], value=-group["lr"] * (1 - beta1) / (1 - beta1**step))
+
+    def _follow(self, momentum: torch.Tensor, state: dict, group: dict, summed: int) -> None:
+        """A new momentum has come, of this step: the variance is updated if it was summed exactly.
+
+        Not if the optimizer left out the step before, whose momentum would have to be known.
+        """
+        last, has_momentum = self.last_exact, state.get("summed", 0) == summed - 1
+        state["step"], state["summed"] = state.get("step", 0) + 1, summed
+        if self.is_exact(summed) and (has_momentum or "variance" not in state):
+            self._learn_variance(momentum, state, group)
+        if last is None or summed < last:
+            state["momentum"] = momentum.clone()
+        else:
+            state.pop("momentum", None)
+            state.pop("variance", None)
 
     @staticmethod
     def _learn_variance(momentum: torch.Tensor, state: dict, group: dict) -> None:
@@ -93,10 +116,10 @@ class OneBitAdam(torch.optim.Optimizer):
 
 
 class ZeroOneAdam(OneBitAdam):
-    """The same with a variance that learns more and more rarely: from few exact steps, spread over the training.
+    """The same with a variance that is updated more and more rarely, in few exact steps, spread over the training.
 
-    After the k-th step from which it learns, k = 0, 1, ..., the next one comes 2^floor(k / interval) steps later: it
-    learns from each step at first, then from each second, each fourth. All others are summed by the rules of `attach`.
+    After the k-th of these steps, k = 0, 1, ..., the next one comes 2^floor(k / interval) steps later: each step at
+    first, then each second, each fourth. All others are summed by the rules of `attach`.
     Source: Lu et al., 0/1 Adam, ICLR 2023, algorithm 1 with its policy for the variance (section 6); differs: no local
     steps between sums, so that replicas are alike after each; momentum is fed back as in 1-bit Adam, bias corrections
     and weight decay as of OneBitAdam.

@@ -363,7 +363,7 @@ def test_gradients_that_are_gone_are_told_to_all(comm):
 
 def test_an_optimizer_has_all_parameters(comm):
     model = torch_linear()
-    with pytest.raises(ValueError, match=r"the optimizer has not 0\.weight, 0\.bias"):
+    with pytest.raises(ValueError, match=r"the optimizer lacks 0\.weight, 0\.bias"):
         gqt.attach(model, torch.optim.SGD(model[2].parameters(), 0.1), "raw", comm=comm)
 
 
@@ -443,6 +443,9 @@ def test_a_checkpoint_goes_on_with_the_same_bits(comm):
     assert content(again) == content(model)
     with pytest.raises(ValueError, match="expected what state_dict"):
         its_sums.load_state_dict({})
+    for wrong in ({"scale": 2.0}, {"scale": "large"}, {"skipped": -1}, {"skipped": None}):
+        with pytest.raises(ValueError, match="state has s"):
+            its_sums.load_state_dict({**saved["sums"], **wrong})
 
 
 def test_a_detached_model_trains_alone(comm):

@@ -115,3 +115,31 @@ def test_a_checkpoint_goes_on_with_the_same_bits(comm):
         train(comm, *each, range(2, 4))
     assert content(again) == content(ddp)
     its_state.close()
+
+
+def test_an_optimizer_of_momenta_gets_them(comm):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Tanh(), torch.nn.Linear(20, 8))
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = gqt.OneBitAdam(ddp.parameters(), lr=0.01, warmup=2)
+    state = gqt.HookState(ddp, optimizer, "direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    ddp.register_comm_hook(state, gqt.comm_hook)
+    for step in range(4):
+        optimizer.zero_grad()
+        ddp(torch.full((4, 6), 0.1 * (step + comm.rank))).square().mean().backward()
+        optimizer.step()
+        assert state.reducer.schemes["0.weight"] == ("dense" if step < 1 else "direct/onebit/ef")
+    assert optimizer.state[model[0].weight]["updates"] == 2
+    state.close()
+    with pytest.raises(Exception, match="this HookState is closed"):
+        ddp(torch.ones(4, 6)).square().mean().backward()
+
+
+def test_unfit_objects_are_refused(comm):
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"expected a torch\.optim\.Optimizer"):
+        gqt.HookState(ddp, None, "raw", comm=comm)
+    with pytest.raises(TypeError, match="use HookState"):
+        gqt.attach(ddp, torch.optim.SGD(ddp.parameters(), 0.1), "raw", comm=comm)
+    with pytest.raises(TypeError, match=r"expected a torch\.amp\.GradScaler"):
+        gqt.attach(ddp.module, torch.optim.SGD(ddp.parameters(), 0.1), "raw", comm=comm, scaler=True)

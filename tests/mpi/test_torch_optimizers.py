@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from torch_training import alike, batch, content, gqt, loss_of, make, torch, torch_linear, train
 
+import gqallreduce as gq
+
 pytestmark = pytest.mark.mpi
 RULES = "*.bias=ring/raw; *=direct/onebit/ef"
 
@@ -172,6 +174,60 @@ def test_momentum_of_sums_is_that_of_the_optimizer(comm, option):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("interval", [None, 2])
+def test_residuals_that_are_flushed_are_no_step_of_the_variance(comm, interval):
+    """The exact steps stay those of the sums."""
+    rare = lambda m: gqt.ZeroOneAdam(m.parameters(), 0.01, interval=interval)  # noqa: E731
+    model, optimizer, attached = make(comm, RULES, model=torch_linear, optimizer=rare if interval else onebit_adam(4))
+    updates = 0
+    for step in range(1, 12):
+        train(comm, model, optimizer, [step])
+        updates += optimizer.is_exact(step)
+        assert optimizer.state[model[0].weight]["updates"] == updates
+        if step % 3 == 0:
+            attached.flush()
+            optimizer.step()
+            assert optimizer.state[model[0].weight]["updates"] == updates
+        assert optimizer.state[model[0].weight]["step"] == attached.reducer.stats.steps == step
+    assert alike(comm, content(model))
+
+
+def test_a_step_that_is_left_out_does_not_falsify_the_variance(comm):
+    """After `wait`; the momentum before the next one is not known then."""
+    model, optimizer, attached = make(comm, model=torch_linear, optimizer=onebit_adam(9))
+    for step in range(1, 7):
+        optimizer.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        attached.wait()
+        if step != 3:
+            optimizer.step()
+        else:
+            attached.discard()
+    assert optimizer.state[model[0].weight]["updates"] == 4  # steps 1, 2, 5, 6
+
+
+def test_an_optimizer_without_sums_is_an_error(comm):
+    model = torch_linear()
+    optimizer = gqt.OneBitAdam(model.parameters(), warmup=3)
+    loss_of(model, *batch(comm, 0)).backward()
+    with pytest.raises(gq.Error, match="no model is attached with this optimizer"):
+        optimizer.step()
+    model, optimizer, attached = make(comm, optimizer=onebit_adam(3))
+    train(comm, model, optimizer, range(2))
+    attached.detach()
+    with pytest.raises(gq.Error, match="no model is attached"):
+        train(comm, model, optimizer, range(1))
+
+
+def test_sums_without_the_state_of_the_optimizer_are_an_error(comm):
+    model, optimizer, attached = make(comm, RULES, optimizer=onebit_adam(3))
+    train(comm, model, optimizer, range(4))
+    again, its_optimizer, its_sums = make(comm, RULES, optimizer=onebit_adam(3))
+    its_sums.load_state_dict(attached.state_dict())
+    with pytest.raises(ValueError, match="load the state of the optimizer too"):
+        train(comm, again, its_optimizer, range(4, 5))
+
+
 @pytest.mark.parametrize(
     "wrong", [{"warmup": 0}, {"warmup": 1.5}, {"warmup": True}, {"lr": -1}, {"betas": (0.9, 1)}, {"eps": float("nan")}]
 )
@@ -191,6 +247,10 @@ def test_options_that_contradict_the_optimizer_are_refused(comm):
     groups = [{"params": layers[0].parameters(), "betas": (0.5, 0.9)}, {"params": layers[2].parameters()}]
     with pytest.raises(ValueError, match="the same for all"):
         make(comm, model=lambda: layers, optimizer=lambda model: gqt.OneBitAdam(groups, warmup=3))
+    with pytest.raises(ValueError, match="chooses those steps itself"):
+        make(comm, optimizer=lambda model: gqt.ZeroOneAdam(model.parameters()), warmup=5)
+    with pytest.raises(TypeError, match="unknown option 'bucket_cap_mb'; known: average, bucket"):
+        make(comm, bucket_cap_mb=25)
     model, optimizer, _ = make(comm, optimizer=onebit_adam(3))
     with pytest.raises(ValueError, match="got a closure"):
         optimizer.step(lambda: loss_of(model, *batch(comm, 0)))
