@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 
 import numpy as np
 
@@ -15,7 +16,7 @@ _DTYPES = "float32", "float64"
 
 
 class Contributions:
-    """Of the tensors of a Reducer, by its options.
+    """What this rank gives of the tensors of a Reducer, by its options.
 
     clip
         the largest norm of all gradients of this rank together; None for no bound.
@@ -26,7 +27,7 @@ class Contributions:
     """
 
     def __init__(self, clip: float | None, momentum: float, correction: float, share: float):
-        number = isinstance(clip, (int, float)) and not isinstance(clip, bool)
+        number = isinstance(clip, Real) and not isinstance(clip, bool)
         if clip is not None and not (number and 0 < clip < math.inf):
             raise ValueError(f"clip={clip!r}, expected the largest norm of a rank's gradients, a number > 0, or None")
         self.clip = clip

@@ -7,6 +7,7 @@ both classes give the same m; they differ in where the error of a sum goes.
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 
@@ -55,18 +56,20 @@ class MomentumCorrection:
         self._beta, self.kept, self._next = beta, {}, {}
 
     def add_to(self, name: str, gradient: np.ndarray) -> None:
+        """Make a gradient what this rank gives."""
         if name in self.kept:
             gradient += self._beta * self.kept[name]
         self._next[name] = gradient.copy(order="K")  # the sum is written over the gradient
 
     def take_over(self, sums: dict[str, np.ndarray]) -> None:
+        """The step has taken effect."""
         self.kept, self._next = self._next, {}
 
 
 def momentum_of(momentum: float, correction: float, share: float) -> Momentum | MomentumCorrection | None:
     """By the options of a Reducer. ValueError for unfit ones."""
     for name, beta in {"momentum": momentum, "momentum_correction": correction}.items():
-        if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not 0 <= beta < 1:
+        if isinstance(beta, bool) or not isinstance(beta, Real) or not 0 <= beta < 1:
             raise ValueError(f"{name}={beta!r}, expected a number from 0 (none) to below 1")
     if momentum and correction:
         raise ValueError("got momentum and momentum_correction, expected one of them")

@@ -84,8 +84,9 @@ class Reducer:
         self.warmup_rules = text_of_rules.parse(warmup_rules) if self.warmup else []
         self.most = _bytes("bucket", bucket)
         self._compare_every = arguments.integer("compare_every", compare_every)
-        if self.most < 0 or self._compare_every < 0:
-            raise ValueError(f"bucket={bucket!r}, compare_every={compare_every!r}, expected 0 or more")
+        for name, value in {"bucket": self.most, "compare_every": self._compare_every}.items():
+            if value < 0:
+                raise ValueError(f"{name}={value!r}, expected 0 or more")
         share = 1.0 if average else 1.0 / require_intracommunicator(comm).size
         self.contributions = Contributions(clip, momentum, momentum_correction, share)
         options = {

@@ -26,10 +26,11 @@ class WarmUp:
 
     @property
     def is_at_first(self) -> bool:
-        """Is there a last step of it?"""
+        """Is it the first so many steps, so that it has an end?"""
         return not callable(self._steps)
 
     def has(self, step: int) -> bool:
+        """Is a step of the warm-up?"""
         return bool(self._steps(step)) if callable(self._steps) else step <= self._steps
 
     def ends(self, step: int) -> bool:

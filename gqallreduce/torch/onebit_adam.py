@@ -37,7 +37,7 @@ class OneBitAdam(torch.optim.Optimizer):
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas={betas!r}, expected two numbers from 0 to below 1")
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 1:
-            raise ValueError(f"warmup={warmup!r}, expected a number of steps, 1 or more")
+            raise ValueError(f"warmup={warmup!r}, expected a whole number of steps, 1 or more")
         self.warmup, self._reducer = warmup, None
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
 
@@ -135,7 +135,7 @@ class ZeroOneAdam(OneBitAdam):
     ):  # fmt: skip
         for name, value in {"interval": interval, "freeze": 1 if freeze is None else freeze}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}, expected a number of steps, 1 or more")
+                raise ValueError(f"{name}={value!r}, expected a whole number of steps, 1 or more")
         self.interval, self.freeze = interval, freeze
         self._next, self._count, self._exact = 1, 0, set()
         super().__init__(params, lr, betas, eps, weight_decay, warmup=interval)

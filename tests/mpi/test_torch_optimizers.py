@@ -235,7 +235,7 @@ def test_unfit_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
         gqt.OneBitAdam(torch_linear().parameters(), **{"warmup": 5, **wrong})
     for unfit in ({"interval": 0}, {"freeze": 0}, {"freeze": 1.5}):
-        with pytest.raises(ValueError, match="a number of steps"):
+        with pytest.raises(ValueError, match="a whole number of steps"):
             gqt.ZeroOneAdam(torch_linear().parameters(), **unfit)
 
 

@@ -75,8 +75,8 @@ def test_a_run_trains_alike_on_all_ranks(comm, text, optimizer, scheme):
     assert row["steps"] == 4
     assert 1 < row["loss"] < np.log(ALPHABET) + 0.1
     assert [each["step"] for kind, each in rows.rows if kind == "evaluation"] == [2, 4]
-    if comm.size > 1 and scheme != "dense" and "warmup" not in RECIPES[optimizer].options(1):
-        assert row["ratio"] > (0.9 if optimizer == "onebit_adam" else 1.5)
+    if comm.size > 1 and scheme != "dense" and optimizer in ("adamw", "sgd", "sgd_summed", "sgd_corrected", "adagrad"):
+        assert row["ratio"] > 1.5
     if comm.size > 1 and scheme == "dense":
         assert row["ratio"] == pytest.approx(1, abs=0.1)
 

@@ -18,22 +18,23 @@ def add_arguments(parser):
     add = parser.add_argument
     add("--model", choices=["char"], default="char", help="a transformer that predicts characters (char)")
     add("--layers", type=count, default=4, help="blocks (4)")
-    add("--width", type=count, default=256, help="of the model, a multiple of 32 (256)")
+    add("--width", type=count, default=256, help="width of the model, a multiple of 32 (256)")
     add("--length", type=count, default=64, help="characters in a sequence (64)")
-    add("--batch", type=count, default=16, help="sequences in a mini-batch of all ranks (16)")
+    add("--batch", type=count, default=16, help="sequences in a mini-batch of all ranks, a multiple of these (16)")
     add("--steps", type=count, default=500, help="steps of each run (500)")
     add("--schemes", nargs="+", default=SCHEMES, metavar="RUN", help="a scheme, or rules `PATTERN=SCHEME; ...`")
     add("--rules", default=RULES, help=f"before those of each run, for what is summed exactly ({RULES})")
-    add("--optimizers", nargs="+", default=OPTIMIZERS, metavar="NAME", help=f"of each run ({' '.join(OPTIMIZERS)})")
+    each = f"each with each scheme ({' '.join(OPTIMIZERS)})"
+    add("--optimizers", nargs="+", default=OPTIMIZERS, metavar="NAME", help=each)
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
     add("--warmup", type=count, default=60, help="exact steps of the optimizers that have a warm-up (60)")
-    add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: any (1)")
+    add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: no clipping (1)")
     add("--clip-after", action="store_true", help="clip the sums, in place of what each rank gives")
     flush = "every so many steps, residuals are summed exactly and applied as one more step (0: never)"
     add("--flush", type=int, default=0, metavar="STEPS", help=flush)
     overlap = "sums begin during the backward pass: always (default), never, or in every second step, to compare"
     add("--overlap", choices=("always", "never", "alternate"), default="always", help=overlap)
-    add("--seeds", nargs="+", type=int, default=[0], metavar="SEED", help="of each run (0)")
+    add("--seeds", nargs="+", type=int, default=[0], metavar="SEED", help="of first weights and mini-batches (0)")
     add("--evaluate-every", type=count, default=100, metavar="STEPS", help="validate every so many steps (100)")
     add("--validation", type=count, default=512, help="sequences to validate on (512)")
     add("--link", help="what to call the link in the results")
@@ -79,11 +80,15 @@ def _runs(arguments):
     for name in [*arguments.optimizers, *rates]:
         if name not in RECIPES:
             raise ValueError(f"no optimizer {name!r}; known: {', '.join(RECIPES)}")
-    for text in arguments.schemes:
-        rules.parse(text)
+    asked = [("--schemes", text) for text in arguments.schemes]
+    for option, text in [*asked, ("--rules", arguments.rules)] if arguments.rules else asked:
+        try:
+            rules.parse(text)
+        except ValueError as problem:
+            raise ValueError(f"{option} {text!r}: {problem}") from None
     ways = [(scheme, name) for scheme in arguments.schemes for name in arguments.optimizers]
     if len(set(ways)) < len(ways) or len(set(arguments.seeds)) < len(arguments.seeds):
-        raise ValueError("a run is asked for twice")
+        raise ValueError("--schemes, --optimizers, --seeds: a run is asked for twice, expected each once")
     return [Run(*way, rates.get(way[1], RECIPES[way[1]].rate), seed) for seed in arguments.seeds for way in ways]
 
 
@@ -105,6 +110,8 @@ def _train(comm, arguments):
     from gqallreduce.cli.torch_training.text import Text
 
     runs, setting, text = _runs(arguments), _setting(arguments), Text()
+    if setting.batch % comm.size:
+        raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     experiment = Experiment(comm, text, setting, report)
     about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting))

@@ -55,8 +55,6 @@ class Experiment:
 
     def __init__(self, comm, text, setting, report):
         self._comm, self._text, self._setting, self._report = comm, text, setting, report
-        if setting.batch % comm.size:
-            raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
 
     def train(self, run, progress):
         """One run; its row, the same on all ranks."""
