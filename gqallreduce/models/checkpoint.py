@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_NAMES = {"schemes", "steps", "momentum"}
+_NAMES = {"schemes", "steps", "warmup", "momentum"}
 
 
 class Restored(NamedTuple):
@@ -18,7 +18,8 @@ class Restored(NamedTuple):
 def save(reducer) -> dict:
     """What `Reducer.state_dict` returns."""
     schemes = {text: allreduce.state_dict() for text, allreduce in reducer.allreduces.items()}
-    return {"schemes": schemes, "steps": reducer.stats.steps, "momentum": reducer.contributions.state_dict()}
+    momentum = reducer.contributions.state_dict()
+    return {"schemes": schemes, "steps": reducer.stats.steps, "warmup": repr(reducer.warmup), "momentum": momentum}
 
 
 def checked(reducer, state: dict | list) -> Restored:
@@ -36,13 +37,17 @@ def checked(reducer, state: dict | list) -> Restored:
     for text, allreduce in reducer.allreduces.items():
         states = [each["schemes"][text] for each in each_found]
         found[text] = allreduce.checked(states if several else states[0])
-        _require_tensors(reducer, text, found[text][1])
+        require_tensors(reducer.models, text, found[text][1])
     steps = [each["steps"] for each in each_found]
     if any(each != steps[0] for each in steps) or not isinstance(steps[0], int) or steps[0] < 0:
         raise ValueError(f"state has steps {steps!r}, expected one number for all ranks")
+    for each in each_found:
+        if each["warmup"] != repr(reducer.warmup):
+            raise ValueError(f"state has the warm-up {each['warmup']!r}, expected {repr(reducer.warmup)!r}")
     flags, tensors = reducer.failure_flags, reducer.model.tensors.values()
-    momenta = [each["momentum"] for each in each_found]
-    momentum = reducer.contributions.checked(momenta, flags.rank, flags.size, tensors)
+    first = next(iter(reducer.allreduces))
+    momenta = [each["momentum"] for each in sorted(each_found, key=lambda each: each["schemes"][first]["rank"])]
+    momentum = reducer.contributions.checked(momenta, several, flags.rank, flags.size, tensors)
     return Restored(found, steps[0], momentum)
 
 
@@ -57,10 +62,10 @@ def _require_names(reducer, state) -> None:
         raise ValueError(f"state has the schemes {got}, expected {', '.join(reducer.allreduces)}")
 
 
-def _require_tensors(reducer, text: str, states: dict) -> None:
-    """Are the keys of a scheme tensors of this model that it sums, now or in the warm-up?"""
-    for key, after in states.items() if reducer.model.tensors else ():
-        tensors = [model.tensors.get(key) for model in reducer.models]
+def require_tensors(models: list, text: str, states: dict) -> None:
+    """ValueError if keys of a scheme are no tensors of the model, once it is known, that it sums, if in the warm-up."""
+    for key, after in states.items() if models else ():
+        tensors = [model.tensors.get(key) for model in models]
         forms = [each.form.kept for each in tensors if each is not None and each.scheme == text]
         if after.form not in forms:
             expected = forms[0] if forms else None

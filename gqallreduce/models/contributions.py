@@ -22,8 +22,8 @@ class Contributions:
         the largest norm of all gradients of this rank together; None for no bound.
     momentum
         a Momentum, a MomentumCorrection, or None.
-    options
-        all of them, for the comparison of ranks.
+    options, kind
+        all of them, for the comparison of ranks; what a state keeps, in words.
     """
 
     def __init__(self, clip: float | None, momentum: float, correction: float, share: float):
@@ -33,6 +33,7 @@ class Contributions:
         self.clip = clip
         self.momentum = momentum_of(momentum, correction, share)
         self.options = clip, momentum, correction
+        self.kind = "no momentum" if self.momentum is None else self.momentum.kind
 
     @property
     def plain(self) -> bool:
@@ -45,7 +46,7 @@ class Contributions:
             if tensor.device != "in host memory" or tensor.form.dtype not in _DTYPES:
                 expected = f"{' or '.join(_DTYPES)} in host memory, for clip and momentum"
                 raise ValueError(f"{tensor.name!r}: got {tensor.form.dtype} {tensor.device}, expected {expected}")
-        if self.momentum is not None:
+        if self.momentum is not None and self.momentum.kept:
             _require_forms(self.momentum.kept, tensors)
 
     def factor(self, gradients: Iterable) -> float:
@@ -65,10 +66,16 @@ class Contributions:
                 self.momentum.add_to(name, array)
         return gradient
 
-    def take_over(self, sums: dict[str, object]) -> None:
+    def following(self, sums: dict[str, object]) -> dict[str, np.ndarray] | None:
+        """What has to be kept once a step with these results has taken effect, for `take_over`."""
+        if self.momentum is None:
+            return None
+        return self.momentum.following({name: Buffer(each).array for name, each in sums.items()})
+
+    def take_over(self, following: dict[str, np.ndarray] | None) -> None:
         """The step has taken effect."""
         if self.momentum is not None:
-            self.momentum.take_over({name: Buffer(each).array for name, each in sums.items()})
+            self.momentum.take_over(following)
 
     def rescale(self, factor: float) -> None:
         """Gradients are from now on in other units: so many times as large."""
@@ -78,28 +85,38 @@ class Contributions:
 
     # --- checkpoints ---
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """name -> momentum, copied."""
-        return {} if self.momentum is None else {name: each.copy() for name, each in self.momentum.kept.items()}
+    def state_dict(self) -> dict:
+        """What kind of momentum there is, and name -> momentum, copied."""
+        kept = {} if self.momentum is None else {name: each.copy() for name, each in self.momentum.kept.items()}
+        return {"kind": self.kind, "kept": kept}
 
-    def checked(self, states: list[dict], rank: int, size: int, tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
-        """name -> momentum of these tensors, for `restore`, from the state of this rank, or of all of another job.
+    def checked(self, states: list[dict], several: bool, rank: int, size: int, tensors) -> dict[str, np.ndarray]:
+        """name -> momentum of these tensors, for `restore`, from the state of this rank, or of `several`, by rank.
 
         What is alike on all ranks stays so; of ranks' own momenta the sum over ranks stays the same. ValueError for
         what does not fit.
         """
-        for state in states:
-            if not isinstance(state, dict) or not all(map(_is_momentum, state.values())):
-                raise ValueError("state has an unfit momentum, expected finite arrays of float32 or float64 by name")
-            if state and self.momentum is None:
-                raise ValueError("state has a momentum, expected none: this reducer has no momentum=")
-            if [(name, each.shape) for name, each in state.items()] != [(n, e.shape) for n, e in states[0].items()]:
-                raise ValueError("states of ranks have momenta of other tensors than each other")
-        _require_forms(states[0], tensors)
-        if self.momentum is None or self.momentum.alike or len(states) == 1:
-            return {name: each.copy() for name, each in states[0].items()}
-        mine = states[rank::size]
-        return {name: sum((each[name] for each in mine), np.zeros_like(first)) for name, first in states[0].items()}
+        found = [self._kept(state) for state in states]
+        forms = [{name: each.shape for name, each in kept.items()} for kept in found]
+        if any(each != forms[0] for each in forms):
+            raise ValueError("states of ranks have momenta of other tensors than each other")
+        if found[0]:
+            _require_forms(found[0], tensors)
+        if not several or self.momentum is None or self.momentum.alike:
+            return {name: each.copy() for name, each in found[0].items()}
+        total = {name: np.zeros_like(each) for name, each in found[0].items()}
+        for kept in found[rank::size]:
+            for name, each in kept.items():
+                total[name] += each
+        return total
+
+    def _kept(self, state) -> dict[str, np.ndarray]:
+        if not isinstance(state, dict) or state.keys() != {"kind", "kept"} or state["kind"] != self.kind:
+            got = state.get("kind") if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"state has the momentum {got!r}, expected {self.kind!r}")
+        if not isinstance(state["kept"], dict) or not all(map(_is_momentum, state["kept"].values())):
+            raise ValueError("state has an unfit momentum, expected finite arrays of float32 or float64 by name")
+        return state["kept"]
 
     def restore(self, kept: dict[str, np.ndarray]) -> None:
         """Take over what `checked` has returned."""
@@ -108,10 +125,13 @@ class Contributions:
 
 
 def _require_forms(kept: dict[str, np.ndarray], tensors: Iterable[Tensor]) -> None:
-    """ValueError for a momentum of a state that is not of the form of its tensor."""
+    """ValueError for momenta of a state that are not those of these tensors, once they are known."""
+    tensors = list(tensors)
+    if tensors and kept.keys() != {tensor.name for tensor in tensors}:
+        raise ValueError(f"the state has momenta of {', '.join(kept)}, expected those of all tensors of this model")
     for tensor in tensors:
-        found = kept.get(tensor.name)
-        if found is not None and (found.shape, found.dtype.name) != (tensor.form.shape, tensor.form.dtype):
+        found = kept[tensor.name]
+        if (found.shape, found.dtype.name) != (tensor.form.shape, tensor.form.dtype):
             got, expected = f"{found.dtype} {found.shape}", f"{tensor.form.dtype} {tensor.form.shape}"
             raise ValueError(f"{tensor.name!r}: the state has a momentum {got}, expected {expected}")
 

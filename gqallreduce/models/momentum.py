@@ -27,20 +27,27 @@ class Momentum:
     alike = True  # what is kept is the same on all ranks
 
     def __init__(self, beta: float, share: float):
-        self._factor, self.kept = beta * share, {}
+        self._factor, self.kept, self._spare = beta * share, {}, {}
+        self.kind = f"momentum of results, in shares of {share:g}"
 
     def add_to(self, name: str, gradient: np.ndarray) -> None:
         """Make a gradient what this rank gives."""
         if name in self.kept:
             gradient += self._factor * self.kept[name]
 
-    def take_over(self, sums: dict[str, np.ndarray]) -> None:
-        """The step has taken effect, with these results."""
-        for name, found in sums.items():
-            if name in self.kept:
-                np.copyto(self.kept[name], found)
+    def following(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What `kept` has to be once a step with these results has taken effect."""
+        self._spare, found = {}, self._spare
+        for name, each in sums.items():
+            if name in found and found[name].shape == each.shape:
+                np.copyto(found[name], each)
             else:
-                self.kept[name] = found.copy(order="K")
+                found[name] = each.copy(order="K")
+        return found
+
+    def take_over(self, following: dict[str, np.ndarray]) -> None:
+        """The step has taken effect."""
+        self._spare, self.kept = self.kept, following
 
 
 class MomentumCorrection:
@@ -50,7 +57,7 @@ class MomentumCorrection:
     Compression, ICLR 2018, section 3.2, equation 4; differs: no masking of momentum where values were sent.
     """
 
-    alike = False
+    alike, kind = False, "momentum of a rank's own gradients"
 
     def __init__(self, beta: float):
         self._beta, self.kept, self._next = beta, {}, {}
@@ -61,9 +68,13 @@ class MomentumCorrection:
             gradient += self._beta * self.kept[name]
         self._next[name] = gradient.copy(order="K")  # the sum is written over the gradient
 
-    def take_over(self, sums: dict[str, np.ndarray]) -> None:
+    def following(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What `kept` has to be once a step with these results has taken effect."""
+        return self._next
+
+    def take_over(self, following: dict[str, np.ndarray]) -> None:
         """The step has taken effect."""
-        self.kept, self._next = self._next, {}
+        self.kept, self._next = following, {}
 
 
 def momentum_of(momentum: float, correction: float, share: float) -> Momentum | MomentumCorrection | None:
@@ -83,5 +94,17 @@ def clip_factor(most: float, gradients: list[np.ndarray]) -> float:
 
     1 where it is no number, so that a NaN is reported where it is.
     """
-    norm = math.sqrt(sum(float(np.sum(np.square(each, dtype=np.float64))) for each in gradients))
+    norm = math.hypot(*map(_norm, gradients))
     return most / norm if math.isfinite(norm) and norm > most else 1.0
+
+
+def _norm(array: np.ndarray) -> float:
+    """Of a float64 array too whose squares are no float64."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        norm = math.sqrt(float(np.sum(np.square(array, dtype=np.float64))))
+        if (norm > 1e-100 and math.isfinite(norm)) or not array.size:
+            return norm
+        largest = float(np.max(np.abs(array)))
+        if not 0 < largest < math.inf:
+            return largest
+        return largest * math.sqrt(float(np.sum(np.square(array / largest, dtype=np.float64))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Real
 
 import numpy as np
 
@@ -129,10 +130,14 @@ class Reducer:
             raise MismatchError(error.field, error.ranks, why) from error
         self._choose_model()
 
+    def _model_of(self, step: int) -> Model:
+        """That of the rules, or of the warm-up, for a step counted from 1."""
+        return self.models[self.warmup.has(step)]
+
     def _choose_model(self) -> None:
-        """By how many steps have taken effect: that of the rules, or of a warm-up."""
+        """By how many steps have taken effect."""
         if self.models:
-            self.model = self.models[self.warmup.has(self.stats.steps + 1)]
+            self.model = self._model_of(self.stats.steps + 1)
 
     @property
     def schemes(self) -> dict[str, str]:
@@ -195,19 +200,21 @@ class Reducer:
         running = self._begin()
         try:
             missing = running.fill()
+            next_model = self._model_of(self.stats.steps + 2)  # by the caller's function, which may raise
             spents = running.wait()
+            following = self.contributions.following(running.given)
             self._step, after = None, self._warmup_before
             running.end()
         except BaseException as error:
             self._leave(error)
             raise
-        self.contributions.take_over(running.given)
+        self.contributions.take_over(following)
         if after is not None:
             forget(after, self.model, self.allreduces)
         self.missing = missing
         errors = {} if running.comparison is None else running.comparison.errors()
         self.stats.record(self.model.buckets, spents, self.model.tensors, errors)
-        self._choose_model()
+        self.model = next_model
 
     def __call__(self, named):
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
@@ -292,6 +299,8 @@ class Reducer:
             and what `momentum` and `momentum_correction` keep: when gradients are in other units from now on.
         """
         self._require_no_step("scale_memory()")
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
+            raise ValueError(f"factor: got {factor!r}, expected a finite number")
         with step(*self.allreduces.values()):
             for allreduce in self.allreduces.values():
                 if allreduce.scheme.feedback:
@@ -301,6 +310,7 @@ class Reducer:
 
     def state_dict(self) -> dict:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""
+        self._require_no_step("state_dict()")
         return checkpoint.save(self)
 
     def load_state_dict(self, state: dict | list[dict]) -> None:

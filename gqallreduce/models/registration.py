@@ -8,6 +8,7 @@ from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.models import rules as text_of_rules
+from gqallreduce.models.checkpoint import require_tensors
 from gqallreduce.models.model import Model, Tensor
 from gqallreduce.models.warmup import require_feedback
 from gqallreduce.runtime.reduction import join_invalid
@@ -54,6 +55,8 @@ def _models_of(reducer, named) -> list[Model]:
     for rules in [reducer.rules] + [reducer.warmup_rules] * bool(reducer.warmup):
         schemes = text_of_rules.assign(rules, [tensor.name for tensor in forms])
         found.append(Model([tensor._replace(scheme=schemes[tensor.name]) for tensor in forms], reducer.most))
+    for text, allreduce in reducer.allreduces.items():
+        require_tensors(found, text, allreduce.memory.states)
     if reducer.warmup:
         feedback = {text: allreduce.scheme.feedback for text, allreduce in reducer.allreduces.items()}
         require_feedback(reducer.warmup, found[1], found[0], feedback)

@@ -68,6 +68,8 @@ class Step:
             raise ValueError(f"{name!r}: got a gq.Outer, expected an array for its sum too: start(..., out=array)")
         if isinstance(gradient, Outer) and not self._contributions.plain:
             raise ValueError(f"{name!r}: got a gq.Outer, which cannot be clipped and has no momentum; give an array")
+        if out is not None and not self._contributions.plain and Buffer(gradient).overlaps_partly(Buffer(out)):
+            raise ValueError(f"{name!r}: out overlaps the gradient partly; expected the same memory or other memory")
         self.given[name] = gradient
         if out is not None:
             self._into[name] = out

@@ -52,11 +52,14 @@ def require_feedback(warmup: WarmUp, before: Model, after: Model, feedback: dict
 
 
 def hand_over(before: Model, after: Model, allreduces: dict) -> None:
-    """Residuals of the warm-up become those of the rules after it; undone with the step that this is part of."""
+    """Residuals of the warm-up become those of the rules after it; undone with the step that this is part of.
+
+    Steps are counted on, so that random streams are new ones.
+    """
     for name, old, new in _changes(before, after):
         state = allreduces[old].memory.get(name)
-        if state is not None and state.residual is not None:
-            moved = State(state.form, residual=state.residual, processor=state.processor)
+        if state is not None:
+            moved = State(state.form, state.step, residual=state.residual, processor=state.processor)
             allreduces[new].memory.commit({name: moved})
 
 

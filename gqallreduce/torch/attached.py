@@ -79,6 +79,7 @@ class Attached:
         if not self._parameters:
             raise ValueError("got a model without parameters that need a gradient")
         self.skipped, self._accumulates, self._summed, self._took_effect = 0, False, False, True
+        self._holds_unsummed = self._flushing = False
         self._started: set[str] = set()
         self._scale = None if scaler is None else scaler.get_scale()
         self._clip = options.get("clip")
@@ -102,7 +103,9 @@ class Attached:
 
     def _hook_of(self, name: str):
         def made(parameter):
-            if not self._accumulates:
+            if self._accumulates:
+                self._holds_unsummed = True
+            else:
                 self._start(name, parameter)
 
         return made
@@ -132,7 +135,7 @@ class Attached:
         Nothing of it counts, and the other ranks get a MismatchError in their step. Returns when they have come there.
         """
         self._started.clear()
-        self._summed = False
+        self._summed = self._holds_unsummed = False
         self.reducer.discard()
 
     @contextlib.contextmanager
@@ -188,21 +191,32 @@ class Attached:
         return True
 
     def flush(self) -> None:
-        """The exact sums of all residuals, which are then zero, become `grad`: the next step applies them. Collective.
+        """One more step of the optimizer with the exact sums of all residuals, which are then zero. Collective.
 
-        A parameter that is summed without /ef has no `grad` then. Between two steps, before a backward pass.
+        Only parameters that are summed with /ef take part; afterwards no parameter has a `grad`. What is left of a
+        parameter that is frozen is dropped. ValueError between a backward pass and its step, after which other ranks
+        get a MismatchError.
         """
-        if self._started:
-            raise ValueError("flush() between backward and step, expected before backward or after step")
+        if self._started or self._summed or self._holds_unsummed:
+            raise ValueError("flush() between backward and the optimizer's step, expected after the step")
+        self._follow_scale()
         sums = self.reducer.flush()
         for name, parameter in self._parameters.items():
-            found = torch.from_numpy(sums[name]).to(parameter) if name in sums else None
-            if parameter.requires_grad:
-                parameter.grad = found
-        self._summed, self._took_effect = True, True
+            parameter.grad = None
+            if name in sums and parameter.requires_grad:
+                parameter.grad = torch.from_numpy(sums[name]).to(parameter) / (self._scale or 1.0)
+        self._flushing = True
+        try:
+            self._optimizer.step()
+        finally:
+            self._flushing = False
+        for parameter in self._parameters.values():
+            parameter.grad = None
 
     def _start_the_rest(self) -> None:
         """What no backward pass has made since the last step: zeros, or what `no_sync` has added up."""
+        if not self._started:
+            self._follow_scale()
         for name in [name for name in self._parameters if name not in self._started]:
             parameter = self._parameters[name]
             if not parameter.requires_grad:  # frozen since: its `grad` is left alone
@@ -213,6 +227,8 @@ class Attached:
             self._start(name, parameter)
 
     def _before_step(self, optimizer, args, kwargs) -> None:
+        if self._flushing:
+            return
         if any(callable(each) for each in (*args, *kwargs.values())):
             self.discard()
             raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
@@ -220,7 +236,7 @@ class Attached:
             self.discard()
             raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
         self.wait()
-        self._summed = False
+        self._summed = self._holds_unsummed = False
 
     def _invalidate_gradients(self) -> None:
         """No optimizer is to use them: None, or NaN where a scaler must see it."""
@@ -278,7 +294,7 @@ class Attached:
             raise ValueError(f"state has skipped {skipped!r}, expected a number of steps")
         found = [from_tensors(each["reducer"]) for each in states]
         self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
-        self._scale, self.skipped = scale, skipped
+        self._scale, self.skipped, self._summed = scale, skipped, False
 
     def detach(self) -> None:
         """Remove all hooks and close the reducer: from now on gradients are not summed. Call it on all ranks."""

@@ -22,7 +22,7 @@ class OneBitAdam(torch.optim.Optimizer):
     back cancel. Any scheme may be given, with /ef if it is biased.
     Source: Tang et al., 1-bit Adam, ICML 2021, algorithm 1; differs: with the bias corrections of Adam (Kingma and Ba,
     ICLR 2015, algorithm 1), that of the variance as it is at the end of the warm-up; weight decay as AdamW's; an
-    element whose variance is zero at the end of the warm-up gets the mean of its tensor's.
+    element whose variance is zero at the end of the warm-up gets the mean of its tensor's, a tensor that of all others.
 
     lr, betas, eps, weight_decay
         as of torch.optim.AdamW; betas are the same for all parameters.
@@ -69,10 +69,25 @@ class OneBitAdam(torch.optim.Optimizer):
             raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
         if self._reducer is None:
             raise Error("no model is attached with this optimizer, so that grad is no momentum: gqt.attach(model, ...)")
+        summed, beta1 = self._reducer.contributions.options[1], {group["betas"][0] for group in self.param_groups}
+        if beta1 != {summed}:
+            raise ValueError(f"groups have beta1 {sorted(beta1)}, expected {summed}, of which momenta are summed")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, group)
+        if self.is_exact(self._reducer.stats.steps):
+            self._fill_tensors_without_variance()
+
+    def _fill_tensors_without_variance(self) -> None:
+        """Whose gradients were zero until now: they have the mean variance of all others."""
+        found = [state for state in self.state.values() if "divisor" in state]
+        known = [state for state in found if state["mean"] > 0]
+        total = sum(state["divisor"].numel() for state in known)
+        mean = sum(state["mean"] * state["divisor"].numel() for state in known) / total if known else 1.0
+        for state in found:
+            if not state["mean"]:
+                state["divisor"].fill_(math.sqrt(mean))
 
     def _update(self, parameter: torch.Tensor, group: dict) -> None:
         state, momentum, (beta1, _) = self.state[parameter], parameter.grad, group["betas"]
@@ -111,7 +126,8 @@ class OneBitAdam(torch.optim.Optimizer):
         variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         state["updates"] = state.get("updates", 0) + 1
         divisor = variance / (1 - beta2 ** state["updates"])
-        divisor.masked_fill_(divisor == 0, divisor.mean().item())  # of elements whose momentum is zero until now
+        state["mean"] = divisor.mean().item()
+        divisor.masked_fill_(divisor == 0, state["mean"])  # of elements whose momentum is zero until now
         state["divisor"] = divisor.sqrt_().add_(group["eps"])
 
 

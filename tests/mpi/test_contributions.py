@@ -178,8 +178,7 @@ def test_residuals_go_on_after_the_warmup(comm):
         before(gradients(comm, step)["a"], key="a")
     kept = reducer.stats.tensors["a"].residual_norm
     assert kept == pytest.approx(np.linalg.norm(before.residual("a")))
-    entry = {**before.state_dict()["keys"]["a"], "step": 0}
-    after.load_state_dict({**after.state_dict(), "keys": {"a": entry}})
+    after.load_state_dict({**after.state_dict(), "keys": {"a": before.state_dict()["keys"]["a"]}})
     flawed = gradients(comm, 9)
     flawed["b"][0] = np.nan
     with pytest.raises(gq.NonFiniteError):
@@ -278,8 +277,33 @@ def test_momentum_travels_to_other_numbers_of_ranks(comm, option):
         with make(part, ONEBIT, **{option: BETA}) as alone:
             alone.load_state_dict(states)
             kept = alone.contributions.momentum.kept["a"]
-        each = [state["momentum"]["a"] for state in states]
+        each = [state["momentum"]["kept"]["a"] for state in states]
         np.testing.assert_allclose(kept, each[0] if option == "momentum" else np.sum(each, 0), rtol=1e-6, atol=1e-6)
+    part.Free()
+
+
+@pytest.mark.parametrize("option", ["momentum", "momentum_correction"])
+def test_momentum_of_one_rank_is_dealt_to_all(comm, option):
+    """Also of tensors without dimensions, and whatever the order of the list."""
+    part, options = comm.Split(comm.rank), {option: BETA, "average": False}
+    first = make(part, ONEBIT, **options)
+    first(gradients(comm, 0))
+    state = comm.bcast(first.state_dict(), 0)
+    every = make(comm, ONEBIT, **options)
+    if comm.size > 1 and option == "momentum":  # in shares of 1/P
+        with pytest.raises(ValueError, match="in shares of 1"):
+            every.load_state_dict([state])
+        return
+    every.load_state_dict([state])
+    kept = every.state_dict()["momentum"]["kept"]
+    for name, each in state["momentum"]["kept"].items():
+        np.testing.assert_allclose(comm.allreduce(np.asarray(kept[name], np.float64)), each, rtol=1e-6)
+    every.scale_memory(2.0, momentum=True)
+    states = comm.allgather(every.state_dict())
+    again = make(comm, ONEBIT, **options)
+    again.load_state_dict(states[::-1] if comm.rank else states)
+    total = comm.allreduce(np.asarray(again.state_dict()["momentum"]["kept"]["c"], np.float64))
+    np.testing.assert_allclose(total, 2 * state["momentum"]["kept"]["c"], rtol=1e-6)
     part.Free()
 
 
@@ -287,17 +311,90 @@ def test_an_unfit_momentum_is_refused(comm):
     reducer, without = make(comm, ONEBIT, momentum=BETA), make(comm, ONEBIT)
     reducer(gradients(comm, 0))
     state = reducer.state_dict()
-    before = bits(state["momentum"])
-    for wrong in ({"a": np.full((30, 20), np.nan, np.float32)}, {"a": "text"}, None):
+    before, kind, kept = bits(state["momentum"]["kept"]), state["momentum"]["kind"], state["momentum"]["kept"]
+
+    def with_(**other):
+        return {**state, "momentum": {"kind": kind, "kept": kept, **other}}
+
+    for wrong in ({**kept, "a": np.full((30, 20), np.nan, np.float32)}, {**kept, "a": "text"}, None):
         with pytest.raises(ValueError, match="unfit momentum"):
-            reducer.load_state_dict({**state, "momentum": wrong})
-    with pytest.raises(ValueError, match="the state has a momentum"):
-        reducer.load_state_dict({**state, "momentum": {"a": np.ones(3, np.float32)}})
-    with pytest.raises(ValueError, match="has no momentum"):
-        without.load_state_dict(state)
-    with pytest.raises(ValueError, match="state has steps"):
-        reducer.load_state_dict({**state, "steps": -1})
-    assert bits(reducer.state_dict()["momentum"]) == before
+            reducer.load_state_dict(with_(kept=wrong))
+    for wrong in ({**kept, "a": np.ones(3, np.float32)}, {**kept, "d": kept["a"]}, {"a": kept["a"]}):
+        with pytest.raises(ValueError, match="the state has"):
+            reducer.load_state_dict(with_(kept=wrong))
+    other = make(comm, ONEBIT, momentum_correction=BETA)
+    for each in (other, without):
+        with pytest.raises(ValueError, match="state has the momentum"):
+            each.load_state_dict(state)
+    for wrong in ({"steps": -1}, {"warmup": "3"}):
+        with pytest.raises(ValueError, match="state has"):
+            reducer.load_state_dict({**state, **wrong})
+    later = make(comm, ONEBIT, momentum=BETA)
+    later.load_state_dict(state)
+    with pytest.raises(ValueError, match="state has"):
+        later({"other": np.ones(3, np.float32)})
+    assert bits(reducer.state_dict()["momentum"]["kept"]) == before
+
+
+def test_a_state_within_a_step_is_refused(comm):
+    reducer = make(comm, ONEBIT, momentum=BETA)
+    reducer(gradients(comm, 0))
+    reducer.start("a", gradients(comm, 1)["a"])
+    with pytest.raises(ValueError, match=r"a step of this reducer is under way; state_dict\(\)"):
+        reducer.state_dict()
+    reducer.discard()
+    for wrong in (float("nan"), float("inf"), True, "2"):
+        with pytest.raises(ValueError, match="expected a finite number"):
+            reducer.scale_memory(wrong, momentum=True)
+
+
+def test_a_function_of_steps_that_raises_on_one_rank_ends_the_step_for_all(comm):
+    """And nothing of it has taken effect."""
+
+    def is_exact(step):
+        if step == 3 and comm.rank == comm.size - 1 and fails:
+            raise RuntimeError("planted")
+        return step < 2
+
+    fails = True
+    reducer, other = (make(comm, ONEBIT, warmup=is_exact, momentum=BETA) for _ in range(2))
+    reducer(gradients(comm, 1))
+    with pytest.raises(RuntimeError if comm.rank == comm.size - 1 else gq.MismatchError):
+        reducer(gradients(comm, 2))
+    fails = False
+    for step in (1, 2, 3):
+        one, two = gradients(comm, step), gradients(comm, step)
+        if step > 1:
+            reducer(one)
+        other(two)
+        assert step == 1 or bits(one) == bits(two)
+
+
+def test_random_streams_go_on_after_the_warmup(comm):
+    rules = "direct/qsgd(bits=2, bucket=64)"
+    reducer = make(comm, rules, warmup=1, warmup_rules="direct/qsgd(bits=2, bucket=64, norm=max)")
+    one, two = gradients(comm, 0), gradients(comm, 0)
+    reducer(one)
+    reducer(two)
+    assert bytes_of(one["a"]) != bytes_of(two["a"])
+
+
+def test_an_out_that_overlaps_in_part_is_refused(comm):
+    reducer = make(comm, momentum=BETA)
+    memory = np.ones(12, np.float32)
+    reducer({"w": memory[:10].copy()})
+    with pytest.raises(ValueError, match="overlaps the gradient partly"):
+        reducer.start("w", memory[:10], out=memory[2:])
+    assert (memory == 1).all()
+    reducer({"w": memory[:10].copy()})
+
+
+@pytest.mark.parametrize("size", [1e160, 1e-170, 3.0])
+def test_norms_of_any_size_are_clipped(comm, size):
+    reducer = make(comm, clip=size / 10)
+    named = {"w": np.full(4, size, np.float64), "none": np.zeros(0)}
+    reducer(named)
+    np.testing.assert_allclose(named["w"], size / 20, rtol=1e-12)
 
 
 def test_units_are_changed_with_the_momentum(comm):

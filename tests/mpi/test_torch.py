@@ -468,7 +468,7 @@ def test_residuals_are_applied_by_a_step_of_their_own(comm):
     mean, before = comm.allreduce(own) / comm.size, model.second.weight.detach().clone()
     bias, sums = model.second.bias.detach().clone(), attached.reducer.stats.steps
     attached.flush()
-    optimizer.step()
+    assert all(each.grad is None for each in model.parameters())
     np.testing.assert_allclose(before.numpy() - 0.5 * mean, model.second.weight.detach(), rtol=1e-5, atol=1e-6)
     assert torch.equal(bias, model.second.bias)
     assert attached.reducer.stats.steps == sums
@@ -477,6 +477,51 @@ def test_residuals_are_applied_by_a_step_of_their_own(comm):
     assert attached.reducer.stats.steps == sums + 2
     assert alike(comm, content(model))
     loss_of(model, *batch(comm, 5)).backward()
-    with pytest.raises(ValueError, match="between backward and step"):
+    with pytest.raises(ValueError, match="between backward and the"):
         attached.flush()
-    attached.discard()
+    attached.wait()
+    with pytest.raises(ValueError, match="between backward and the"):
+        attached.flush()
+    optimizer.step()
+    optimizer.zero_grad()
+    with attached.no_sync():
+        loss_of(model, *batch(comm, 6)).backward()
+    with pytest.raises(ValueError, match="between backward and the"):
+        attached.flush()
+    optimizer.step()
+    attached.flush()
+    with attached.no_sync():
+        loss_of(model, *batch(comm, 7)).backward()
+    optimizer.step()
+    assert alike(comm, content(model))
+
+
+def test_flushed_residuals_are_in_units_of_the_gradients(comm):
+    """Also when the scale has changed since the last step."""
+    found = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)):
+        sgd = lambda m: torch.optim.SGD(m.parameters(), 0.5)  # noqa: E731
+        model, optimizer, attached = make(comm, "direct/onebit/ef", model=torch_linear, optimizer=sgd, scaler=scaler)
+        loss = loss_of(model, *batch(comm, 0))
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        attached.wait()
+        optimizer.step() if scaler is None else scaler.step(optimizer)
+        if scaler is not None:
+            scaler.update()
+        attached.flush()
+        found.append(content(model))
+    assert found[0] == found[1]
+
+
+def test_a_scale_changes_while_a_layer_is_frozen(comm):
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    model, optimizer, attached = make(comm, "direct/onebit/ef", model=torch_linear, scaler=scaler)
+    for step in range(3):
+        optimizer.zero_grad()
+        with attached.no_sync():
+            scaler.scale(loss_of(model, *batch(comm, step))).backward()
+        attached.wait()
+        scaler.step(optimizer)
+        scaler.update()
+        model[0].weight.requires_grad_(False)
+    assert alike(comm, content(model))

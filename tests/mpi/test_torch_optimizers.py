@@ -186,7 +186,6 @@ def test_residuals_that_are_flushed_are_no_step_of_the_variance(comm, interval):
         assert optimizer.state[model[0].weight]["updates"] == updates
         if step % 3 == 0:
             attached.flush()
-            optimizer.step()
             assert optimizer.state[model[0].weight]["updates"] == updates
         assert optimizer.state[model[0].weight]["step"] == attached.reducer.stats.steps == step
     assert alike(comm, content(model))
@@ -204,6 +203,28 @@ def test_a_step_that_is_left_out_does_not_falsify_the_variance(comm):
         else:
             attached.discard()
     assert optimizer.state[model[0].weight]["updates"] == 4  # steps 1, 2, 5, 6
+
+
+def test_a_tensor_without_gradients_in_the_warmup_has_the_variance_of_the_others(comm):
+    layers = torch.nn.ModuleDict({name: torch.nn.Linear(6, 1, bias=False) for name in ("early", "late")})
+    optimizer = gqt.OneBitAdam(layers.parameters(), lr=1e-3, warmup=3)
+    attached = gqt.attach(layers, optimizer, "ring/raw", comm=comm)
+    before = layers["late"].weight.detach().clone()
+    for step in range(6):
+        optimizer.zero_grad()
+        x, _ = batch(comm, step)
+        (layers["early"](x) + (layers["late"](x) if step > 2 else 0) - 1).pow(2).sum().backward()
+        optimizer.step()
+    assert 0 < (layers["late"].weight - before).abs().max() < 0.1
+    attached.detach()
+
+
+def test_another_beta_than_that_of_the_sums_is_an_error(comm):
+    model, optimizer, _ = make(comm, optimizer=onebit_adam(3))
+    train(comm, model, optimizer, range(1))
+    optimizer.param_groups[0]["betas"] = (0.5, 0.999)
+    with pytest.raises(ValueError, match=r"expected 0\.9"):
+        train(comm, model, optimizer, range(1, 2))
 
 
 def test_an_optimizer_without_sums_is_an_error(comm):

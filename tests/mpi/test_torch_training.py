@@ -16,6 +16,8 @@ from gqallreduce.cli.torch_training.transformer import Transformer, loss_of
 pytestmark = pytest.mark.mpi
 SMALL = "--layers 1 --width 32 --length 16 --batch 24 --steps 4 --warmup 2 --evaluate-every 2 --validation 64"
 
+DIVERGES = "--schemes raw --optimizers sgd --rates sgd=1e30 --steps 3 --evaluate-every 3 --clip 0"
+
 
 def parsed(*words):
     parser = argparse.ArgumentParser()
@@ -90,10 +92,11 @@ def test_exact_sums_train_as_one_rank_would(comm, text):
     assert max(found.values()) - min(found.values()) < 1e-3
 
 
-def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text):
+def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text, tmp_path):
     experiment = Experiment(comm, text, command._setting(parsed("--clip", 0)), Rows())
     row = experiment.train(Run("raw", "sgd", 1e30, 0), Rows())
     assert row["loss"] is None
+    assert command.run(parsed("--output", tmp_path / "x", *DIVERGES.split())) == 0
     (line,) = summary.table([row])
     assert line[3] == "1 of 1 diverged; -"
 
@@ -103,6 +106,8 @@ def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text):
     [
         (["--optimizers", "nonsense"], "no optimizer 'nonsense'"),
         (["--rates", "adamw=fast"], "expected NAME=RATE"),
+        (["--rates", "adamw=nan"], "expected NAME=RATE"),
+        (["--rules", "nonsense"], "--rules 'nonsense'"),
         (["--rates", "nonsense=1"], "no optimizer 'nonsense'"),
         (["--schemes", "nonsense"], "nonsense"),
         (["--schemes", "dense", "dense"], "asked for twice"),

@@ -56,11 +56,14 @@ def run_on(comm, arguments):
     try:
         if needs:
             raise ValueError(f"needs {', '.join(needs)}: make test-torch, or pip install '.[torch,bench]' in a clone")
-        _train(comm, arguments)
+        runs, setting = _runs(arguments), _setting(arguments)
+        if setting.batch % comm.size:
+            raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
     except ValueError as problem:
         if comm.rank == 0:
             print(f"train_torch: {problem}", file=sys.stderr)
         return 2
+    _train(comm, arguments, runs, setting)
     return 0
 
 
@@ -75,6 +78,8 @@ def _runs(arguments):
         name, _, rate = text.partition("=")
         try:
             rates[name] = float(rate)
+            if not 0 < rates[name] < float("inf"):
+                raise ValueError
         except ValueError:
             raise ValueError(f"--rates {text}: expected NAME=RATE as adamw=0.001") from None
     for name in [*arguments.optimizers, *rates]:
@@ -104,14 +109,12 @@ def _setting(arguments):
     return Setting(**{name: getattr(arguments, name) for name in names})
 
 
-def _train(comm, arguments):
+def _train(comm, arguments, runs, setting):
     """All runs, then the table and the plots."""
     from gqallreduce.cli.torch_training.experiment import Experiment
     from gqallreduce.cli.torch_training.text import Text
 
-    runs, setting, text = _runs(arguments), _setting(arguments), Text()
-    if setting.batch % comm.size:
-        raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
+    text = Text()
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     experiment = Experiment(comm, text, setting, report)
     about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting))

@@ -127,9 +127,9 @@ class _Training:
     def _flush(self):
         """The residuals, summed exactly, as one more step of the optimizer."""
         self._attached.flush()
-        flushed = [each.grad for each in self._model.parameters() if each.grad is not None]
-        self._optimizer.step()
-        self.sent += sum(2 * (self._comm.size - 1) / self._comm.size * each.nbytes for each in flushed)
+        tensors = self._attached.reducer.stats.tensors.values()
+        flushed = sum(4 * each.size for each in tensors if each.rule.endswith("/ef"))
+        self.sent += 2 * (self._comm.size - 1) / self._comm.size * flushed
 
     def recent_loss(self, steps):
         """The mean over ranks and the last steps."""

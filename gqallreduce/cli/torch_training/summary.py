@@ -22,7 +22,7 @@ def show(report, machine, rows, evaluations, name):
     rule = ["---", "---", *["---:"] * (len(COLUMNS) - 2)]
     text = "\n".join("| " + " | ".join(line) + " |" for line in [COLUMNS, rule, *lines]) + "\n"
     Path(f"{name}.md").write_text(text)
-    return [f"{name}.md", *_draw(machine, evaluations, name)]
+    return [f"{name}.md", *(_draw(machine, evaluations, name) if evaluations else [])]
 
 
 def table(rows):
