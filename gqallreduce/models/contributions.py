@@ -26,12 +26,12 @@ class Contributions:
         all of them, for the comparison of ranks; what a state keeps, in words.
     """
 
-    def __init__(self, clip: float | None, momentum: float, correction: float, share: float):
+    def __init__(self, clip: float | None, momentum: float, correction: float, average: bool, size: int):
         number = isinstance(clip, Real) and not isinstance(clip, bool)
         if clip is not None and not (number and 0 < clip < math.inf):
             raise ValueError(f"clip={clip!r}, expected the largest norm of a rank's gradients, a number > 0, or None")
         self.clip = clip
-        self.momentum = momentum_of(momentum, correction, share)
+        self.momentum = momentum_of(momentum, correction, average, size)
         self.options = clip, momentum, correction
         self.kind = "no momentum" if self.momentum is None else self.momentum.kind
 

@@ -20,15 +20,15 @@ class Momentum:
 
     beta
         in [0, 1).
-    share
-        of a result, what one rank gives so that all together give it: 1 for averages, 1/P for sums.
+    average, size
+        are results averages of so many ranks, or sums? Of a sum each rank gives a share.
     """
 
     alike = True  # what is kept is the same on all ranks
 
-    def __init__(self, beta: float, share: float):
-        self._factor, self.kept, self._spare = beta * share, {}, {}
-        self.kind = f"momentum of results, in shares of {share:g}"
+    def __init__(self, beta: float, average: bool, size: int):
+        self._factor, self.kept, self._spare = beta if average else beta / size, {}, {}
+        self.kind = "momentum of averages" if average else "momentum of sums"
 
     def add_to(self, name: str, gradient: np.ndarray) -> None:
         """Make a gradient what this rank gives."""
@@ -77,7 +77,7 @@ class MomentumCorrection:
         self.kept, self._next = following, {}
 
 
-def momentum_of(momentum: float, correction: float, share: float) -> Momentum | MomentumCorrection | None:
+def momentum_of(momentum: float, correction: float, average: bool, size: int) -> Momentum | MomentumCorrection | None:
     """By the options of a Reducer. ValueError for unfit ones."""
     for name, beta in {"momentum": momentum, "momentum_correction": correction}.items():
         if isinstance(beta, bool) or not isinstance(beta, Real) or not 0 <= beta < 1:
@@ -86,7 +86,7 @@ def momentum_of(momentum: float, correction: float, share: float) -> Momentum | 
         raise ValueError("got momentum and momentum_correction, expected one of them")
     if correction:
         return MomentumCorrection(float(correction))
-    return Momentum(float(momentum), share) if momentum else None
+    return Momentum(float(momentum), average, size) if momentum else None
 
 
 def clip_factor(most: float, gradients: list[np.ndarray]) -> float:

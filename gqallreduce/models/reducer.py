@@ -88,8 +88,8 @@ class Reducer:
         for name, value in {"bucket": self.most, "compare_every": self._compare_every}.items():
             if value < 0:
                 raise ValueError(f"{name}={value!r}, expected 0 or more")
-        share = 1.0 if average else 1.0 / require_intracommunicator(comm).size
-        self.contributions = Contributions(clip, momentum, momentum_correction, share)
+        size = require_intracommunicator(comm).size
+        self.contributions = Contributions(clip, momentum, momentum_correction, average, size)
         options = {
             "comm": comm, "average": average, "seed": seed, "timeout": timeout, "check": check, "verify": verify,
             "cuda_aware": cuda_aware,

@@ -290,20 +290,22 @@ def test_momentum_of_one_rank_is_dealt_to_all(comm, option):
     first(gradients(comm, 0))
     state = comm.bcast(first.state_dict(), 0)
     every = make(comm, ONEBIT, **options)
-    if comm.size > 1 and option == "momentum":  # in shares of 1/P
-        with pytest.raises(ValueError, match="in shares of 1"):
-            every.load_state_dict([state])
-        return
     every.load_state_dict([state])
     kept = every.state_dict()["momentum"]["kept"]
     for name, each in state["momentum"]["kept"].items():
-        np.testing.assert_allclose(comm.allreduce(np.asarray(kept[name], np.float64)), each, rtol=1e-6)
+        found = comm.allreduce(np.asarray(kept[name], np.float64)) if option == "momentum_correction" else kept[name]
+        np.testing.assert_allclose(found, each, rtol=1e-6)  # results are alike on all ranks
     every.scale_memory(2.0, momentum=True)
     states = comm.allgather(every.state_dict())
     again = make(comm, ONEBIT, **options)
     again.load_state_dict(states[::-1] if comm.rank else states)
-    total = comm.allreduce(np.asarray(again.state_dict()["momentum"]["kept"]["c"], np.float64))
+    total = np.asarray(again.state_dict()["momentum"]["kept"]["c"], np.float64)
+    total = comm.allreduce(total) if option == "momentum_correction" else total
     np.testing.assert_allclose(total, 2 * state["momentum"]["kept"]["c"], rtol=1e-6)
+    averages = make(comm, ONEBIT, **{option: BETA}, average=True)
+    if option == "momentum":
+        with pytest.raises(ValueError, match="'momentum of sums', expected 'momentum of averages'"):
+            averages.load_state_dict(states)
     part.Free()
 
 
