@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping
-from numbers import Real
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from gqallreduce.models.warmup import WarmUp, forget
 from gqallreduce.quantities import nbytes
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.reduction import join_invalid
+from gqallreduce.runtime.scaling import require_factor
 from gqallreduce.runtime.steps import step
 from gqallreduce.transport.communicator import require_intracommunicator
 
@@ -299,8 +299,7 @@ class Reducer:
             and what `momentum` and `momentum_correction` keep: when gradients are in other units from now on.
         """
         self._require_no_step("scale_memory()")
-        if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
-            raise ValueError(f"factor: got {factor!r}, expected a finite number")
+        require_factor(factor)
         with step(*self.allreduces.values()):
             for allreduce in self.allreduces.values():
                 if allreduce.scheme.feedback:

@@ -10,12 +10,17 @@ from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.transport.agreement import agree
 
 
+def require_factor(factor) -> None:
+    """ValueError for what residuals cannot be multiplied by."""
+    if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
+        raise ValueError(f"factor: got {factor!r}, expected a finite number")
+
+
 def scale_memory(call, allreduce, factor: float, key: str | None):
     """The stages of `Allreduce.scale_memory`, of its object."""
     memory = allreduce.memory
     try:
-        if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
-            raise ValueError(f"factor: got {factor!r}, expected a finite number")
+        require_factor(factor)
         keys = list(memory) if key is None else [plain_key(key, allreduce.scheme)]
         forms = [allreduce.form_of(each) for each in keys]
         states = {each: memory.scaled(each, float(factor)) for each in keys}

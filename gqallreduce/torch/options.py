@@ -38,6 +38,6 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
 
 
 def tell(optimizer, reducer: Reducer | None) -> None:
-    """Tell an optimizer that wants to know it who sums for it: None if nobody does any more."""
+    """Tell an optimizer that has `sums_by` which Reducer sums its gradients; None: no sums from now on."""
     if hasattr(optimizer, "sums_by"):
         optimizer.sums_by(reducer)

@@ -217,7 +217,7 @@ def test_steps_of_other_rules_may_be_any(comm):
 @pytest.mark.parametrize("option", [{"warmup": 1}, {"momentum": BETA}, {"clip": 2.0}, {"momentum_correction": BETA}])
 def test_ranks_with_other_options_are_told(comm, option):
     if comm.size == 1:
-        pytest.skip("one rank has nobody to differ from")
+        pytest.skip("ranks that differ need two ranks or more")
     mine = comm.rank == comm.size - 1
     reducer = make(comm, ONEBIT, warmup_rules=ONEBIT, **(option if mine else {}))
     with pytest.raises(gq.MismatchError, match="options") as caught:

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from torch_training import Net, alike, batch, content, gqt, loss_of, make, torch, torch_linear, train
+from torch_training import Net, alike, batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
 
 import gqallreduce as gq
 
@@ -258,14 +258,8 @@ def test_residuals_follow_the_scale(comm):
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
     plain, scaled = make(comm, model=torch_linear), make(comm, model=torch_linear, scaler=scaler)
     for step in range(4):
-        for (model, optimizer, attached), own in ((plain, None), (scaled, scaler)):
-            optimizer.zero_grad()
-            loss = loss_of(model, *batch(comm, step))
-            (loss if own is None else own.scale(loss)).backward()
-            attached.wait()
-            optimizer.step() if own is None else own.step(optimizer)
-            if own is not None:
-                own.update()
+        train_scaled(comm, *plain, None, step)
+        train_scaled(comm, *scaled, scaler, step)
         assert content(plain[0]) == content(scaled[0])
 
 
@@ -502,12 +496,7 @@ def test_flushed_residuals_are_in_units_of_the_gradients(comm):
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)):
         sgd = lambda m: torch.optim.SGD(m.parameters(), 0.5)  # noqa: E731
         model, optimizer, attached = make(comm, "direct/onebit/ef", model=torch_linear, optimizer=sgd, scaler=scaler)
-        loss = loss_of(model, *batch(comm, 0))
-        (loss if scaler is None else scaler.scale(loss)).backward()
-        attached.wait()
-        optimizer.step() if scaler is None else scaler.step(optimizer)
-        if scaler is not None:
-            scaler.update()
+        train_scaled(comm, model, optimizer, attached, scaler, 0)
         attached.flush()
         found.append(content(model))
     assert found[0] == found[1]

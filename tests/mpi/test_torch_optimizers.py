@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pytest
-from torch_training import alike, batch, content, gqt, loss_of, make, torch, torch_linear, train
+from torch_training import alike, batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
 
 import gqallreduce as gq
 
@@ -23,16 +23,21 @@ def mean_gradients(comm, model, step):
     (sum(loss_of(model, *batch(comm, step, rank)) for rank in range(comm.size)) / comm.size).backward()
 
 
-def test_it_is_adamw_in_the_warmup(comm):
-    model, optimizer, _ = make(comm, model=torch_linear, optimizer=onebit_adam(99, weight_decay=0.1))
-    alone = copy.deepcopy(model)
-    beside = torch.optim.AdamW(alone.parameters(), lr=0.01, weight_decay=0.1)
+def require_equal_training(comm, model, optimizer, alone, beside):
+    """A model whose gradients are summed, and one process that has all of them, train alike."""
     for step in range(6):
         train(comm, model, optimizer, [step])
         mean_gradients(comm, alone, step)
         beside.step()
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_it_is_adamw_in_the_warmup(comm):
+    model, optimizer, _ = make(comm, model=torch_linear, optimizer=onebit_adam(99, weight_decay=0.1))
+    alone = copy.deepcopy(model)
+    beside = torch.optim.AdamW(alone.parameters(), lr=0.01, weight_decay=0.1)
+    require_equal_training(comm, model, optimizer, alone, beside)
 
 
 def test_the_variance_is_frozen_after_the_warmup(comm):
@@ -147,14 +152,8 @@ def test_momentum_and_clipping_follow_the_scale(comm):
     options = {"model": torch_linear, "clip": 0.5, "optimizer": onebit_adam(2)}
     plain, scaled = make(comm, **options), make(comm, scaler=scaler, **options)
     for step in range(6):
-        for (model, optimizer, attached), own in ((plain, None), (scaled, scaler)):
-            optimizer.zero_grad()
-            loss = loss_of(model, *batch(comm, step))
-            (loss if own is None else own.scale(loss)).backward()
-            attached.wait()
-            optimizer.step() if own is None else own.step(optimizer)
-            if own is not None:
-                own.update()
+        train_scaled(comm, *plain, None, step)
+        train_scaled(comm, *scaled, scaler, step)
         assert content(plain[0]) == content(scaled[0])
 
 
@@ -166,12 +165,7 @@ def test_momentum_of_sums_is_that_of_the_optimizer(comm, option):
     )
     alone = copy.deepcopy(model)
     beside = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
-    for step in range(6):
-        train(comm, model, optimizer, [step])
-        mean_gradients(comm, alone, step)
-        beside.step()
-    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    require_equal_training(comm, model, optimizer, alone, beside)
 
 
 @pytest.mark.parametrize("interval", [None, 2])

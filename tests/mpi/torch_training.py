@@ -58,6 +58,17 @@ def train(comm, model, optimizer, steps):
         optimizer.step()
 
 
+def train_scaled(comm, model, optimizer, attached, scaler, step):
+    """One step with a GradScaler, or with None without."""
+    optimizer.zero_grad()
+    loss = loss_of(model, *batch(comm, step))
+    (loss if scaler is None else scaler.scale(loss)).backward()
+    attached.wait()
+    optimizer.step() if scaler is None else scaler.step(optimizer)
+    if scaler is not None:
+        scaler.update()
+
+
 def content(model):
     """Of parameters; batch norm's running means follow a rank's own batches."""
     return b"".join(each.detach().numpy().tobytes() for _, each in model.named_parameters())
