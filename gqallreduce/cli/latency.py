@@ -62,11 +62,11 @@ def run_on(comm, arguments):
 
 
 def sizes(most):
-    """4 bytes, and sixteen times as much each time; forty tensors of 1 KiB; at last `most`."""
+    """4 bytes, and sixteen times as much each time; 4 KiB; forty tensors of 1 KiB; at last `most`."""
     found = [LEAST]
     while found[-1] * 16 < most:
         found.append(found[-1] * 16)
-    return sorted({*found, *([GROUP << 10] if most > GROUP << 10 else []), max(most, LEAST)})
+    return sorted({*found, *[each for each in (4 << 10, GROUP << 10) if each < most], max(most, LEAST)})
 
 
 class _Alone:

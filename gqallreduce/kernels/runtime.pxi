@@ -115,12 +115,6 @@ cdef int look_at(memory, CArray* found) except -1:
     return 0
 
 
-cdef float* floats_of(vector) except? NULL:
-    cdef CArray found
-    look_at(vector, &found)
-    return <float*> found.data
-
-
 cdef int read(vector[CTensor]& made, operands) except -1:
     """Where the tensors of a call are, from an Operand of each."""
     cdef CTensor* tensor = made.data()
@@ -130,7 +124,9 @@ cdef int read(vector[CTensor]& made, operands) except -1:
             tensor.target = tensor.source
         else:
             look_at(target.memory, &tensor.target)
-        set_state(tensor, before, after, step, key)
+        tensor.residual = floats_of(before) if before is not None else NULL
+        tensor.new_residual = floats_of(after) if after is not None else NULL
+        set_stream(tensor, step, key)
         tensor += 1
     return 0
 
@@ -139,29 +135,25 @@ cdef int read_known(vector[CTensor]& made, Arrays arrays, states, tuple streams)
     """The same from arrays that are summed in place, the States (runtime/memory.py) after the call, and what random
     streams are made of."""
     cdef CTensor* tensor = made.data()
+    cdef State state
     cdef size_t number = 0
     for state in states:
         tensor.source.data = tensor.target.data = arrays.data[number]
-        set_state(tensor, state.spare, state.residual, state.step - 1, streams[number])
+        tensor.residual, tensor.new_residual = state.spare_at, state.residual_at
+        set_stream(tensor, state.step - 1, streams[number])
         tensor += 1
         number += 1
     return 0
 
 
-cdef int set_state(CTensor* tensor, before, after, uint64_t step, uint64_t key) except -1:
-    tensor.residual = floats_of(before) if before is not None else NULL
-    tensor.new_residual = floats_of(after) if after is not None else NULL
+cdef int set_stream(CTensor* tensor, uint64_t step, uint64_t key) except -1:
     tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, step & 0xffffffff
     return 0
 
 
 @cython.no_gc_clear  # its memory goes back to the pool, so that must live as long
 cdef class NativeOperation:
-    """One call on a Program.
-
-    spent
-        (seconds of encoding, of decoding, messages, bytes sent, bytes received, values selected, values clipped).
-    """
+    """One call on a Program."""
 
     cdef COperation* data
     cdef readonly Program program
@@ -217,12 +209,6 @@ cdef class NativeOperation:
     def note(self, int lane, int chunk, uint32_t rank, uint64_t number):
         """A value that is not finite."""
         self.data.flaw(lane, chunk).note(rank, number)
-
-    @property
-    def spent(self):
-        cdef CSpent spent = self.data.spent
-        return (spent.encode, spent.decode, spent.messages, spent.bytes_sent, spent.bytes_received, spent.selected,
-                spent.saturated)
 
     def trace(self):
         """Note from now on what its lanes do, and when."""

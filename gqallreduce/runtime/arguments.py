@@ -33,11 +33,12 @@ class Given:
         self.forms = tuple([source.form for source in sources])
 
     @classmethod
-    def known(cls, name, agreed, arrays) -> Given:
+    def known(cls, agreed, arrays) -> Given:
         """Arrays that are summed in place; their Buffers are made when they are looked at."""
         made = cls.__new__(cls)
-        made.name, made.agreed, made.arrays, made.forms = name, agreed, arrays, arrays.forms.forms
-        made.keys = name if isinstance(name, tuple) else (name,)
+        made.name, made.keys, made.agreed, made.arrays, made.forms = (
+            agreed.name, agreed.keys, agreed, arrays, arrays.forms.forms
+        )  # fmt: skip
         return made
 
     @cached_property
@@ -116,10 +117,10 @@ def _overlapping(every: list[_Memory]):
 def known(buf, key, allreduce) -> Given | None:
     """The arguments of a call as the last one of its key, or keys, had them; None if each must be looked at."""
     last = allreduce.plans.last(key)
-    if last is None or not allreduce.memory.fit(last.name, last.kept):
+    if last is None or not allreduce.memory.fit(last.keys, last.kept):
         return None
     arrays = last.known.look(buf)
-    return None if arrays is None else Given.known(last.name, last, arrays)
+    return None if arrays is None else Given.known(last, arrays)
 
 
 def given(buf, out, key, allreduce) -> Given:

@@ -35,6 +35,8 @@ class IndirectPlan:
         the Indirect of each buffer.
     """
 
+    runs = False
+
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
         self.rank, self.size, self.processor = rank, topology.size, processor
         self.tensors = [codec.bind(form, topology.size, processor.arithmetic) for form in forms]

@@ -91,7 +91,7 @@ class LocalAllreduce:
             raise not_finite(flaw, keys, sources[0])
         for memory, after, known in zip(self.memory, states, learned, strict=True):
             for each, found in zip(keys, known, strict=False):
-                after[each] = after[each]._replace(learned=found)
+                after[each] = after[each].replaced(learned=found)
             memory.commit(after)
         return results if out is None else out
 

@@ -8,45 +8,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import NamedTuple
 
 import numpy as np
 
+from gqallreduce._kernels import State, next_states, states_fit
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
-
-_MAKE = tuple.__new__  # a State of all its fields quicker than its own constructor: each call makes one of each key
-
-
-class State(NamedTuple):
-    """Of one key after one call.
-
-    form
-        (shape, order, dtype) of its buffers; None for the key None, which is bound to no form.
-    step
-        how many calls for the key have succeeded.
-    residual
-        float32, in memory order of the buffer, in units of the sum; None without feedback.
-    spare
-        the array that the next State's residual will lie in.
-    processor
-        in whose memory the two lie.
-    learned
-        of its codec (preparing.py): name -> array or plain value, never changed; None if it learns nothing.
-    norm
-        a weak reference to the Norm of the call.
-    spare_norm
-        one to the Norm of the call that what still lies in `spare` is of.
-    """
-
-    form: tuple | None
-    step: int = 0
-    learned: dict | None = None
-    residual: object = None
-    spare: object = None
-    processor: object = None
-    norm: weakref.ref | None = None
-    spare_norm: weakref.ref | None = None
 
 
 class Norm:
@@ -101,19 +68,12 @@ class Memory:
             return self._staged[key]
         return self._states.get(key)
 
-    def fit(self, name, forms: tuple) -> bool:
-        """Are a key, or the keys of a group, bound to these forms, or to none yet?
+    def fit(self, keys: tuple, forms: tuple) -> bool:
+        """Are keys bound to these forms, or to none yet?
 
         The forms of an earlier call need not be those of now: what bound a key may have been taken back.
         """
-        if not isinstance(name, tuple):
-            state = self.get(name)
-            return state is None or state.form == forms[0]
-        found = self._states if not self._staged else self.states
-        for state, form in zip(map(found.get, name), forms, strict=True):
-            if state is not None and state.form is not form and state.form != form:
-                return False
-        return True
+        return states_fit(self._states if not self._staged else self.states, keys, forms)
 
     def residual(self, key: str):
         """The residual."""
@@ -141,22 +101,17 @@ class Memory:
         """
         states: dict = {}
         norm = Norm(states)
-        if not feedback:
-            for key, form in zip(keys, forms, strict=True):
-                before = self.get(key)
-                step, learned = (0, None) if before is None else before[1:3]
-                states[key] = _MAKE(State, (form, step + 1, learned, None, None, None, None, None))
-            return states, norm
-        kept, committed, staged = weakref.ref(norm), self._states.get, self._staged
-        for key, form in zip(keys, forms, strict=True):
-            before = committed(key)
-            if before is None or before[5] is not processor or before[4] is None or (staged and key in staged):
-                states[key] = self._after(key, self._before(key, form, processor), kept)
-                continue
-            _, step, learned, residual, spare, _, last_norm, spare_norm = before  # as `_after` for what is usual
-            if spare_norm is not None and (found := spare_norm()) is not None:
-                found()
-            states[key] = _MAKE(State, (form, step + 1, learned, spare, residual, processor, kept, last_norm))
+        kept = weakref.ref(norm)
+
+        def unusual(key, form) -> State:
+            return self._after(key, self._before(key, form, processor), kept)
+
+        def without(key, form) -> State:
+            before = self.get(key)
+            return State(form, 1) if before is None else State(form, before.step + 1, before.learned)
+
+        rest = (processor, kept, unusual) if feedback else (None, None, without)
+        next_states(states, tuple(keys), tuple(forms), self._states, self._staged, *rest)
         return states, norm
 
     def _before(self, key, form: tuple, processor) -> State:
@@ -164,10 +119,10 @@ class Memory:
         before = self.get(key)
         if before is None or before.residual is None:
             zeros = processor.zeros(math.prod(form[0]))
-            return (before or State(form))._replace(residual=zeros, processor=processor)
+            return (before or State(form)).replaced(residual=zeros, processor=processor)
         if before.processor is not processor:
             here = processor.adopt(before.processor.on_host(before.residual))
-            return before._replace(residual=here, spare=None, processor=processor, spare_norm=None)
+            return before.replaced(residual=here, spare=None, processor=processor, spare_norm=None)
         return before
 
     def zeroed(self, key: str) -> State:
@@ -175,12 +130,12 @@ class Memory:
         before = self._state_of(key)
         after = self._after(key, before)
         after.residual[:] = 0
-        return after._replace(step=before.step)
+        return after.replaced(step=before.step)
 
     def scaled(self, key: str, factor: float) -> State:
         """The State with the residual times a factor. ValueError if a value would leave float32."""
         before = self._state_of(key)
-        after, arithmetic = self._after(key, before)._replace(step=before.step), before.processor.arithmetic
+        after, arithmetic = self._after(key, before).replaced(step=before.step), before.processor.arithmetic
         with before.processor.active(None, key), np.errstate(over="ignore"):
             arithmetic.multiply(before.residual, factor, after.residual)
         if not math.isfinite(_norm(key, after)):
@@ -188,12 +143,10 @@ class Memory:
         return after
 
     def _after(self, key, before: State, norm: weakref.ref | None = None) -> State:
-        form, step, learned, residual, spare, processor, last_norm, spare_norm = before
-        if spare is None or (self._staged is not None and spare is self._committed_residual(key)):
-            spare = processor.zeros(len(residual))
-        elif spare_norm is not None and (kept := spare_norm()) is not None:
-            kept()
-        return _MAKE(State, (form, step + 1, learned, spare, residual, processor, norm, last_norm))
+        if before.spare is None or (self._staged is not None and before.spare is self._committed_residual(key)):
+            zeros = before.processor.zeros(len(before.residual))
+            before = before.replaced(spare=zeros, spare_norm=None)
+        return before.after(norm)
 
     def _committed_residual(self, key):
         """What the end of a step may have to go back to."""

@@ -27,6 +27,7 @@ _ORDER = (
 )  # fmt: skip
 _OP = {kind: number for number, kind in enumerate(_ORDER)}
 _FLOAT32 = 3
+_ALONE = 0.01  # seconds without a look at signals, on a single rank
 
 
 # --- plans ---
@@ -181,17 +182,18 @@ def _raise_large_sum(operation: Operation, event: _kernels.Event):
     raise AssertionError("the runtime refused a sum that the codec encodes")
 
 
+def run_alone(stage, running: _kernels.NativeOperation) -> None:
+    """On a single rank, where no lane waits: all of a Stage, one lane after the other."""
+    while not running.done:
+        event = running.run_alone(_ALONE)
+        if event is not None:
+            stage.answer(running, event)
+    stage.account(running)
+
+
 def account(operation: Operation, native: _kernels.NativeOperation) -> None:
     """What it cost, and its flaws, once it is done."""
-    spent = operation.spent
-    encode, decode, messages, bytes_sent, bytes_received, selected, saturated = native.spent
-    spent.encode += encode
-    spent.decode += decode
-    spent.messages += messages
-    spent.bytes_sent += bytes_sent
-    spent.bytes_received += bytes_received
-    spent.selected += selected
-    spent.saturated += saturated
+    operation.spent.count(native)
     if operation.trace is not None:
         _trace(operation, native)
     if native.first_flaw is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gqallreduce import _kernels
+
 
 class Operand(NamedTuple):
     """One tensor of a call.
@@ -60,14 +62,9 @@ class Operands(Sequence):
             self._made = [Operand.of(*each) for each in zip(*parts, strict=True)]
         return self._made[number]
 
-    @property
-    def learned(self) -> list[dict | None]:
-        """Of each."""
-        return [state.learned for state in self.states]
-
 
 def step_of(operands) -> int:
     """The sum of all steps."""
     if isinstance(operands, Operands):
-        return sum([state.step for state in operands.states]) - len(operands)
+        return _kernels.steps_before(operands.states)
     return sum([each.step for each in operands])

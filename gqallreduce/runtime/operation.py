@@ -26,8 +26,6 @@ from gqallreduce.runtime.preparation import prepare
 from gqallreduce.runtime.values import Values
 from gqallreduce.stats import Spent
 
-_ALONE = 0.01  # seconds without a look at signals, on a single rank
-
 
 class Operation(Lending):
     """A place is a (lane, chunk).
@@ -146,11 +144,7 @@ class Operation(Lending):
         """On a single rank and the host, where no lane waits: all of them, one after the other."""
         running = self.native()
         if running is not None:
-            while not running.done:
-                event = running.run_alone(_ALONE)
-                if event is not None:
-                    self.answer(running, event)
-            self.account(running)
+            native.run_alone(self, running)
             return
         for number in range(self.lanes):
             lane = self.lane(number)

@@ -126,6 +126,11 @@ class Plan:
         """Must something be found out in Python before the first encoding of a call?"""
         return self.codec.prepare is not None and not self.selects_natively
 
+    @cached_property
+    def runs(self) -> bool:
+        """Does the runtime in C++ carry a call out, and Python finds nothing out before or after it?"""
+        return self.native is not None and not self.prepares and not self.codec.learns
+
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""
         pieces = self.pieces[lane]

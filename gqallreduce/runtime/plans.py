@@ -31,8 +31,8 @@ GROUPS_MOST = 512  # more than calls can be under way: a call's own group is kno
 class Agreed:
     """A name (a key, or the keys of a group) with forms, agreed on: what runs, why, and by what its frames are told.
 
-    name
-        None for what belongs to no key.
+    name, keys
+        None for what belongs to no key; the same as a tuple.
     streams
         of each key, what its random streams are made of: the same alone and in groups.
     form
@@ -41,6 +41,8 @@ class Agreed:
         of what ranks compare.
     kept
         what each key's buffers have in common from now on; None for the key None.
+    dense, by_mpi
+        is it MPI's own allreduce of floats? Does that add, floats or integers?
     known
         by which plain arrays are known again; None before a call has succeeded.
     plan
@@ -54,25 +56,21 @@ class Agreed:
     streams: tuple[int, ...]
     form: tuple
     hashes: tuple[int, ...] = ()
+    keys: tuple = ()
     kept: tuple = ()
+    dense: bool = False
+    by_mpi: bool = False
     known: _kernels.KnownForms | None = None
     plan: Plan | IndirectPlan | None = None
 
     def __post_init__(self):
+        self.keys = self.name if isinstance(self.name, tuple) else (self.name,)
         self.kept = tuple(None if self.name is None else form.kept for form in self.form[1])
+        self.dense, self.by_mpi = self.choice == model.DENSE, self.choice in (model.DENSE, MPI_SUM)
 
     @property
     def choice(self) -> str:
         return self.form[0]
-
-    @property
-    def dense(self) -> bool:
-        return self.choice == model.DENSE
-
-    @property
-    def by_mpi(self) -> bool:
-        """Does MPI's own allreduce add, floats or integers?"""
-        return self.choice in (model.DENSE, MPI_SUM)
 
 
 class Plans:
@@ -215,16 +213,16 @@ class Plans:
         choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
         return Agreed(None, choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
 
-    def plan(self, agreed: Agreed, processor, learned=()) -> Plan | IndirectPlan:
+    def plan(self, agreed: Agreed, processor, states=()) -> Plan | IndirectPlan:
         """The Plan on a processor; made once, or for the last few borders where a codec moves them.
 
-        learned
-            what the State of each key holds of its codec.
+        states
+            of each key; of what they have learned the borders are made.
         """
         moves = self.scheme.codec.moves_borders and not agreed.choice.endswith(RAW)
         if agreed.plan is not None and agreed.plan.processor is processor and not moves:
             return agreed.plan
-        borders = (tuple(map(self.scheme.codec.borders, learned)),) if moves else ()
+        borders = (tuple(self.scheme.codec.borders(state.learned) for state in states),) if moves else ()
         which = (*agreed.form, processor, *borders)
         found = self._plans.get(which)
         if found is None:

@@ -7,7 +7,6 @@ call is invalid takes part.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import NamedTuple
 
 from gqallreduce.backends.product import written
 from gqallreduce.runtime import arguments
@@ -17,6 +16,7 @@ from gqallreduce.runtime.integer_sum import add_by_mpi
 from gqallreduce.runtime.operand import Operand, Operands
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
+from gqallreduce.runtime.run import Run
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
@@ -43,8 +43,8 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
     label, processor = (given.name, given.forms), allreduce.processors.of(given)
-    agreed = _known(allreduce, given.agreed or allreduce.plans.find(label))
-    if agreed is None:
+    agreed = given.agreed or allreduce.plans.find(label)
+    if agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
         agreed = yield from _agree(call, allreduce, label, given.located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
     if allreduce.processors.host.hindrance:
@@ -60,10 +60,11 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
-        plan = allreduce.plans.plan(agreed, worker, operands.learned)
+        plan = allreduce.plans.plan(agreed, worker, operands.states)
         flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
-        for key, found in zip(given.keys, learned, strict=False):
-            states[key] = states[key]._replace(learned=found)
+        if learned:
+            pairs = zip(given.keys, learned, strict=True)
+            states.update({key: states[key].replaced(learned=each) for key, each in pairs})
     if flaw is not None:
         raise not_finite(flaw, given.keys, given.sources)
     if staged:
@@ -98,7 +99,14 @@ def _why_staged(agreed: Agreed) -> str:
 
 
 def carry_out(call: Call, plan, operands: Operands | list[Operand], name, agreed: Agreed, spent: Spent):
-    """The stages of an Operation; its first flaw or None, and what it has learned."""
+    """The stages of a Run or an Operation; its first flaw or None, and what it has learned."""
+    if plan.runs and call.owner.trace is None and not agreed.by_mpi:
+        run = call.data = Run(plan, operands, name, agreed.signature, spent)
+        try:
+            yield from run.stages()
+            return run.flaw, []
+        finally:
+            run.end()
     operation = begin(plan, operands, name, agreed.signature, spent)
     operation.trace = call.owner.trace
     try:
@@ -137,18 +145,15 @@ def join_invalid(call: Call, allreduce, error: Exception):
         del error  # which refers to this frame
 
 
-class Found(NamedTuple):
-    """What `look` has found: the arguments, the object that is written, calls to be finished first."""
-
-    given: arguments.Given
-    result: object
-    dropped: list[Call]
+Found = tuple[arguments.Given, object, list[Call]]  # what `look` has found
 
 
 def look(allreduce, buf, key, out) -> Found:
-    """The arguments of a call, checked: everything that this rank can see for itself. No call begins."""
+    """Everything that this rank can see for itself: the arguments of a call, checked, the object that is written, and
+    calls to be finished first. No call begins.
+    """
     given, result = _checked(allreduce, buf, key, out)
-    return Found(given, result, _require_free(allreduce, given) if allreduce.home.unclaimed else [])
+    return given, result, _require_free(allreduce, given) if allreduce.home.unclaimed else []
 
 
 def _checked(allreduce, buf, key, out) -> tuple[arguments.Given, object]:
@@ -196,14 +201,6 @@ def _raise_unheard(allreduce) -> None:
         allreduce.unheard.remove(call)
         if call.request is not None:
             raise call.error
-
-
-def _known(allreduce, known: Agreed | None) -> Agreed | None:
-    """What runs, if ranks need not compare their calls again.
-
-    A call that MPI adds is compared every time, since no message of it says whose it is.
-    """
-    return None if known is None or allreduce.check != "first" or known.by_mpi else known
 
 
 def _agree(call: Call, allreduce, label: tuple, on_device: bool):

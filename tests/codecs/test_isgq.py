@@ -71,7 +71,7 @@ def decoded_alone(text, product, rank, ranks, local, step):
     zeros = [type(product)(0 * product.x, 0 * product.delta, **kernel(product)) for _ in range(ranks)]
     zeros[rank] = product
     for memory, now in zip(alone.memory, local.memory, strict=True):
-        memory.commit({"w": now.get("w")._replace(step=step)})
+        memory.commit({"w": now.get("w").replaced(step=step)})
     return alone(zeros, key="w")[0].astype(np.float64)
 
 

@@ -76,7 +76,7 @@ def test_a_rank_one_step_ahead_is_found(comm):
     allreduce(np.ones(50, np.float32), key="w")
     if comm.rank == 0:
         memory = allreduce.memory
-        memory.commit({"w": memory.get("w")._replace(step=2)})
+        memory.commit({"w": memory.get("w").replaced(step=2)})
     found = errors(comm, allreduce, np.ones(50, np.float32), key="w")
     assert {each and each[0] for each in found} == {gq.MismatchError}, found
     works(comm, gq.Allreduce("qsgd/ef", comm=comm, timeout=TIMEOUT))

@@ -86,7 +86,7 @@ def test_states_of_different_steps_are_found(comm, choose, dense):
     allreduce = known(comm, choose, a=(60, "dense" if dense else "direct"))
     if comm.rank == 0:
         memory = allreduce.memory
-        memory.commit({"a": memory.get("a")._replace(step=7)})
+        memory.commit({"a": memory.get("a").replaced(step=7)})
     before = bytes_of(allreduce.residual("a"))
     all_mismatch(errors(comm, allreduce, np.ones(60, np.float32), key="a"), "frame")
     assert bytes_of(allreduce.residual("a")) == before

@@ -43,3 +43,4 @@ def test_sizes_end_with_the_largest():
     assert latency.sizes(4) == [4]
     assert latency.sizes(64) == [4, 64]
     assert latency.sizes(100) == [4, 64, 100]
+    assert latency.sizes(256 << 10) == [4, 64, 1024, 4096, 16384, 40960, 256 << 10]

@@ -130,7 +130,7 @@ def test_a_rank_at_another_step_is_told(comm):
         allreduce(products(comm.size, step)[comm.rank], key="w")
     old = allreduce.memory.get("w")
     if comm.rank == comm.size - 1:
-        allreduce.memory.commit({"w": old._replace(step=old.step + 1)})
+        allreduce.memory.commit({"w": old.replaced(step=old.step + 1)})
     with pytest.raises(gq.Error):
         allreduce(products(comm.size, 2)[comm.rank], key="w")
 

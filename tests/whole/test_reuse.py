@@ -188,7 +188,7 @@ def test_a_rank_with_other_borders_is_refused():
     local(gradients(0, 2), key="w")
     state = local.memory[1].get("w")
     other = {**state.learned, "borders": state.learned["borders"] + 1}
-    local.memory[1].commit({"w": state._replace(learned=other)})
+    local.memory[1].commit({"w": state.replaced(learned=other)})
     with pytest.raises(ForeignFrame):
         local(gradients(1, 2), key="w")
 

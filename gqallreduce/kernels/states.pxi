@@ -1,0 +1,110 @@
+"""What is kept of keys from call to call: a State of each, and the States that a call leads to."""
+
+
+cdef class State:
+    """Of one key after one call; never changed.
+
+    form
+        (shape, order, dtype) of its buffers; None for the key None, which is bound to no form.
+    step
+        how many calls for the key have succeeded.
+    residual
+        float32, in memory order of the buffer, in units of the sum; None without feedback.
+    spare
+        the array that the next State's residual will lie in.
+    processor
+        in whose memory the two lie.
+    learned
+        of its codec (preparing.py): name -> array or plain value, never changed; None if it learns nothing.
+    norm
+        a weak reference to the Norm of the call.
+    spare_norm
+        one to the Norm of the call that what still lies in `spare` is of.
+    """
+
+    cdef readonly object form, learned, residual, spare, processor, norm, spare_norm
+    cdef readonly uint64_t step
+    cdef float* residual_at  # NULL for an array that is not on the host
+    cdef float* spare_at
+
+    def __init__(self, form, step=0, learned=None, residual=None, spare=None, processor=None, norm=None,
+                 spare_norm=None):
+        self.form, self.step, self.learned, self.residual, self.spare = form, step, learned, residual, spare
+        self.processor, self.norm, self.spare_norm = processor, norm, spare_norm
+        self.residual_at = floats_on_host(residual)
+        self.spare_at = floats_on_host(spare)
+
+    def replaced(self, **changes):
+        """The same with other values of some fields."""
+        names = "form", "step", "learned", "residual", "spare", "processor", "norm", "spare_norm"
+        return State(**{**{name: getattr(self, name) for name in names}, **changes})
+
+    cpdef State after(self, norm):
+        """The State after one more call, whose residual will lie in `spare`."""
+        cdef State made = State.__new__(State)
+        if self.spare_norm is not None:
+            kept = self.spare_norm()
+            if kept is not None:
+                kept()  # computed now, since its array will be written
+        made.form, made.step, made.learned, made.processor, made.norm = (
+            self.form, self.step + 1, self.learned, self.processor, norm)
+        made.residual, made.spare, made.spare_norm = self.spare, self.residual, self.norm
+        made.residual_at, made.spare_at = self.spare_at, self.residual_at
+        return made
+
+
+cdef float* floats_of(vector) except? NULL:
+    cdef CArray found
+    look_at(vector, &found)
+    return <float*> found.data
+
+
+cdef float* floats_on_host(vector) except? NULL:
+    return floats_of(vector) if isinstance(vector, np.ndarray) else NULL
+
+
+def next_states(dict states not None, tuple keys not None, tuple forms not None, dict committed not None, staged,
+                processor, norm, unusual):
+    """Fill `states` with the State after a call of each key.
+
+    committed, staged
+        the States of before: key -> State; those of a step that is not over, or None.
+    processor, norm
+        in whose memory residuals lie, a weak reference to the Norm of the call; None without feedback.
+    unusual
+        (key, form) -> State, for a key without two arrays of this processor, or of the step under way.
+    """
+    cdef State before
+    cdef Py_ssize_t number
+    if len(keys) != len(forms):
+        raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
+    for number in range(len(keys)):
+        key = keys[number]
+        before = committed.get(key)
+        if (processor is None or before is None or before.processor is not processor or before.spare is None
+                or (staged and key in staged)):
+            states[key] = unusual(key, forms[number])
+        else:
+            states[key] = before.after(norm)
+
+
+def states_fit(dict states not None, tuple keys not None, tuple forms not None):
+    """Is each key bound to this form, or to none yet?"""
+    cdef State state
+    cdef Py_ssize_t number
+    if len(keys) != len(forms):
+        raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
+    for number in range(len(keys)):
+        state = states.get(keys[number])
+        if state is not None and state.form is not forms[number] and state.form != forms[number]:
+            return False
+    return True
+
+
+def steps_before(states):
+    """How many calls had succeeded before those that led to these States, of all keys together."""
+    cdef State state
+    cdef uint64_t found = 0
+    for state in states:
+        found += state.step - 1
+    return found
