@@ -23,7 +23,7 @@ from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.runtime.reduction import Found, reduce
 from gqallreduce.runtime.scaling import scale_memory
-from gqallreduce.runtime.steps import step
+from gqallreduce.runtime.steps import Together
 from gqallreduce.runtime.trace import Trace
 from gqallreduce.scheme import MPI_SUM, Scheme
 from gqallreduce.stats import Spent, Statistics
@@ -169,7 +169,7 @@ class Allreduce(Calls):
         by an error of its own waits until the others reach their next call or the end of the block; if that is a call
         of a known key, the object cannot be used any more.
         """
-        return step(self)
+        return Together(self)
 
     # --- residuals ---
 

@@ -13,7 +13,7 @@ from gqallreduce.errors import MismatchError
 from gqallreduce.models.model import Bucket, Model, Tensor
 from gqallreduce.models.warmup import hand_over
 from gqallreduce.runtime.reduction import look
-from gqallreduce.runtime.steps import step
+from gqallreduce.runtime.steps import Together
 
 if TYPE_CHECKING:
     from gqallreduce.models.comparison import Comparison
@@ -47,7 +47,7 @@ class Step:
         self._requests: list = []
         if comparison is not None:
             comparison.begin()
-        self._context = step(*self._allreduces.values(), compare=False)
+        self._context = Together(*self._allreduces.values(), compare=False)
         self._context.__enter__()
         if after is not None:
             hand_over(after, self._model, self._allreduces)

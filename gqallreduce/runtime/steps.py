@@ -13,40 +13,58 @@ from gqallreduce.transport.failure import give_up
 _NAME = "the end of a step"
 
 
-@contextlib.contextmanager
-def step(*allreduces, compare: bool = True):
+class Together:
     """What `Allreduce.step` returns for its object; also for several objects of one communicator together.
+
+    No generator: one that is dropped half-way would be closed whenever the garbage collector finds it, in the middle of
+    another call, and tell the other ranks then.
 
     compare
         False: ranks have told each other by themselves that no call has failed.
     """
-    if any(each.memory.staging for each in allreduces):
-        raise ValueError("a step of this object is under way; steps cannot be nested")
-    for each in allreduces:
-        each.require_usable()
-        each.finish()
-        each.failures_in_step, each.raised_in_step = 0, False
-    first = allreduces[0]
-    try:
+
+    def __init__(self, *allreduces, compare: bool = True):
+        self._allreduces, self._compare = allreduces, compare
+
+    def __enter__(self):
+        allreduces = self._allreduces
+        if any(each.memory.staging for each in allreduces):
+            raise ValueError("a step of this object is under way; steps cannot be nested")
+        for each in allreduces:
+            each.require_usable()
+            each.finish()
+            each.failures_in_step, each.raised_in_step = 0, False
         for each in allreduces:
             each.memory.stage()
-        yield first
-        _finish(allreduces)
-        first.perform(_NAME, _end, allreduces, compare)
-    except BaseException as error:
-        alike = any(each.raised_in_step for each in allreduces)  # the other ranks leave the block by the same error
+        return allreduces[0]
+
+    def __exit__(self, kind, error: BaseException | None, traceback) -> None:
+        try:
+            if error is not None:
+                self._leave(error)
+                return
+            try:
+                _finish(self._allreduces)
+                self._allreduces[0].perform(_NAME, _end, self._allreduces, self._compare)
+            except BaseException as raised:
+                self._leave(raised)
+                raise
+        finally:
+            for each in self._allreduces:
+                if each.memory.staging:
+                    each.memory.unstage(keep=False)
+
+    def _leave(self, error: BaseException) -> None:
+        """The block is left by an error, or ends by one: tell the others, unless they leave it by the same."""
+        allreduces = self._allreduces
+        alike = any(each.raised_in_step for each in allreduces)
         if isinstance(error, Exception):
             with contextlib.suppress(Exception):
                 _finish(allreduces)  # what is under way is part of the step
         left = any(each.memory.staging for each in allreduces)
         under_way = any(each.under_way() for each in allreduces)
         if left and (not alike or under_way) and all(each.unusable is None for each in allreduces):
-            _tell_others(first, error)
-        raise
-    finally:
-        for each in allreduces:
-            if each.memory.staging:
-                each.memory.unstage(keep=False)
+            _tell_others(allreduces[0], error)
 
 
 def _finish(allreduces) -> None:

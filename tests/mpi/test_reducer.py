@@ -1,5 +1,7 @@
 """Gradients of a whole model: what a Reducer sums, and how a step ends."""
 
+import gc
+
 import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of, everywhere, inputs
@@ -537,3 +539,20 @@ def test_a_closed_reducer_refuses_steps(comm):
         reducer(gradients(comm))
     with pytest.raises(gq.Error, match="after close"):
         reducer(gradients(comm))
+
+
+def test_a_reducer_that_is_dropped_within_a_step_disturbs_no_other(comm):
+    """Not even in the middle of a call, where the garbage collector may find it."""
+    with gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT) as other:
+        for _ in range(3):
+            dropped = make(comm)
+            dropped.register(gradients(comm))
+            dropped.start("fc2.bias", gradients(comm)["fc2.bias"])
+            del dropped
+            gc.disable()
+            try:
+                call = other.start(np.ones(5, np.float32), key="w")
+                gc.collect()
+            finally:
+                gc.enable()
+            np.testing.assert_array_equal(call.wait(), comm.size)
