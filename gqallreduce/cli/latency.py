@@ -1,11 +1,12 @@
 """What a call takes, by size: one alone, one of ten under way at once, and a group of tensors, beside MPI_Allreduce.
 
-All are measured in turn, round after round, so that they meet the same noise. A time is that of rank 0 from a barrier
-on; with ten under way, a tenth of it. The tensors of a group have the size together. A file of the results can be
-compared with one of another commit that ran in turn with it.
+All are measured in turn, round after round, so that they meet the same noise, in another order each time, so that each
+comes after each other. A time is that of rank 0 from a barrier on; with ten under way, a tenth of it. The tensors of a
+group have the size together. A file of the results can be compared with one of another commit that ran in turn with it.
 """
 
 import itertools
+import random
 from time import perf_counter
 
 import numpy as np
@@ -120,8 +121,9 @@ def _size(comm, nbytes, arguments):
         contenders.append(_UnderWay(text, allreduce, nbytes))
         contenders.append(_Group(text, allreduce, nbytes))
     taken, began = [[] for _ in contenders], perf_counter()
+    found, order = list(zip(contenders, taken, strict=True)), random.Random(nbytes)
     for number in range(-WARM_UPS, arguments.repetitions):
-        for contender, seconds in zip(contenders, taken, strict=True):
+        for contender, seconds in order.sample(found, len(found)):
             comm.Barrier()
             passed = contender()
             if number >= 0:

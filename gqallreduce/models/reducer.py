@@ -27,7 +27,7 @@ from gqallreduce.quantities import nbytes
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.runtime.scaling import require_factor
-from gqallreduce.runtime.steps import step
+from gqallreduce.runtime.steps import Together
 from gqallreduce.transport.communicator import require_intracommunicator
 
 
@@ -112,17 +112,18 @@ class Reducer:
 
     # --- the model ---
 
-    def register(self, named: Mapping | Iterable[tuple]) -> None:
+    def register(self, named: Mapping | Iterable[tuple], alike: tuple = ()) -> None:
         """Tell the tensors of the model, in its order: names with arrays of the gradients' shape and dtype. Collective.
 
         A backward pass is expected to make their gradients in the reverse order. If it is not called, the first step
         tells them: `reducer(named)` in the order given, steps by `start` in the order of their names.
-        Raises ValueError for a wrong name or rule, MismatchError if ranks have other tensors or rules.
+        `alike` are more values that ranks compare. Raises ValueError for a wrong name or rule, MismatchError if ranks
+        have other tensors or rules.
         """
         if self._early:
             raise ValueError(f"gradients were started before register(): {', '.join(self._early)}")
         try:
-            self.models = self.failure_flags.perform("register()", registration, self, named)
+            self.models = self.failure_flags.perform("register()", registration, self, named, alike)
         except MismatchError as error:
             if error.field not in ("key", "shape", "dtype", "order"):
                 raise
@@ -287,7 +288,7 @@ class Reducer:
         """The exact sums (or averages) of all residuals, by name, which are then zero. Collective."""
         self._require_no_step("flush()")
         found = {}
-        with step(*self.allreduces.values()):  # all or none
+        with Together(*self.allreduces.values()):  # all or none
             for allreduce in self.allreduces.values():
                 found |= allreduce.flush()
         return {name: found[name] for name in self.model.tensors if name in found}
@@ -300,7 +301,7 @@ class Reducer:
         """
         self._require_no_step("scale_memory()")
         require_factor(factor)
-        with step(*self.allreduces.values()):
+        with Together(*self.allreduces.values()):
             for allreduce in self.allreduces.values():
                 if allreduce.scheme.feedback:
                     allreduce.scale_memory(factor)

@@ -15,8 +15,8 @@ from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.transport.agreement import agree
 
 
-def registration(call, reducer, named):
-    """The stages of `Reducer.register`: all ranks compare their tensors, rules and options.
+def registration(call, reducer, named, alike: tuple = ()):
+    """The stages of `Reducer.register`: all ranks compare their tensors, rules, options and what else is to be alike.
 
     Its result: the Model of the rules, and that of the warm-up.
     """
@@ -31,7 +31,7 @@ def registration(call, reducer, named):
     if first.size > 1:
         shapes, orders, dtypes = zip(*(tensor.form[:3] for tensor in tensors), strict=True)
         names = [tensor.name for tensor in tensors]
-        agreed = "register", *reducer.rules, *reducer.warmup_rules, options, *names
+        agreed = "register", *reducer.rules, *reducer.warmup_rules, options, *alike, *names
         hashes = first.plans.hashes(agreed, first.seed, shapes, dtypes, orders)
         yield from agree(call.link, hashes, first.number, 0)
     call.result = models

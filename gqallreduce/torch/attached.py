@@ -10,8 +10,8 @@ import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
-from gqallreduce.torch.options import reducer_for, require_optimizer, tell
-from gqallreduce.torch.replicas import broadcast, compare
+from gqallreduce.torch.options import reducer_for, require_model, require_optimizer, tell
+from gqallreduce.torch.replicas import broadcast, compare, tensors_of
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
 _NONFINITE = "raise", "skip"
@@ -53,12 +53,7 @@ class Attached:
     """
 
     def __init__(self, model, optimizer, rules, *, comm, scaler, nonfinite, **options):
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(
-                "model: got DistributedDataParallel, which sums by itself; use HookState, or give its .module"
-            )
+        require_model(model)
         require_optimizer(optimizer)
         if scaler is not None and not hasattr(scaler, "get_scale"):
             raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
@@ -267,7 +262,7 @@ class Attached:
 
     def compare(self) -> None:
         """ReplicaError, on every rank, if parameters or buffers of ranks differ; it names the first. Collective."""
-        compare(self._comm, self._model)
+        compare(self._comm, tensors_of(self._model))
 
     def state_dict(self) -> dict:
         """Residuals, counters and what codecs have learned, of this rank: tensors and plain values.

@@ -11,7 +11,7 @@ from gqallreduce.hashing import checksum
 
 def broadcast(comm, model: torch.nn.Module) -> None:
     """Parameters and buffers become those of rank 0. Collective; their names and shapes are known to be alike."""
-    for tensor in _tensors(model).values():
+    for tensor in tensors_of(model).values():
         if not tensor.numel():
             continue
         content = _bytes(tensor)
@@ -21,9 +21,9 @@ def broadcast(comm, model: torch.nn.Module) -> None:
                 tensor.copy_(torch.from_numpy(content).view(tensor.dtype).reshape(tensor.shape))
 
 
-def compare(comm, model: torch.nn.Module) -> None:
+def compare(comm, tensors: dict[str, torch.Tensor]) -> None:
     """ReplicaError on every rank if ranks differ. Collective."""
-    everyone = comm.allgather({name: checksum(_bytes(tensor).tobytes()) for name, tensor in _tensors(model).items()})
+    everyone = comm.allgather({name: checksum(_bytes(tensor).tobytes()) for name, tensor in tensors.items()})
     for name in everyone[0]:
         found = [each.get(name) for each in everyone]
         differing = [rank for rank, each in enumerate(found) if each != found[0]]
@@ -31,7 +31,8 @@ def compare(comm, model: torch.nn.Module) -> None:
             raise ReplicaError(f"{name!r} of ranks {differing} differs from rank 0's")
 
 
-def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Its parameters and buffers, by name."""
     return {name: tensor.detach() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
 
 

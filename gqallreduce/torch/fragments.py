@@ -1,0 +1,190 @@
+"""Parts of a model whose outer steps follow each other (local_sgd.py)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+
+from gqallreduce.errors import NonFiniteError
+from gqallreduce.models.reducer import Reducer
+from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
+
+_FIELDS = {"outer", "optimizer", "reducer", "arrived"}
+
+
+def divide(parameters: dict[str, torch.Tensor], number: int) -> list[dict[str, torch.Tensor]]:
+    """Consecutive tensors in so many parts of about as many elements; each has at least one."""
+    total, names = sum(each.numel() for each in parameters.values()), list(parameters)
+    found, before = [{}], 0
+    for place, name in enumerate(names):
+        size, left = parameters[name].numel(), len(names) - place
+        full = before + size / 2 >= total * len(found) / number  # most of it belongs to the next part
+        if found[-1] and len(found) < number and (full or left <= number - len(found)):
+            found.append({})
+        found[-1][name] = parameters[name]
+        before += size
+    return found
+
+
+class Fragment:
+    """One part: the model's tensors, the outer ones, and their change on its way.
+
+    names
+        of its tensors.
+    inner, outer
+        name -> parameter of the model; name -> outer parameter, in at least float32.
+    due
+        the place among H inner steps after which its sum starts.
+    reducer
+        sums the changes.
+    """
+
+    def __init__(
+        self, parameters: dict, rules: dict[str, str], due: int, keep: float, outer: Callable, comm, options: dict
+    ):  # fmt: skip
+        self.inner, self.due, self._keep = parameters, due, keep
+        with torch.no_grad():
+            self.outer = {name: each.detach().to(_outer_dtype(each), copy=True) for name, each in parameters.items()}
+        self._change = {name: torch.zeros_like(each) for name, each in self.outer.items()}
+        self._sent = self._arrived = False
+        self._optimizer = outer(list(self.outer.values()))
+        if not isinstance(self._optimizer, torch.optim.Optimizer):
+            got = type(self._optimizer).__name__
+            raise TypeError(f"outer: returned {got}, expected a torch.optim.Optimizer of the parameters")
+        self.reducer = Reducer(rules, comm=comm, **options)
+
+    def register(self, settings: tuple) -> None:
+        """Compare tensors, rules, options and these settings with the other ranks."""
+        self.reducer.register([(name, array_of(each)) for name, each in self._change.items()], alike=settings)
+
+    @torch.no_grad()
+    def take_over_parameters(self) -> None:
+        """The outer parameters begin as the model's."""
+        for name, parameter in self.inner.items():
+            self.outer[name].copy_(parameter)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.inner)
+
+    @property
+    def under_way(self) -> bool:
+        """Has its sum been started, and not been applied?"""
+        return self._sent or self._arrived
+
+    # --- an outer step ---
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Start the sum of what its tensors have changed by since the last outer step."""
+        for name in reversed(self._change):
+            torch.sub(self.outer[name], self.inner[name], out=self._change[name])
+            self.reducer.start(name, array_of(self._change[name]))
+        self._sent = True
+
+    def apply(self) -> None:
+        """Wait for the sum, and make the outer step with it.
+
+        After a NonFiniteError the model has the outer parameters, as the other ranks have.
+        """
+        try:
+            self._wait()
+        except NonFiniteError:
+            self.set(self.outer)
+            raise
+        for name, parameter in self.outer.items():
+            parameter.grad = self._change[name]
+        self._optimizer.step()
+        for parameter in self.outer.values():
+            parameter.grad = None
+        self._arrived = False
+        if self._keep == 0:
+            self.set(self.outer)
+            return
+        with torch.no_grad():
+            mixed = {name: torch.lerp(each, self.inner[name].to(each), self._keep) for name, each in self.outer.items()}
+        self.set(mixed)
+
+    def _wait(self) -> None:
+        """Until its sum, if there is one under way, has come."""
+        if self._sent:
+            self._sent = False
+            self.reducer.wait()
+            self._arrived = True
+
+    @torch.no_grad()
+    def set(self, values: dict[str, torch.Tensor]) -> None:
+        """The model's tensors become these."""
+        for name, parameter in self.inner.items():
+            parameter.copy_(values[name])
+
+    # --- checkpoints ---
+
+    def state_dict(self) -> dict:
+        """As LocalSGD's, of this part."""
+        self._wait()
+        return {
+            "outer": {name: each.clone() for name, each in self.outer.items()},
+            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+            "reducer": to_tensors(self.reducer.state_dict()),
+            "arrived": {name: each.clone() for name, each in self._change.items()} if self._arrived else None,
+        }
+
+    def checked(self, states: list[dict], several: bool) -> tuple:
+        """What `restore` takes over, of this rank's state or of `several`, by rank; ValueError for what is unfit."""
+        for each in states:
+            if not isinstance(each, dict) or each.keys() != _FIELDS:
+                raise ValueError(f"state: a fragment is {type(each).__name__}, expected {', '.join(sorted(_FIELDS))}")
+            for kind in ("outer", "arrived"):
+                if kind == "outer" or each[kind] is not None:
+                    self._require_forms(kind, each[kind])
+            self._require_optimizer_state(each["optimizer"])
+        reducers = [from_tensors(each["reducer"]) for each in states]
+        residuals = self.reducer.checked(reducers if several else reducers[0])
+        return states[0], residuals
+
+    def _require_forms(self, kind: str, found) -> None:
+        expected = {name: (tuple(each.shape), each.dtype) for name, each in self.outer.items()}
+        fits = isinstance(found, dict) and all(isinstance(each, torch.Tensor) for each in found.values())
+        got = {name: (tuple(each.shape), each.dtype) for name, each in found.items()} if fits else type(found).__name__
+        if got != expected:
+            raise ValueError(f"state: {kind} parameters {got}, expected {expected}")
+
+    def _require_optimizer_state(self, found) -> None:
+        """ValueError unless it is of such an optimizer, of these parameters."""
+        shapes = [each.shape for each in self.outer.values()]
+        try:
+            kept = [(number, each) for number, of_one in found["state"].items() for each in of_one.values()]
+            tensors = [(number, each) for number, each in kept if isinstance(each, torch.Tensor) and each.ndim > 0]
+            fits = _groups(found) == _groups(self._optimizer.state_dict())
+            fits = fits and all(each.shape == shapes[number] for number, each in tensors)
+        except (AttributeError, LookupError, TypeError):
+            fits = False
+        if not fits:
+            raise ValueError("state: what the outer optimizer keeps is not of this optimizer and these parameters")
+
+    @torch.no_grad()
+    def restore(self, found: tuple) -> None:
+        """Take over what `checked` has returned."""
+        state, residuals = found
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.reducer.restore(residuals)
+        for name, each in self.outer.items():
+            each.copy_(state["outer"][name])
+            if state["arrived"] is not None:
+                self._change[name].copy_(state["arrived"][name])
+        self._sent, self._arrived = False, state["arrived"] is not None
+
+    def close(self) -> None:
+        self.reducer.close()
+
+
+def _outer_dtype(parameter: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _groups(state: dict) -> list[tuple]:
+    """Of an optimizer's state: names of options and numbers of parameters."""
+    return [(sorted(each), each["params"]) for each in state["param_groups"]]

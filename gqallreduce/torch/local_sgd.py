@@ -1,0 +1,222 @@
+"""Local SGD, DiLoCo and Streaming DiLoCo: ranks train by themselves, and now and then sum what has changed."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+from collections.abc import Callable, Iterator
+
+import torch
+from mpi4py import MPI
+
+from gqallreduce.models.rules import assign, parse
+from gqallreduce.runtime.arguments import integer
+from gqallreduce.torch.fragments import Fragment, divide
+from gqallreduce.torch.options import require_known, require_model, require_optimizer
+from gqallreduce.torch.replicas import broadcast, compare
+
+OPTIONS = "average", "momentum", "momentum_correction"  # of a Reducer: changes are averaged, momentum is the outer one
+
+
+def nesterov(parameters) -> torch.optim.Optimizer:
+    """The outer optimizer of DiLoCo, with its published learning rate and momentum."""
+    return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+
+
+class LocalSGD:
+    """Every `every` steps the change of the parameters is averaged over ranks, and an outer optimizer applies it.
+
+        local = gqt.LocalSGD(model, inner, every=30, rules="*=onebit/ef")
+        for inputs, targets in batches:             # each rank its own
+            inner.zero_grad()
+            loss(model(inputs), targets).backward()
+            local.step()                            # in place of inner.step()
+
+    Between two outer steps no rank sends anything: the inner optimizer trains each rank's own parameters on its own
+    data. An outer step takes the mean over ranks of (outer parameters - parameters), summed by the scheme of each
+    tensor's rule, as the gradient of the outer parameters. These are alike on all ranks, bit for bit. What an encoding
+    loses goes with /ef into the residual of the next outer step.
+    Making one is collective: parameters and buffers become those of rank 0. Close it, or use it in a `with` statement.
+
+    model
+        torch.nn.Module; its parameters that need a gradient take part. Buffers stay each rank's own.
+    inner
+        the torch.optim.Optimizer of these parameters; what it keeps stays each rank's own.
+    every
+        H: inner steps between two outer steps of a tensor.
+    rules
+        as of gq.Reducer, matched with the names that `model.named_parameters()` has.
+    outer
+        parameters -> torch.optim.Optimizer of them; by default SGD with lr 0.7 and Nesterov momentum 0.9. With
+        `lambda parameters: torch.optim.SGD(parameters, lr=1)` an outer step is the mean of the ranks' models.
+    comm
+        an mpi4py intracommunicator, default COMM_WORLD. `torch.distributed` is not needed.
+    fragments
+        the model's tensors are divided into so many parts, about equal in size, whose outer steps follow each other at
+        equal distances: a part at a time is sent.
+    delay
+        inner steps between the start of a part's sum and its outer step; until then it travels while ranks train.
+        At least 0, below `every`.
+    keep
+        how much of a rank's own parameters stays at an outer step: parameters become keep * own + (1 - keep) * outer.
+    options
+        bucket, clip, warmup, warmup_rules, compare_every, seed, timeout, ... as of gq.Reducer; steps are outer steps.
+    Raises TypeError, ValueError; MismatchError if ranks have other models, rules or options.
+    Cost: of each parameter a copy (outer parameter), a change, what the outer optimizer keeps, and with /ef two
+    residuals.
+
+    steps
+        how many inner steps there were.
+    fragments
+        the parts: `names`, and `reducer`, whose `stats` tell what their sums cost.
+
+    Source: Douillard et al., "DiLoCo", arXiv 2311.08105, algorithm 1; Douillard et al., "Streaming DiLoCo", arXiv
+    2501.18512, algorithm 2, where H, tau, alpha are every, delay, keep. Differences: sums are compressed with error
+    feedback by any scheme of this package, where the paper sends 4-bit floats without; parts are consecutive tensors
+    of about equal size, not strided layers; the first outer step of a part comes after its share of `every`, so that
+    its first window is shorter. With the outer optimizer SGD(lr=1): local SGD, Stich, ICLR 2019.
+    """
+
+    def __init__(
+        self, model, inner, outer: Callable = nesterov, *, every, rules, comm=None, fragments=1, delay=0, keep=0.0,
+        **options,
+    ):  # fmt: skip
+        require_model(model)
+        require_optimizer(inner)
+        if isinstance(outer, torch.optim.Optimizer) or not callable(outer):
+            raise TypeError(f"outer: got {type(outer).__name__}, expected a function of parameters that makes one")
+        self._inner, self._comm = inner, MPI.COMM_WORLD if comm is None else comm
+        self.every, self._delay = integer("every", every), integer("delay", delay)
+        number = integer("fragments", fragments)
+        if self.every < 1:
+            raise ValueError(f"every={every!r}, expected a number of inner steps, at least 1")
+        if not 0 <= self._delay < self.every:
+            raise ValueError(f"delay={delay!r}, expected 0 or more inner steps, fewer than every={every}")
+        if not (isinstance(keep, (int, float)) and 0 <= keep < 1):
+            raise ValueError(f"keep={keep!r}, expected a share of a rank's own parameters, from 0 to below 1")
+        require_known(options, OPTIONS)
+        parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        if not 1 <= number <= len(parameters):
+            raise ValueError(f"fragments={fragments!r}, expected 1 to {len(parameters)}, the model's tensors")
+        self.steps, self.fragments = 0, []
+        schemes = assign(parse(rules), parameters)
+        settings = self.every, self._delay, float(keep), number
+        try:
+            for place, part in enumerate(divide(parameters, number)):
+                own = {glob.escape(name): schemes[name] for name in part}
+                due = (place + 1) * self.every // number % self.every
+                self.fragments.append(Fragment(part, own, due, keep, outer, self._comm, options))
+                self.fragments[-1].register(settings)
+            broadcast(self._comm, model)
+            for fragment in self.fragments:
+                fragment.take_over_parameters()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"LocalSGD(every={self.every}, fragments={len(self.fragments)}, steps={self.steps})"
+
+    def step(self, scaler: torch.amp.GradScaler | None = None) -> bool:
+        """The inner optimizer's step, and the outer steps that are due after it. Was there one?
+
+        scaler
+            makes the inner step in place of the optimizer's own `step`; one that it skips counts all the same. Call its
+            `update` afterwards.
+        Raises NonFiniteError on all ranks if a change has a NaN or Inf, or leaves float32. Then the part's parameters
+        are the outer ones again, on all ranks, nothing is kept of that outer step, and the training can go on.
+        """
+        if scaler is None:
+            self._inner.step()
+        else:
+            scaler.step(self._inner)
+        self.steps += 1
+        place, applied = self.steps % self.every, False
+        for fragment in self.fragments:
+            if fragment.under_way and place == (fragment.due + self._delay) % self.every:
+                fragment.apply()
+                applied = True
+        for fragment in self.fragments:
+            if place == fragment.due:
+                fragment.start()
+                if self._delay == 0:
+                    fragment.apply()
+                    applied = True
+        return applied
+
+    # --- the outer parameters ---
+
+    def outer_parameters(self) -> dict[str, torch.Tensor]:
+        """name -> outer parameter, alike on all ranks. They are this object's own: read them only."""
+        return {name: each for fragment in self.fragments for name, each in fragment.outer.items()}
+
+    @contextlib.contextmanager
+    def outer_model(self) -> Iterator[None]:
+        """Within it the model has the outer parameters, as for an evaluation or a checkpoint of the common model."""
+        own = {name: each.detach().clone() for fragment in self.fragments for name, each in fragment.inner.items()}
+        self.roll_back()
+        try:
+            yield
+        finally:
+            for fragment in self.fragments:
+                fragment.set(own)
+
+    def roll_back(self) -> None:
+        """The model's parameters become the outer ones: what this rank has trained since is dropped. Local."""
+        for fragment in self.fragments:
+            fragment.set(fragment.outer)
+
+    def compare(self) -> None:
+        """ReplicaError, on every rank, if outer parameters of ranks differ; it names the first. Collective."""
+        compare(self._comm, self.outer_parameters())
+
+    # --- checkpoints ---
+
+    def state_dict(self) -> dict:
+        """Everything but the model and the inner optimizer: tensors and plain values, of this rank.
+
+        Collective if sums are under way: they are waited for, and applied when they are due. Save the model and the
+        inner optimizer of each rank beside it. `torch.load(..., weights_only=True)` reads it back.
+        """
+        return {"steps": self.steps, "fragments": [each.state_dict() for each in self.fragments]}
+
+    def load_state_dict(self, state: dict | list[dict]) -> None:
+        """Go on from `state_dict()` of the same arguments, rank and P; or, with another P, from those of all ranks.
+
+        With those of all ranks the model's parameters become the outer ones: call it after loading the model.
+        ValueError for what does not fit; then nothing has changed.
+        """
+        several = isinstance(state, (list, tuple))
+        states = list(state) if several else [state]
+        for each in states or [None]:
+            if not isinstance(each, dict) or each.keys() != {"steps", "fragments"}:
+                got = f"keys {sorted(map(str, each))}" if isinstance(each, dict) else type(each).__name__
+                raise ValueError(f"state: got {got}, expected what state_dict() returns: steps, fragments")
+            if isinstance(each["steps"], bool) or not isinstance(each["steps"], int) or each["steps"] < 0:
+                raise ValueError(f"state has {each['steps']!r} steps, expected a number of inner steps")
+            if not isinstance(each["fragments"], (list, tuple)) or len(each["fragments"]) != len(self.fragments):
+                raise ValueError(f"state: expected {len(self.fragments)} fragments, as this object has")
+        if len({each["steps"] for each in states}) > 1:
+            raise ValueError(f"states of ranks differ in steps: {[each['steps'] for each in states]}")
+        found = []
+        for number, fragment in enumerate(self.fragments):
+            of_ranks = [each["fragments"][number] for each in states]
+            found.append(fragment.checked(of_ranks, several))
+        for fragment, each in zip(self.fragments, found, strict=True):
+            fragment.restore(each)
+        self.steps = states[0]["steps"]
+        if several:
+            self.roll_back()
+
+    # --- the end of an object ---
+
+    def close(self) -> None:
+        """Outer steps are over; what is under way is dropped. Close it on all ranks, after the same step."""
+        for fragment in self.fragments:
+            fragment.close()
+
+    def __enter__(self) -> LocalSGD:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()

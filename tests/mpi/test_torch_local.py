@@ -1,0 +1,314 @@
+"""Ranks that train by themselves and now and then sum what has changed: against the formulas in one process."""
+
+import copy
+import io
+
+import pytest
+from ranks import TIMEOUT
+from torch_training import Net, alike, batch, gqt, loss_of, torch, torch_linear
+
+import gqallreduce as gq
+
+pytestmark = pytest.mark.mpi
+EXACT = "ring/raw"
+LOSSY = "*.bias=ring/raw; *=direct/onebit/ef"
+
+
+def mean(parameters):
+    return torch.optim.SGD(parameters, lr=1)
+
+
+def make(comm, rules=EXACT, outer=None, model=torch_linear, inner=None, **options):
+    torch.manual_seed(comm.rank)  # the object makes the start alike
+    model = model()
+    inner = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5) if inner is None else inner(model)
+    outer = () if outer is None else (outer,)
+    return model, gqt.LocalSGD(model, inner, *outer, rules=rules, comm=comm, timeout=TIMEOUT, **{"every": 3, **options})
+
+
+def train(comm, model, local, steps, rank=None):
+    for step in steps:
+        model.zero_grad()
+        loss_of(model, *batch(comm, step, rank)).backward()
+        local.step()
+
+
+class Reference:
+    """All ranks in one process, in float64, by the formulas of Streaming DiLoCo (algorithm 2)."""
+
+    def __init__(self, comm, model, every, outer, parts=None, delay=0, keep=0.0):
+        self.comm, self.every, self.delay, self.keep = comm, every, delay, keep
+        self.models = [copy.deepcopy(model).double() for _ in range(comm.size)]
+        self.inners = [torch.optim.SGD(each.parameters(), 0.1, momentum=0.5) for each in self.models]
+        names = [name for name, _ in model.named_parameters()]
+        self.parts = [names] if parts is None else parts
+        self.outer = {name: each.detach().clone() for name, each in self.models[0].named_parameters()}
+        self.outers = [outer([self.outer[name] for name in part]) for part in self.parts]
+        self.changes, self.steps = [None] * len(self.parts), 0
+
+    def step(self):
+        for rank, (model, inner) in enumerate(zip(self.models, self.inners, strict=True)):
+            inner.zero_grad()
+            x, y = batch(self.comm, self.steps, rank)
+            loss_of(model, x.double(), y.double()).backward()
+            inner.step()
+        self.steps += 1
+        for number, part in enumerate(self.parts):
+            due = (number + 1) * self.every // len(self.parts)
+            if self.changes[number] is not None and (self.steps - due - self.delay) % self.every == 0:
+                self._apply(number, part)
+            if (self.steps - due) % self.every == 0:
+                self.changes[number] = {name: self._change(name) for name in part}
+                if self.delay == 0:
+                    self._apply(number, part)
+
+    def _change(self, name):
+        found = [dict(model.named_parameters())[name].detach() for model in self.models]
+        return sum(self.outer[name] - each for each in found) / len(found)
+
+    def _apply(self, number, part):
+        for name in part:
+            self.outer[name].grad = self.changes[number][name]
+        self.outers[number].step()
+        self.changes[number] = None
+        with torch.no_grad():
+            for model in self.models:
+                for name in part:
+                    own = dict(model.named_parameters())[name]
+                    own.copy_(self.keep * own + (1 - self.keep) * self.outer[name])
+
+
+def require_equal(comm, model, local, reference):
+    for name, each in local.outer_parameters().items():
+        torch.testing.assert_close(each.double(), reference.outer[name], rtol=1e-4, atol=1e-6)
+    for name, each in model.named_parameters():
+        expected = dict(reference.models[comm.rank].named_parameters())[name]
+        torch.testing.assert_close(each.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_with_a_plain_outer_step_it_is_the_mean_of_the_models(comm):
+    model, local = make(comm, outer=mean)
+    reference = Reference(comm, model, 3, mean)
+    for step in range(7):
+        train(comm, model, local, [step])
+        reference.step()
+        require_equal(comm, model, local, reference)
+
+
+def test_by_default_it_is_diloco(comm):
+    model, local = make(comm)
+    reference = Reference(comm, model, 3, gqt.nesterov)
+    for step in range(10):
+        train(comm, model, local, [step])
+        reference.step()
+    require_equal(comm, model, local, reference)
+
+
+@pytest.mark.parametrize(("delay", "keep"), [(0, 0.0), (1, 0.0), (3, 0.5)])
+def test_parts_follow_each_other_and_are_applied_later(comm, delay, keep):
+    model, local = make(comm, every=4, fragments=2, delay=delay, keep=keep)
+    parts = [each.names for each in local.fragments]
+    assert [name for part in parts for name in part] == [name for name, _ in model.named_parameters()]
+    reference = Reference(comm, model, 4, gqt.nesterov, parts, delay, keep)
+    for step in range(13):
+        train(comm, model, local, [step])
+        reference.step()
+        require_equal(comm, model, local, reference)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_parts_are_about_equal_and_none_is_empty(number):
+    from gqallreduce.torch.fragments import divide
+
+    sizes = [100, 1, 30, 30, 40, 5, 60]
+    parts = divide({str(place): torch.zeros(size) for place, size in enumerate(sizes)}, number)
+    assert len(parts) == number
+    assert [name for part in parts for name in part] == [str(place) for place in range(len(sizes))]
+    most = max(sum(each.numel() for each in part.values()) for part in parts)
+    assert most <= sum(sizes) / number + max(sizes)
+
+
+def test_outer_parameters_are_alike_and_the_training_goes_on(comm):
+    model, local = make(comm, LOSSY)
+    before = loss_of(model, *batch(comm, 0)).item()
+    train(comm, model, local, 31 * [0])
+    local.compare()
+    outer = b"".join(each.numpy().tobytes() for each in local.outer_parameters().values())
+    assert alike(comm, outer)
+    assert local.fragments[0].reducer.stats.steps == 10
+    with local.outer_model():
+        assert b"".join(each.detach().numpy().tobytes() for each in model.parameters()) == outer
+        assert loss_of(model, *batch(comm, 0)).item() < before
+
+
+def test_the_model_has_its_own_parameters_again_after_a_look_at_the_outer_ones(comm):
+    model, local = make(comm)
+    train(comm, model, local, range(2))
+    before = [each.detach().clone() for each in model.parameters()]
+    with local.outer_model():
+        for each, outer in zip(model.parameters(), local.outer_parameters().values(), strict=True):
+            assert torch.equal(each, outer)
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+
+
+def test_step_tells_of_outer_steps(comm):
+    model, local = make(comm, every=2)
+    found = []
+    for step in range(5):
+        model.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        found.append(local.step())
+    assert found == [False, True, False, True, False]
+    assert local.steps == 5
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5, 6])
+def test_a_training_goes_on_from_a_checkpoint_as_if_nothing_had_been(comm, steps):
+    """Also where sums are under way."""
+    options = {"rules": LOSSY, "every": 4, "fragments": 2, "delay": 2, "keep": 0.5}
+    model, local = make(comm, **options)
+    train(comm, model, local, range(steps))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "inner": local._inner.state_dict(), "local": local.state_dict()}, file)
+    train(comm, model, local, range(steps, 14))
+    other, again = make(comm, **options)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    other.load_state_dict(state["model"])
+    again._inner.load_state_dict(state["inner"])
+    again.load_state_dict(state["local"])
+    train(comm, other, again, range(steps, 14))
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
+    for name, each in local.outer_parameters().items():
+        assert torch.equal(each, again.outer_parameters()[name])
+
+
+def test_the_states_of_another_number_of_ranks(comm):
+    """All ranks' states, on one rank: the outer parameters, and the sum of all residuals."""
+    model, local = make(comm, LOSSY)
+    train(comm, model, local, range(7))
+    states = comm.allgather(local.state_dict())
+    alone = comm.Split(comm.rank)
+    other, again = make(alone, LOSSY)
+    again.load_state_dict(states)
+    for name, each in local.outer_parameters().items():
+        assert torch.equal(dict(other.named_parameters())[name], each)
+    total = sum(comm.allgather(residual_of(local)))
+    torch.testing.assert_close(torch.from_numpy(residual_of(again)), torch.from_numpy(total), rtol=1e-4, atol=1e-5)
+    again.close()
+    alone.Free()
+
+
+def residual_of(local):
+    return local.fragments[0].reducer.allreduces[str(gq.Scheme.parse("direct/onebit/ef"))].residual("0.weight")
+
+
+def test_after_a_nan_on_one_rank_all_have_the_outer_parameters(comm):
+    model, local = make(comm, LOSSY)
+    train(comm, model, local, range(3))
+    if comm.rank == comm.size - 1:
+        next(model.parameters()).data[0, 0] = float("nan")
+    train(comm, model, local, range(3, 5))
+    with pytest.raises(gq.NonFiniteError) as found:
+        train(comm, model, local, [5])
+    assert found.value.rank == comm.size - 1
+    for each, outer in zip(model.parameters(), local.outer_parameters().values(), strict=True):
+        assert torch.equal(each, outer)
+    local._inner.state.clear()
+    train(comm, model, local, range(6, 12))
+    local.compare()
+    assert all(each.isfinite().all() for each in model.parameters())
+
+
+def test_a_scaler_that_skips_a_step_on_one_rank_disturbs_no_other(comm):
+    model, local = make(comm, every=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    for step in range(6):
+        model.zero_grad()
+        scaler.scale(loss_of(model, *batch(comm, step))).backward()
+        if step == 2 and comm.rank == 0:
+            next(model.parameters()).grad[:] = float("inf")
+        local.step(scaler)
+        scaler.update()
+    assert scaler.get_scale() == (2.0 if comm.rank == 0 else 4.0)
+    local.compare()
+
+
+def test_bfloat16_frozen_and_shared_parameters(comm):
+    model, local = make(comm, LOSSY, model=lambda: Net(tied=True).to(torch.bfloat16))
+    frozen = model.frozen.weight.detach().clone()
+    for step in range(6):
+        model.zero_grad()
+        x, y = batch(comm, step)
+        found = model.third(model.second(torch.relu(model.norm(model.first(x.bfloat16())))))
+        torch.nn.functional.mse_loss(found, y.bfloat16()).backward()
+        local.step()
+    assert {each.dtype for each in local.outer_parameters().values()} == {torch.float32}
+    assert "frozen.weight" not in local.outer_parameters()
+    assert torch.equal(model.frozen.weight, frozen)
+    assert alike(comm, b"".join(each.detach().float().numpy().tobytes() for each in model.second.parameters()))
+    local.compare()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"every": 0}, ValueError, "every=0, expected a number of inner steps"),
+        ({"every": 2.5}, TypeError, "every=2.5, expected an integer"),
+        ({"delay": 3}, ValueError, "delay=3, expected 0 or more inner steps, fewer than every=3"),
+        ({"keep": 1.0}, ValueError, "keep=1.0, expected a share"),
+        ({"fragments": 9}, ValueError, "fragments=9, expected 1 to 4"),
+        ({"rules": "*.beta=raw; *=raw"}, ValueError, "applies to no tensor"),
+        ({"rules": "qsdg"}, ValueError, "qsgd"),
+        ({"average": False}, TypeError, "unknown option 'average'"),
+        ({"outer": lambda parameters: None}, TypeError, "outer: returned NoneType"),
+        ({"outer": 1.0}, TypeError, "outer: got float"),
+    ],
+)
+def test_wrong_arguments(comm, options, error, message):
+    with pytest.raises(error, match=message):
+        make(comm, **options)
+
+
+def test_a_wrong_inner_optimizer_or_model(comm):
+    with pytest.raises(TypeError, match="optimizer: got Linear"):
+        gqt.LocalSGD(torch_linear(), torch_linear()[0], every=3, rules=EXACT, comm=comm)
+    inner = torch.optim.SGD(torch_linear().parameters(), 0.1)
+    with pytest.raises(TypeError, match="model: got SGD"):
+        gqt.LocalSGD(inner, inner, every=3, rules=EXACT, comm=comm)
+
+
+@pytest.mark.parametrize(
+    "of_rank_0",
+    [{"every": 4}, {"keep": 0.5}, {"delay": 1}, {"model": lambda: torch.nn.Linear(6, 8)}],
+    ids=["every", "keep", "delay", "model"],
+)
+def test_a_rank_with_other_arguments(comm, of_rank_0):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    with pytest.raises(gq.MismatchError):
+        make(comm, **(of_rank_0 if comm.rank == 0 else {}))
+
+
+@pytest.mark.parametrize("harm", ["steps", "fragments", "outer", "optimizer", "type"])
+def test_a_state_that_does_not_fit(comm, harm):
+    model, local = make(comm, LOSSY)
+    train(comm, model, local, range(4))
+    state = local.state_dict()
+    before = copy.deepcopy(state)
+    if harm == "steps":
+        state["steps"] = -1
+    elif harm == "fragments":
+        state["fragments"] = []
+    elif harm == "outer":
+        del state["fragments"][0]["outer"]["0.weight"]
+    elif harm == "optimizer":
+        state["fragments"][0]["optimizer"]["state"][0]["momentum_buffer"] = torch.zeros(3)
+    else:
+        state = [1]
+    with pytest.raises(ValueError, match="state"):
+        local.load_state_dict(state)
+    after = local.state_dict()
+    assert after["steps"] == before["steps"]
+    for name, each in after["fragments"][0]["outer"].items():
+        assert torch.equal(each, before["fragments"][0]["outer"][name])
