@@ -97,7 +97,7 @@ def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text, tmp_path):
     row = experiment.train(Run("raw", "sgd", 1e30, 0), Rows())
     assert row["loss"] is None
     assert command.run(parsed("--output", tmp_path / "x", *DIVERGES.split())) == 0
-    (line,) = summary.table([row])
+    _, (line,) = summary.table([row])
     assert line[3] == "1 of 1 diverged; -"
 
 
@@ -111,6 +111,9 @@ def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text, tmp_path):
         (["--rates", "nonsense=1"], "no optimizer 'nonsense'"),
         (["--schemes", "nonsense"], "nonsense"),
         (["--schemes", "dense", "dense"], "asked for twice"),
+        (["--every", 5, 5], "asked for twice"),
+        (["--diloco-only"], "nothing to train"),
+        (["--optimizers", "onebit_adam", "--diloco-only", "--every", 5], "nothing to train"),
         (["--width", 40], "a multiple of 32"),
         (["--clip", -1], "expected 0 or more"),
         (["--batch", 7919], "a multiple of the"),
@@ -150,8 +153,36 @@ def test_the_excess_over_dense_is_of_the_same_seed():
 
     rows = [row("dense", "adamw", 0, 1.0), row("dense", "adamw", 1, 2.0)]
     rows += [row("onebit/ef", "onebit_adam", 0, 1.5), row("onebit/ef", "onebit_adam", 1, 2.1)]
-    lines = {tuple(line[:2]): line for line in summary.table(rows)}
+    lines = {tuple(line[:2]): line for line in summary.table(rows)[1]}
     assert lines["onebit/ef", "onebit_adam"][4] == "0.300 +- 0.283"
+
+
+@pytest.mark.parametrize("run", [{"hook": "fp32"}, {"hook": "bf16"}, {"hook": "powersgd"}, {"every": 2}], ids=str)
+def test_other_ways_of_training_are_measured_alike(comm, text, run):
+    rows = Rows()
+    rules = "" if "hook" in run else "onebit/ef"
+    row = Experiment(comm, text, command._setting(parsed()), rows).train(Run(rules, "adamw", 1e-3, 0, **run), rows)
+    assert alike(comm, repr(row["loss"]))
+    assert 1 < row["loss"] < np.log(ALPHABET) + 0.1
+    evaluations = [each for kind, each in rows.rows if kind == "evaluation"]
+    assert 0 < evaluations[0]["seconds"] < evaluations[1]["seconds"]
+    assert (row["sent"] is None) == ("hook" in run)
+
+
+def test_ddp_and_exact_sums_train_alike(comm, text):
+    found = []
+    for run in (Run("", "sgd", 0.1, 0, hook="fp32"), Run("raw", "sgd", 0.1, 0)):
+        setting = command._setting(parsed("--clip-after"))
+        found.append(Experiment(comm, text, setting, Rows()).train(run, Rows())["loss"])
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_the_time_to_a_loss_lies_between_two_validations():
+    found = [{"loss": 3.0, "seconds": 10.0}, {"loss": 2.0, "seconds": 20.0}, {"loss": 1.0, "seconds": 40.0}]
+    assert summary._seconds_to(2.5, found) == 15.0
+    assert summary._seconds_to(2.0, found) == 20.0
+    assert summary._seconds_to(3.5, found) == 10.0
+    assert summary._seconds_to(0.5, found) is None
 
 
 def test_settings_are_the_options():

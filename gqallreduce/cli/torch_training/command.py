@@ -9,6 +9,7 @@ from gqallreduce.cli.world import on_world
 from gqallreduce.quantities import count
 
 SCHEMES = ("dense", "qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef")
+HOOKS = "fp32", "fp16", "bf16", "powersgd"
 OPTIMIZERS = ("adamw", "onebit_adam", "sgd", "sgd_summed_warmup")
 RULES = "*norm*=raw"
 
@@ -26,6 +27,12 @@ def add_arguments(parser):
     add("--rules", default=RULES, help=f"before those of each run, for what is summed exactly ({RULES})")
     each = f"each with each scheme ({' '.join(OPTIMIZERS)})"
     add("--optimizers", nargs="+", default=OPTIMIZERS, metavar="NAME", help=each)
+    hooks = "also train by PyTorch's DistributedDataParallel over gloo, with these communication hooks"
+    add("--ddp", nargs="+", default=(), choices=HOOKS, metavar="HOOK", help=f"{hooks}: {' '.join(HOOKS)}")
+    inner = "also train each scheme by DiLoCo: changes are summed every so many steps"
+    add("--every", nargs="+", type=count, default=(), metavar="STEPS", help=inner)
+    add("--diloco-only", action="store_true", help="of the schemes, train by DiLoCo alone")
+    add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
     add("--warmup", type=count, default=60, help="exact steps of the optimizers that have a warm-up (60)")
     add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: no clipping (1)")
@@ -91,10 +98,19 @@ def _runs(arguments):
             rules.parse(text)
         except ValueError as problem:
             raise ValueError(f"{option} {text!r}: {problem}") from None
-    ways = [(scheme, name) for scheme in arguments.schemes for name in arguments.optimizers]
-    if len(set(ways)) < len(ways) or len(set(arguments.seeds)) < len(arguments.seeds):
-        raise ValueError("--schemes, --optimizers, --seeds: a run is asked for twice, expected each once")
-    return [Run(*way, rates.get(way[1], RECIPES[way[1]].rate), seed) for seed in arguments.seeds for way in ways]
+    found = []
+    for seed in arguments.seeds:
+        for name in arguments.optimizers:
+            usual = name, rates.get(name, RECIPES[name].rate), seed
+            found += [Run("", *usual, hook=hook) for hook in arguments.ddp if RECIPES[name].plain == name]
+            found += [] if arguments.diloco_only else [Run(scheme, *usual) for scheme in arguments.schemes]
+            if RECIPES[name].plain == name:
+                found += [Run(scheme, *usual, every=each) for each in arguments.every for scheme in arguments.schemes]
+    if len(set(found)) < len(found):
+        raise ValueError("a run is asked for twice, expected each of --schemes, --ddp, --every and --seeds once")
+    if not found:
+        raise ValueError("nothing to train: --diloco-only wants --every, --ddp and --every want adamw, sgd or adagrad")
+    return found
 
 
 def _setting(arguments):
@@ -126,25 +142,25 @@ def _train(comm, arguments, runs, setting):
             experiment.train(each, progress)
             progress.step()
     if comm.rank == 0:
-        _finish(report, arguments.output, [f"{arguments.output}.jsonl"])
+        _finish(report, arguments.output, [f"{arguments.output}.jsonl"], arguments.target)
     comm.Barrier()  # a rank that left early might end rank 0 before it has written
 
 
-def _finish(report, name, files):
+def _finish(report, name, files, target):
     """The table and the plots of the files' rows."""
     from gqallreduce.cli.torch_training import summary
 
     found = [read(file) for file in files]
     rows = [row for file in files for row in read(file, "run")[1]]
     evaluations = [row for file in files for row in read(file, "evaluation")[1]]
-    written = summary.show(report, found[0][0], rows, evaluations, name)
+    written = summary.show(report, found[0][0], rows, evaluations, name, target)
     report.say("written: " + ", ".join(written))
 
 
 def _draw_again(arguments):
     """Table and plots of files that are there; the exit status."""
     try:
-        _finish(Report(), arguments.output, arguments.draw)
+        _finish(Report(), arguments.output, arguments.draw, arguments.target)
     except (OSError, KeyError, ValueError, IndexError) as problem:
         print(f"train_torch: {arguments.draw}: no results of a training: {problem}", file=sys.stderr)
         return 2

@@ -3,19 +3,22 @@
 A seed fixes the first parameters and the mini-batches, of which each rank draws its own part.
 """
 
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
+import psutil
 import torch
 
-import gqallreduce.torch as gqt
+from gqallreduce.cli.machine import nodes
+from gqallreduce.cli.torch_training import ways
 from gqallreduce.cli.torch_training.recipes import RECIPES
 from gqallreduce.cli.torch_training.text import ALPHABET
 from gqallreduce.cli.torch_training.transformer import Transformer, loss_of
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.models.rules import parse
+from gqallreduce.stats import ratio_of
 
 VALIDATIONS = 64  # sequences at a time, of all ranks together
 TIMES = "compute", "wait", "update"
@@ -42,12 +45,24 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """rules: as text; rate: the learning rate."""
+    """rules: as text; rate: the learning rate.
+
+    every: DiLoCo's inner steps, None for sums in each step; hook: that of DistributedDataParallel, in place of rules.
+    """
 
     rules: str
     optimizer: str
     rate: float
     seed: int
+    every: int | None = None
+    hook: str | None = None
+
+    @property
+    def scheme(self):
+        """As results call it."""
+        if self.hook:
+            return f"DDP with gloo, {self.hook}"
+        return self.rules if self.every is None else f"DiLoCo {self.every}: {self.rules}"
 
 
 class Experiment:
@@ -62,95 +77,105 @@ class Experiment:
         torch.manual_seed(run.seed)
         model = Transformer(ALPHABET, setting.layers, setting.width, setting.length)
         optimizer = recipe.make(model.parameters(), run.rate, setting.warmup)
-        options = recipe.options(setting.warmup)
-        if setting.clip and not setting.clip_after:
-            options["clip"] = setting.clip
+        way = self._way(run, model, optimizer, recipe)
+        training = _Training(self._comm, self._text, setting, run, model, way)
+        try:
+            row = self._steps(training, run, progress)
+        except NonFiniteError:
+            row = training.row(None)
+        way.close()
+        self._report.write("run", row)
+        return row
+
+    def _way(self, run, model, optimizer, recipe):
+        setting = self._setting
+        if run.hook:
+            return ways.Distributed(self._comm, model, optimizer, run.hook, setting.clip)
         rules = {}
         for pattern, scheme in parse(setting.rules) + parse(run.rules) if setting.rules else parse(run.rules):
             rules.setdefault(pattern, scheme)
-        with gqt.attach(model, optimizer, rules, comm=self._comm, seed=run.seed, **options) as attached:
-            training = _Training(self._comm, self._text, setting, run, model, optimizer, attached)
-            try:
-                row = self._steps(training, run, progress)
-            except NonFiniteError:
-                row = training.row(None)
-            attached.compare()
-        self._report.write("run", row)
-        return row
+        if run.every:
+            return ways.Local(self._comm, model, optimizer, rules, run.seed, setting.clip, run.every)
+        options, after = recipe.options(setting.warmup), setting.clip if setting.clip_after else 0
+        if setting.clip and not setting.clip_after:
+            options["clip"] = setting.clip
+        return ways.Attached(self._comm, model, optimizer, rules, run.seed, after, options)
 
     def _steps(self, training, run, progress):
         setting, found = self._setting, None
         for step in range(1, setting.steps + 1):
-            progress.show(f"{run.rules}, {run.optimizer}, seed {run.seed}, step {step}")
+            progress.show(f"{run.scheme}, {run.optimizer}, seed {run.seed}, step {step}")
             training.step(step)
             if step % setting.evaluate_every == 0 or step == setting.steps:
                 found = training.validate()
                 losses = {"step": step, "loss": found, "training_loss": training.recent_loss(setting.evaluate_every)}
-                self._report.write("evaluation", {**training.who, **losses, "sent": training.sent})
+                self._report.write("evaluation", {**training.who, **losses, **training.so_far()})
         return training.row(found)
 
 
 class _Training:
     """One model on its way."""
 
-    def __init__(self, comm, text, setting, run, model, optimizer, attached):
-        self._comm, self._text, self._setting = comm, text, setting
-        self._model, self._optimizer, self._attached = model, optimizer, attached
+    def __init__(self, comm, text, setting, run, model, way):
+        self._comm, self._text, self._setting, self._model, self._way = comm, text, setting, model, way
         plain = RECIPES[run.optimizer].plain
-        self.who = {"scheme": run.rules, "optimizer": run.optimizer, "plain": plain, "rate": run.rate, "seed": run.seed}
+        self.who = {
+            "scheme": run.scheme,
+            "optimizer": run.optimizer,
+            "plain": plain,
+            "rate": run.rate,
+            "seed": run.seed,
+        }
         self._random = torch.Generator().manual_seed(1_000_003 * run.seed + comm.rank)
-        self._seconds, self._losses, self.sent, self._dense = {True: [], False: []}, [], 0, 0
+        self._seconds, self._losses = {True: [], False: []}, []
+        self._network = Network(comm)
 
     def step(self, number):
         """One mini-batch; in steps that do not overlap all sums begin when the backward pass is over."""
-        setting, attached = self._setting, self._attached
-        overlaps = setting.overlap == "always" or (setting.overlap == "alternate" and number % 2 == 0)
+        setting, way = self._setting, self._way
+        way.overlaps = setting.overlap == "always" or (setting.overlap == "alternate" and number % 2 == 0)
         batch = self._text.batch(self._random, setting.batch // self._comm.size, setting.length)
         began = perf_counter()
-        self._optimizer.zero_grad()
-        with nullcontext() if overlaps else attached.no_sync():
-            loss = loss_of(self._model, *batch)
-            loss.backward()
+        loss = way.backward(batch)
         computed = perf_counter()
-        attached.wait()
+        way.wait()
         waited = perf_counter()
-        if setting.clip and setting.clip_after:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), setting.clip)
-        self._optimizer.step()
-        self._seconds[overlaps].append((computed - began, waited - computed, perf_counter() - waited))
+        way.update()
+        self._seconds[way.overlaps].append((computed - began, waited - computed, perf_counter() - waited))
         self._losses.append(loss.item())
-        self.sent += attached.reducer.stats.bytes_sent
-        self._dense += attached.reducer.stats.dense_bytes
         if setting.flush and number % setting.flush == 0:
-            self._flush()
-
-    def _flush(self):
-        """The residuals, summed exactly, as one more step of the optimizer."""
-        self._attached.flush()
-        tensors = self._attached.reducer.stats.tensors.values()
-        flushed = sum(4 * each.size for each in tensors if each.rule.endswith("/ef"))
-        self.sent += 2 * (self._comm.size - 1) / self._comm.size * flushed
+            way.flush()
 
     def recent_loss(self, steps):
         """The mean over ranks and the last steps."""
         return self._comm.allreduce(float(np.mean(self._losses[-steps:]))) / self._comm.size
+
+    def so_far(self):
+        """Seconds of all steps, and bytes that this rank, or its host, has sent."""
+        seconds = sum(sum(step) for steps in self._seconds.values() for step in steps)
+        return {"seconds": seconds, "sent": self._way.sent, "network": self._network.sent}
 
     @torch.no_grad()
     def validate(self):
         """The mean loss of the validation's sequences, the same for all runs; each rank computes a part."""
         setting, comm, total, count = self._setting, self._comm, 0.0, 0
         random = torch.Generator().manual_seed(12345)
-        for number in range(-(-setting.validation // VALIDATIONS)):
-            batch = self._text.batch(random, VALIDATIONS, setting.length, validation=True)
-            if number % comm.size == comm.rank:
-                total, count = total + loss_of(self._model, *batch).item(), count + 1
-        return comm.allreduce(total) / comm.allreduce(count)
+        with self._network.paused(), self._way.common_model():
+            for number in range(-(-setting.validation // VALIDATIONS)):
+                batch = self._text.batch(random, VALIDATIONS, setting.length, validation=True)
+                if number % comm.size == comm.rank:
+                    total, count = total + loss_of(self._model, *batch).item(), count + 1
+            return comm.allreduce(total) / comm.allreduce(count)
 
     def row(self, loss):
         """What the run has come to, the mean over ranks; loss None where it left the finite numbers."""
-        sent, dense = (self._comm.allreduce(each) / self._comm.size for each in (self.sent, self._dense))
-        row = {**self.who, "steps": len(self._losses), "loss": loss, "sent": sent / max(1, len(self._losses))}
-        row |= {"ratio": dense / sent if sent else 1.0}
+        steps, means = max(1, len(self._losses)), {}
+        for name, value in {**self.so_far(), "dense": self._way.dense}.items():
+            means[name] = None if value is None else self._comm.allreduce(value) / self._comm.size
+        sent, dense = means["sent"], means["dense"]
+        row = {**self.who, "steps": len(self._losses), "loss": loss, "seconds": means["seconds"]}
+        row |= {"sent": None, "ratio": None} if sent is None else {"sent": sent / steps, "ratio": ratio_of(dense, sent)}
+        row["network"] = None if means["network"] is None else means["network"] / steps
         medians = {way: np.median(each, axis=0) for way, each in self._seconds.items() if each}
         everyone = self._comm.allgather(medians)
         for way, name in ((True, "overlapping"), (False, "after")):
@@ -161,3 +186,26 @@ class _Training:
             whole = {name: sum(row[name].values()) for name in ("overlapping", "after")}
             row["hidden"] = (whole["after"] - whole["overlapping"]) / row["after"]["wait"]
         return row
+
+
+class Network:
+    """`sent`: bytes that this host has sent over its interfaces since the start, without pauses; None on one node."""
+
+    def __init__(self, comm):
+        self._counts, self._pauses = nodes(comm) > 1, 0
+        self._first = self._now()
+
+    def _now(self):
+        if not self._counts:
+            return 0
+        return sum(each.bytes_sent for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo")
+
+    @property
+    def sent(self):
+        return self._now() - self._first - self._pauses if self._counts else None
+
+    @contextmanager
+    def paused(self):
+        before = self._now()
+        yield
+        self._pauses += self._now() - before

@@ -12,27 +12,83 @@ from gqallreduce.cli.training.summary import by_way, spread
 from gqallreduce.quantities import seconds_text
 
 COLUMNS = ("scheme", "optimizer", "rate", "loss", "over dense", "sent/step", "ratio", "compute", "wait", "hidden %")
+TIMED = ("network/step", "seconds", "to target", "times")
+EXACT = "dense", "DDP with gloo, fp32"
 MIB = 1 << 20
 
 
-def show(report, machine, rows, evaluations, name):
-    """Prints the table, and writes name.md, name.png and name.svg; the paths."""
-    lines = table(rows)
-    report.table(results("Loss after the last step, and a step's bytes and times", COLUMNS, lines, left=COLUMNS[:2]))
-    rule = ["---", "---", *["---:"] * (len(COLUMNS) - 2)]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in [COLUMNS, rule, *lines]) + "\n"
+def show(report, machine, rows, evaluations, name, target=None):
+    """Prints the table, and writes name.md, name.png and name.svg; the paths.
+
+    target: the loss to which times are told; None for 1 % above the mean of the first way's last losses.
+    """
+    columns, lines = table(rows, evaluations, target)
+    report.table(results("Loss after the last step, and a step's bytes and times", columns, lines, left=COLUMNS[:2]))
+    rule = ["---", "---", *["---:"] * (len(columns) - 2)]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in [columns, rule, *lines]) + "\n"
+    if "to target" in columns:
+        text += f"\nTarget: a validation loss of {target or usual_target(rows):.3f}.\n"
     Path(f"{name}.md").write_text(text)
     return [f"{name}.md", *(_draw(machine, evaluations, name) if evaluations else [])]
 
 
-def table(rows):
-    """Rows of text, by scheme and optimizer: mean and standard deviation over seeds.
+def table(rows, evaluations=(), target=None):
+    """(names of columns, rows of text), by scheme and optimizer: mean and standard deviation over seeds.
 
-    `over dense`: how much the loss is above that of dense sums with the plain optimizer, over the seeds of both.
+    `over dense`: how much the loss is above that of exact sums with the plain optimizer, over the seeds of both.
+    `to target`: seconds of training until the validation loss is the target; `times`: the first way's by these.
     """
-    plain = [row for row in rows if row["scheme"] == "dense" and row["optimizer"] == row["plain"]]
+    plain = [row for row in rows if row["scheme"] in EXACT and row["optimizer"] == row["plain"]]
     dense = {(row["plain"], row["seed"]): row["loss"] for row in plain}
-    return [_line(way, found, dense) for way, found in by_way(rows).items()]
+    ways = by_way(rows)
+    lines = [_line(way, found, dense) for way, found in ways.items()]
+    timed = [row for row in evaluations if "seconds" in row]
+    if not timed or any(row["loss"] is None for row in next(iter(ways.values()))):
+        return list(COLUMNS), lines
+    target, first = target or usual_target(rows), None
+    for line, (way, found) in zip(lines, ways.items(), strict=True):
+        seconds = [_seconds_to(target, _of(timed, *way, row["seed"])) for row in found]
+        first = seconds if first is None else first
+        line += _times(found, seconds, first)
+    return [*COLUMNS, *TIMED], lines
+
+
+def usual_target(rows):
+    """1 % above the mean of the first way's last losses."""
+    return 1.01 * float(np.mean([row["loss"] for row in next(iter(by_way(rows).values()))]))
+
+
+def _of(evaluations, scheme, optimizer, seed):
+    who = {"scheme": scheme, "optimizer": optimizer, "seed": seed}
+    return [row for row in evaluations if {name: row[name] for name in who} == who]
+
+
+def _seconds_to(target, evaluations):
+    """When the validation loss first was the target, on the line between two validations; None if it was not."""
+    before = None
+    for row in evaluations:
+        if row["loss"] <= target:
+            if before is None or before["loss"] == row["loss"]:
+                return row["seconds"]
+            share = (before["loss"] - target) / (before["loss"] - row["loss"])
+            return before["seconds"] + share * (row["seconds"] - before["seconds"])
+        before = row
+    return None
+
+
+def _times(found, seconds, first):
+    network = [row["network"] for row in found if row.get("network") is not None]
+    well = [each for each in seconds if each is not None]
+    text = spread(well, 1) if well else "not reached"
+    if 0 < len(well) < len(seconds):
+        text += f" ({len(well)} of {len(seconds)})"
+    known = well and all(each is not None for each in first)
+    return [
+        size_text(float(np.mean(network))) if network else "-",
+        f"{np.mean([row['seconds'] for row in found]):.0f}",
+        text,
+        f"{np.mean(first) / np.mean(well):.1f}" if known else "-",
+    ]
 
 
 def _line(way, found, dense):
@@ -45,45 +101,58 @@ def _line(way, found, dense):
     more = [mine - exact for mine, exact in pairs if exact is not None]
     times = [row.get("overlapping") or row["after"] for row in found]
     hidden = [row["hidden"] for row in found if "hidden" in row]
+    sent = [row["sent"] for row in found if row["sent"] is not None]
     return [
         scheme,
         optimizer,
         f"{found[0]['rate']:g}",
         loss,
         spread(more, 3),
-        size_text(float(np.mean([row["sent"] for row in found]))),
-        f"{np.mean([row['ratio'] for row in found]):.1f}",
+        size_text(float(np.mean(sent))) if sent else "-",
+        f"{np.mean([row['ratio'] for row in found]):.1f}" if sent else "-",
         *(seconds_text(float(np.mean([each[what] for each in times]))) for what in ("compute", "wait")),
         spread(hidden, 0, 100),
     ]
 
 
 def _draw(machine, evaluations, name):
-    """Loss against steps and against bytes, a line of panels for each optimizer."""
+    """Loss against steps, seconds where they are known, and bytes, a line of panels for each optimizer."""
     ways = by_way(evaluations)
     optimizers = list(dict.fromkeys(optimizer for _, optimizer in ways))
-    drawing, axes = figure(2, lines=len(optimizers))
+    across = ["step", *["seconds"] * all("seconds" in row for row in evaluations), "sent"]
+    drawing, axes = figure(len(across), lines=len(optimizers))
     looks = styles([(scheme, optimizers[0]) for scheme in dict.fromkeys(scheme for scheme, _ in ways)])
     for line, optimizer in enumerate(optimizers):
-        panels = axes[2 * line : 2 * line + 2]
+        panels = axes[len(across) * line : len(across) * (line + 1)]
         for (scheme, used), found in ways.items():
             if used == optimizer:
-                _curves(panels, found, looks[scheme, optimizers[0]], scheme)
-        for panel, across in zip(panels, ("step", "MiB sent by a rank"), strict=True):
-            panel.set(title=optimizer, xlabel=across, ylabel="validation loss, nats per character")
-        panels[1].set_xscale("log")
-        ticks(panels[1].xaxis)
+                _curves(panels, across, found, looks[scheme, optimizers[0]], scheme)
+        for panel, what in zip(panels, across, strict=True):
+            label = "MiB sent by a rank" if what == "sent" else what
+            panel.set(title=optimizer, xlabel=label, ylabel="validation loss, nats per character")
+            if what != "step" and panel.lines:
+                panel.set_xscale("log")
+                ticks(panel.xaxis)
     handles, labels = axes[0].get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return save(drawing, f"A transformer on {machine['data']} over {place(machine)}", machine, name)
 
 
-def _curves(panels, found, look, scheme):
+def _curves(panels, across, found, look, scheme):
     """Means over seeds at the steps of evaluations."""
     by_step = {}
     for row in found:
         by_step.setdefault(row["step"], []).append(row)
     losses = [np.mean([row["loss"] for row in each]) for each in by_step.values()]
-    panels[0].plot(list(by_step), losses, label=scheme, **look)
-    sent = [np.mean([row["sent"] for row in each]) / MIB for each in by_step.values()]
-    panels[1].plot(sent, losses, **look)
+    for panel, what in zip(panels, across, strict=True):
+        places = [_mean(each, what) for each in by_step.values()]
+        if None not in places:
+            panel.plot(places, losses, label=scheme, **look)
+
+
+def _mean(rows, what):
+    """Over seeds. Bytes are those of the network where the way does not know its own; None without any."""
+    if what != "sent":
+        return np.mean([row[what] for row in rows])
+    found = [row["network"] if row["sent"] is None else row["sent"] for row in rows]
+    return None if None in found or not any(found) else np.mean(found) / MIB

@@ -1,0 +1,148 @@
+"""How ranks train together: gradients summed by this package or by DistributedDataParallel, or changes now and then.
+
+Each way has `backward(batch)` -> the loss, after which `wait` returns when this rank may step; `update`, the step of
+the optimizer; `sent` and `dense`, bytes of this rank so far and what exact sums would have sent, None where not known.
+"""
+
+import contextlib
+import os
+import tempfile
+
+import torch
+
+import gqallreduce.torch as gqt
+from gqallreduce.cli.torch_training.transformer import loss_of
+
+RANK = 4  # of PowerSGD's factors
+
+
+class Attached:
+    """Gradients are summed by rules, from within the backward pass on where it `overlaps`.
+
+    clip: of the norm of sums; 0 for none.
+    """
+
+    def __init__(self, comm, model, optimizer, rules, seed, clip, options):
+        self._model, self._optimizer, self._clip = model, optimizer, clip
+        self._ranks, self._attached = comm.size, gqt.attach(model, optimizer, rules, comm=comm, seed=seed, **options)
+        self.sent = self.dense = 0
+        self.overlaps = True
+
+    def backward(self, batch):
+        with contextlib.nullcontext() if self.overlaps else self._attached.no_sync():
+            return _backward(self._model, self._optimizer, batch)
+
+    def wait(self):
+        self._attached.wait()
+
+    def update(self):
+        _clip(self._model, self._clip)
+        self._optimizer.step()
+        stats = self._attached.reducer.stats
+        self.sent, self.dense = self.sent + stats.bytes_sent, self.dense + stats.dense_bytes
+
+    def flush(self):
+        """The residuals, summed exactly, as one more step of the optimizer."""
+        self._attached.flush()
+        tensors = self._attached.reducer.stats.tensors.values()
+        flushed = sum(4 * each.size for each in tensors if each.rule.endswith("/ef"))
+        self.sent += 2 * (self._ranks - 1) / self._ranks * flushed
+
+    def common_model(self):
+        """A context in which the model is that of all ranks."""
+        return contextlib.nullcontext()
+
+    def close(self):
+        """Compares the ranks' models."""
+        self._attached.compare()
+        self._attached.detach()
+
+
+class Local:
+    """Each rank trains by itself; every so many steps their changes are summed by rules."""
+
+    overlaps = True
+
+    def __init__(self, comm, model, optimizer, rules, seed, clip, every):
+        self._model, self._optimizer, self._clip = model, optimizer, clip
+        self._local = gqt.LocalSGD(model, optimizer, every=every, rules=rules, comm=comm, seed=seed)
+        self._nbytes = 4 * sum(each.numel() for each in model.parameters())
+        self._ranks = comm.size
+        self.sent = self.dense = 0
+
+    def backward(self, batch):
+        return _backward(self._model, self._optimizer, batch)
+
+    def wait(self):
+        _clip(self._model, self._clip)
+
+    def update(self):
+        if self._local.step():
+            self.sent += sum(each.reducer.stats.bytes_sent for each in self._local.fragments)
+        self.dense += 2 * (self._ranks - 1) / self._ranks * self._nbytes
+
+    def common_model(self):
+        return self._local.outer_model()
+
+    def close(self):
+        self._local.compare()
+        self._local.close()
+
+
+class Distributed:
+    """PyTorch's own: DistributedDataParallel over gloo, with one of its communication hooks."""
+
+    overlaps = True
+    sent = dense = None
+
+    def __init__(self, comm, model, optimizer, hook, clip):
+        from torch import distributed
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        _join(comm, distributed)
+        self._ddp = torch.nn.parallel.DistributedDataParallel(model)
+        self._model, self._optimizer, self._clip = model, optimizer, clip
+        if hook == "powersgd":
+            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
+            self._ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        elif hook != "fp32":
+            self._ddp.register_comm_hook(None, getattr(default_hooks, f"{hook}_compress_hook"))
+
+    def backward(self, batch):
+        return _backward(self._ddp, self._optimizer, batch)
+
+    def wait(self):
+        """The backward pass has waited."""
+
+    def update(self):
+        _clip(self._model, self._clip)
+        self._optimizer.step()
+
+    def common_model(self):
+        return contextlib.nullcontext()
+
+    def close(self):
+        del self._ddp
+
+
+def _join(comm, distributed):
+    """One process group for all runs of this process."""
+    if distributed.is_initialized():
+        return
+    if os.path.exists("/sys/class/net/eth0"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")  # of the emulated hosts
+    folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
+    where = f"file://{folder}/meet"
+    distributed.init_process_group("gloo", init_method=where, rank=comm.rank, world_size=comm.size)
+
+
+def _backward(model, optimizer, batch):
+    optimizer.zero_grad()
+    loss = loss_of(model, *batch)
+    loss.backward()
+    return loss
+
+
+def _clip(model, norm):
+    if norm:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
