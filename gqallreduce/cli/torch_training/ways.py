@@ -14,6 +14,7 @@ import gqallreduce.torch as gqt
 from gqallreduce.cli.torch_training.transformer import loss_of
 
 RANK = 4  # of PowerSGD's factors
+ONE_BUCKET = 1 << 20  # MB: with several, gloo makes the sums of that hook in other orders on other ranks, and fails
 
 
 class Attached:
@@ -100,7 +101,8 @@ class Distributed:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
         _join(comm, distributed)
-        self._ddp = torch.nn.parallel.DistributedDataParallel(model)
+        bucket = ONE_BUCKET if hook == "powersgd" else None
+        self._ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket)
         self._model, self._optimizer, self._clip = model, optimizer, clip
         if hook == "powersgd":
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
