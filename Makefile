@@ -75,7 +75,7 @@ $(EXTENSION): $(SOURCES) | $(STAMP)
 	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
 
 # What starts an mpirun or srun of its own; tried on each MPI from outside of one, and not beside other tests.
-HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_one_build.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py
+HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_one_build.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py tests/bench/test_first_look.py
 
 ifeq ($(MPI),openmpi)
 test: test-alone test-harness test-ranks test-mpich
@@ -181,11 +181,12 @@ test-gpu: build $(GPU_STAMP)
 sanitize-gpu: build $(GPU_STAMP)
 	PYTHON=$(BIN)/python tests/cuda/on_gpu.sh sanitize
 
-# Up to 64 MiB, a minute or two. Ranks are not bound to one core each, so that kernel threads may use what is idle.
+# Up to 16 MiB over shared memory and an emulated network, two minutes in all. Ranks are not bound to one core each, so
+# that kernel threads may use what is idle.
 BENCH_RANKS ?= 4
-BENCH_ARGUMENTS ?= --max 4096
+BENCH_ARGUMENTS ?=
 bench: build
-	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/allreduce_synthetic.py $(BENCH_ARGUMENTS)
+	$(BIN)/python bench/first_look.py --ranks $(BENCH_RANKS) $(BENCH_ARGUMENTS)
 
 # A training of a small network by several schemes; on scikit-learn's digits a minute or two.
 TRAIN_ARGUMENTS ?= --hidden 128 128 --batch 64

@@ -1,0 +1,38 @@
+"""What the rows of the allreduce benchmark come to, in three lines of plain words."""
+
+from gqallreduce.cli.measure import median
+from gqallreduce.cli.plots import place
+from gqallreduce.cli.report import size_text
+
+
+def lines(results):
+    """Of (machine, "sum" rows) of each link: who wins there, and on the last one also who wins without feedback."""
+    found = [f"{place(machine)}: {_winner(rows, 'the fastest scheme')}" for machine, rows in results]
+    unbiased = [row for row in results[-1][1] if row["dense"] or "qsgd" in row["scheme"]]
+    return [*found, f"There, without feedback: {_winner(unbiased, 'the fastest of qsgd')}"]
+
+
+def _winner(rows, what):
+    """The scheme that is fastest at the largest size, by how much, from which size on, and with which error."""
+    largest = max(row["bytes"] for row in rows)
+    best = max((row for row in rows if row["bytes"] == largest and not row["dense"]), key=lambda row: row["speedup"])
+    size = size_text(largest)
+    if best["speedup"] <= 1:
+        return f"MPI's own allreduce wins; {what} takes {1 / best['speedup']:.1f} times as long at {size}."
+    since = size_text(_wins_from(rows, best["scheme"]))
+    later = ", which later sums make good" if best["scheme"].endswith("/ef") else ""
+    return (
+        f"{best['scheme']} is {best['speedup']:.1f} times as fast as the better dense allreduce at {size} "
+        f"({1e3 * median(best['seconds']):.3g} ms) and faster from {since} on; "
+        f"the error of a sum is {100 * best['error']:.2g} %{later}."
+    )
+
+
+def _wins_from(rows, scheme):
+    """The smallest size from which on it was faster at all sizes."""
+    found = None
+    for row in sorted((row for row in rows if row["scheme"] == scheme), key=lambda row: -row["bytes"]):
+        if row["speedup"] <= 1:
+            break
+        found = row["bytes"]
+    return found
