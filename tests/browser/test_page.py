@@ -1,0 +1,54 @@
+"""The page of `report`, in a browser: every plot is drawn, nothing is logged, tables sort, colours follow."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gqallreduce.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+FILES = "latency_1", "codecs", "train_char", "mem_sgd", "isgq", "gradiveq", "sparse_sums", "netbed_4x1gbit_64MiB"
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="plotly is not installed (extra `bench`)"),
+    pytest.mark.skipif(importlib.util.find_spec("PySide6") is None, reason="no browser: PySide6 (make test-report)"),
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    files = [str(ROOT / "bench" / "results" / f"{name}.jsonl") for name in FILES]
+    assert main(["report", *files, "-o", str(path)]) == 0
+    return path
+
+
+def look(page, width, *words):
+    script = Path(__file__).with_name("look.py")
+    words = [sys.executable, str(script), str(page), str(page.with_suffix(f".{width}.png")), str(width), *words]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    if not done.stdout.strip():  # a library of the system is missing
+        pytest.skip(f"QtWebEngine does not start here: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_plot_is_drawn_and_nothing_is_logged(page):
+    found = look(page, 1200)
+    assert found["logged"] == []
+    assert len(found["plots"]) > 15
+    assert all(found["plots"])
+    assert found["drawn"] > len(found["plots"])
+    assert found["up"] == sorted(found["up"])
+    assert found["down"] == found["up"][::-1]
+    assert found["background"] == "rgb(255, 255, 255)"
+
+
+def test_on_a_telephone_in_the_dark(page):
+    found = look(page, 400, "dark")
+    assert found["logged"] == []
+    assert not found["wide"]
+    assert found["background"] == "rgb(20, 25, 31)"
+    assert found["ink"] == "rgb(219, 226, 234)"
