@@ -74,6 +74,20 @@ def test_phases_are_as_long_as_said_and_come_again():
     assert exact == [True] * 2 + ([True] * 3 + [False] * 4) * 2 + [True] * 3
 
 
+@every_schedule
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_quantized_training_takes_fewer_bytes_than_warm_up_and_more_than_coefficients(schedule, ranks):
+    """Training sends 4 bits a value and the scales of buckets, warm-up 32 bits."""
+    local = LocalAllreduce(f"{schedule}/gradiveq(warmup=1, train=2, compress=2, K=45, d=2, train_bits=4)", ranks)
+    sent = []
+    for step in range(5):
+        run(local, 1, step, shape=(96, 5, 3, 3))
+        sent.append(max(each.bytes_sent for each in local.spent))
+    warm_up, training, again, compressed, last = sent
+    assert training == again < warm_up / 5
+    assert compressed == last < training
+
+
 def test_a_phase_without_end():
     local = LocalAllreduce("direct/gradiveq(warmup=0, train=1, compress=0, d=1, K=45)", 2)
     assert [error(pair) < 1e-6 for pair in run(local, 20)] == [True] + [False] * 19
@@ -334,7 +348,6 @@ def test_an_overflow_names_a_value_of_the_slice():
         local(given, key="w")
     assert caught.value.rank is None
     assert 3 * 45 <= caught.value.index < 4 * 45
-
 
 
 @pytest.mark.parametrize("size", [1, 1e-3, 1e-5])

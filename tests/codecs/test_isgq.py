@@ -138,6 +138,31 @@ def test_a_group_of_products_and_buffers_is_as_its_parts():
     assert found[0][1] is mine[0][1]
 
 
+@pytest.mark.parametrize("options", [METHODS[0], METHODS[4]])
+def test_layers_of_a_list_travel_in_one_message_that_is_theirs_one_after_another(options):
+    first = given(outer.dense, 3)
+    second = [outer.dense([9, rank], 8, 21, 11) for rank in range(3)]
+    together = messages_of(f"isgq({options})", [list(each) for each in zip(first, second, strict=True)], ["a", "b"])
+    alone = messages_of(f"isgq({options})", first, "a"), messages_of(f"isgq({options})", second, "b")
+    assert len(together) == 3 * 2
+    for way, message in together.items():
+        assert message == alone[0][way] + alone[1][way]
+
+
+def messages_of(text, products, key):
+    """{(source, to): its only message, without the header}."""
+    local, found = LocalAllreduce(text, len(products), seed=3), {}
+
+    def tap(source, to, tag, data):
+        assert (source, to) not in found
+        found[source, to] = bytes(data[32:])
+        return data
+
+    local.tap = tap
+    local(products, key=key)
+    return found
+
+
 @pytest.mark.parametrize(
     "text", ["raw", "qsgd(bits=4)", "onebit/ef", "powersgd(rank=2)/ef", "topk(ratio=0.1)/ef", "thc"]
 )
@@ -217,6 +242,21 @@ def test_zeros_stay_zeros_and_errors_are_half_a_step_at_most(bits, scale):
         assert (np.abs(y - matrix) <= (largest / most * (1 if one_bit else 0.5))[:, None] * (1 + 1e-5)).all()
         if bits > 1 or nonnegative:
             assert (y[matrix == 0] == 0).all()
+
+
+@every_kind
+@pytest.mark.parametrize("options", ["bits=2", "bits=3, x_bits=1, sweeps=3", "bits=4, gains=True"])
+@pytest.mark.parametrize("method", ["mse", "mvu"])
+def test_fitted_numbers_leave_zeros_zeros(make, options, method):
+    """Of one sample a product is zero where a factor is; of a kernel's places a sum is where all are."""
+    product = make(6, 1)
+    product.x[:] = np.maximum(product.x, 0)
+    product.x[0, 0] = product.delta[0, 1] = 0
+    result = LocalAllreduce(f"isgq(method={method}, {options}, {SENT})", 2)([product] * 2, key="w")[0]
+    zeros = outer.gradient(product) == 0
+    assert 0 < zeros.sum() < zeros.size
+    assert (result[zeros] == 0).all()
+    assert np.count_nonzero(result[~zeros]) > 0.9 * np.count_nonzero(~zeros)
 
 
 # --- mean and variance ---
