@@ -14,7 +14,11 @@ class Logistic:
     labels
         float32[n], -1 or 1.
     k
-        how many values of a gradient are sent, unless stated; `delay`: times that of the theory, d / k.
+        how many values of a gradient are sent, unless stated.
+    delay
+        in units of d / k.
+    epochs
+        of all ranks together, unless stated.
     """
 
     features: object
