@@ -108,7 +108,8 @@ def _all_sizes(place, texts, sizes, repetitions, report):
 def default_codecs():
     """The usual codecs, and the example of every registered one that is not among them, without its schedule.
 
-    Not those that leave the bytes to another codec: what else they do belongs to a whole call (bench.py).
+    Not those that leave the bytes to another codec: what else they do belongs to a whole call (bench.py). Where
+    they are named, as in `--codecs randk/ef`, a call on one rank is timed on the host.
     """
     texts = list(CODECS)
     known = {gq.Scheme.parse(text).codec.name for text in texts}

@@ -2,6 +2,9 @@
 
 A ratio is the best of a codec's repetitions over the best of memcpy's. What was timed is checked: the first input's
 message must decode to what the encoder says it lost.
+
+Codecs that sum a shorter vector by another codec have no message of their own. Of these a call on one rank is timed, in
+the place of encoding: it chooses what is sent, sends nothing, and writes the result.
 """
 
 import contextlib
@@ -9,11 +12,16 @@ import time
 
 import numpy as np
 
+import gqallreduce as gq
 from gqallreduce import _kernels
 from gqallreduce.backends.processor import Host
 from gqallreduce.cli import machine, plots
 from gqallreduce.cli.coder import Coder, interleaved, random_inputs
 from gqallreduce.cli.report import size_text
+from gqallreduce.coding import frame
+from gqallreduce.runtime.local import LocalAllreduce
+
+OPERATIONS = ("encode", "decode_add")
 
 
 class OnHost:
@@ -59,7 +67,7 @@ def measure(texts, nbytes, level, repetitions):
     _kernels.use_simd_level(level)
     inputs = list(random_inputs(nbytes, machine.last_level_cache()))
     copies = [np.zeros_like(x) for x in inputs]
-    coders = [Coder(text, inputs, Host()) for text in texts]
+    coders = [_of(text)(text, inputs, Host()) for text in texts]
 
     def memcpy():
         for x, copy in zip(inputs, copies, strict=True):
@@ -68,10 +76,49 @@ def measure(texts, nbytes, level, repetitions):
     work = {"memcpy": memcpy}
     for coder in coders:
         work[coder.text, "encode"] = coder.encode
-        work[coder.text, "decode_add"] = coder.decode_add
+        if isinstance(coder, Coder):
+            work[coder.text, "decode_add"] = coder.decode_add
     seconds = interleaved(work, repetitions, _seconds_of)
     seconds = {name: [value / len(inputs) for value in values] for name, values in seconds.items()}
     return [_row(coder, nbytes, level, seconds) for coder in coders]
+
+
+def _of(text):
+    """By which of the two a codec is measured."""
+    return Call if gq.Scheme.parse(text).codec.indirect else Coder
+
+
+class Call:
+    """Whole calls on one rank, of each input of the ring with a residual of its own."""
+
+    def __init__(self, text, inputs, processor):
+        self.text, self.inputs = text, inputs
+        self.sums = [np.zeros_like(x) for x in inputs]
+        self._local = LocalAllreduce(text, 1, processors=[processor])
+
+    @property
+    def compression(self):
+        """Bytes of an input by those of its message, without the header."""
+        return self.inputs[0].nbytes / (len(gq.Scheme.parse(self.text).encode(self.inputs[0])) - frame.SIZE)
+
+    def encode(self):
+        for number in range(len(self.inputs)):
+            self._call(number)
+
+    def _call(self, number):
+        self._local([self.inputs[number]], key=str(number), out=[self.sums[number]])
+
+    def residual(self):
+        """Of the first input."""
+        return self._local.memory[0].residual("0")
+
+    def wrong(self):
+        """What is neither in the result nor in the residual of one more call; "" if that is nothing."""
+        if not self._local.scheme.feedback:
+            return "" if np.isfinite(self.sums[0]).all() else "the result is not finite"
+        before = self.residual().copy()
+        self._call(0)
+        return _too_much(np.abs(self.inputs[0] + before - self.sums[0] - self.residual()).max(), before)
 
 
 def _seconds_of(function):
@@ -83,13 +130,15 @@ def _seconds_of(function):
 def _row(coder, nbytes, level, seconds):
     memcpy = min(seconds["memcpy"])
     row = {"codec": coder.text, "bytes": nbytes, "simd": level, "memcpy_gbps": nbytes / memcpy / 1e9}
-    for operation in ("encode", "decode_add"):
-        times = seconds[coder.text, operation]
+    for operation in OPERATIONS:
+        times = seconds.get((coder.text, operation))
+        if times is None:
+            continue
         row[f"{operation}_seconds"] = times
         row[f"{operation}_gbps"] = nbytes / min(times) / 1e9
         row[f"{operation}_ratio"] = min(times) / memcpy
     row["compression"] = coder.compression
-    row["wrong"] = wrong(coder)
+    row["wrong"] = coder.wrong() if isinstance(coder, Call) else wrong(coder)
     return row
 
 
@@ -104,7 +153,11 @@ def wrong(coder):
     if coder.residual[0] is None:
         return "" if np.isfinite(decoded).all() else "the decoded values are not finite"
     lost = np.abs(coder.inputs[0] + coder.residual[0] - decoded - coder.new_residual[0]).max()
-    allowed = 1e-6 * np.abs(coder.residual[0]).max() + 1e-6
+    return _too_much(lost, coder.residual[0])
+
+
+def _too_much(lost, residual):
+    allowed = 1e-6 * np.abs(residual).max() + 1e-6
     return f"{lost:.3g} of a value is neither sent nor in the residual" if lost > allowed else ""
 
 
@@ -120,7 +173,7 @@ def codecs_table(rows):
     for name in ("compression", "encode GB/s", "ratio", "decode_add GB/s", "ratio", "memcpy GB/s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        speeds = [f"{row['encode_gbps']:.2f}", f"{row['encode_ratio']:.2f}"]
-        speeds += [f"{row['decode_add_gbps']:.2f}", f"{row['decode_add_ratio']:.2f}", f"{row['memcpy_gbps']:.2f}"]
+        names = [f"{operation}_{what}" for operation in OPERATIONS for what in ("gbps", "ratio")]
+        speeds = [f"{row[name]:.2f}" if name in row else "-" for name in [*names, "memcpy_gbps"]]
         table.add_row(row["codec"], row["simd"], f"{row['compression']:.2f}", *speeds)
     return table

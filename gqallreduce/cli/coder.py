@@ -50,9 +50,9 @@ class Coder:
         scheme = gq.Scheme.parse(text)
         self.text, self.inputs, self.processor = text, inputs, processor
         size = inputs[0].size
-        if not isinstance(scheme.codec, RegionCodec):
-            raise ValueError(f"{text}: it sums a shorter vector, by another codec; measure that, or whole calls")
         self.codec = scheme.codec.bind(Form((size,), "C", "float32"), arithmetic=processor.arithmetic)
+        if not isinstance(self.codec, RegionCodec):
+            raise ValueError(f"{text}: it sums a shorter vector, by another codec; measure that, or whole calls")
         grid = self.codec.grid(Grid(COLUMN))
         regions = [Region(start, stop - start, grid, size) for start, stop in blocks(0, size, grid)]
         bound = self.codec.nbytes_bound(regions)

@@ -142,7 +142,7 @@ def draw_codecs(machine, rows, name):
     for panel, (level, operation) in zip(axes, panels, strict=True):
         for codec, look in looks.items():
             found = [row for row in rows if row["codec"] == codec and row["simd"] == level]
-            ratios = [row[f"{operation}_ratio"] for row in found]
+            ratios = [row.get(f"{operation}_ratio", np.nan) for row in found]
             panel.plot([row["bytes"] for row in found], ratios, label=codec, **look)
         panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
         panel.set(title=f"{operation}, {level}", ylabel="time / time of memcpy", yscale="log")
