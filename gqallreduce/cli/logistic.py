@@ -19,6 +19,8 @@ class Logistic:
         in units of d / k.
     epochs
         of all ranks together, unless stated.
+    whole
+        are gradients those of all samples of a rank, and not of one?
     """
 
     features: object
@@ -26,6 +28,7 @@ class Logistic:
     k: int
     delay: float
     epochs: float
+    whole: bool = False
 
     def __len__(self):
         return len(self.labels)
@@ -42,6 +45,18 @@ class Logistic:
         with np.errstate(over="ignore"):
             factor = -label / (1 + np.exp(np.float64(label * (row @ x[where]))))
         out[where] += np.float32(factor) * row
+
+    def steps(self, epochs: float, ranks: int) -> int:
+        """In which all ranks together see the samples so often."""
+        return round(epochs if self.whole else epochs * len(self) / ranks)
+
+    def gradient_of_part(self, x, rank: int, ranks: int, out) -> None:
+        """out := the gradient of a rank's samples, of which the mean over ranks is that of all. For dense features."""
+        mine = slice(*(len(self) * each // ranks for each in (rank, rank + 1)))
+        features, labels = self.features[mine], self.labels[mine]
+        factors = -labels / (1 + np.exp(labels * (features @ x)))
+        np.multiply(factors @ features, np.float32(ranks / len(self)), out=out)
+        out += x * np.float32(1 / len(self))
 
     def _row(self, sample: int):
         """(values, where they are)."""
@@ -97,7 +112,14 @@ def _digits():
     return Logistic(features, (2 * (found.target % 2) - 1).astype(np.float32), 1, 1.0, 10)
 
 
-DATA = {"dense": _dense, "sparse": _sparse, "digits": _digits}
+def _sorted():
+    """The digits, all that are even before all that are odd: ranks have unlike samples, and gradients are of all."""
+    digits = _digits()
+    order = np.argsort(digits.labels, kind="stable")
+    return Logistic(digits.features[order], digits.labels[order], 1, 1.0, 1000, whole=True)
+
+
+DATA = {"dense": _dense, "sparse": _sparse, "digits": _digits, "sorted": _sorted}
 
 
 def load(name: str) -> Logistic:
