@@ -35,6 +35,19 @@ def test_the_mean_of_all_gradients_is_the_slope_of_the_loss(sparse):
         assert mean[place] == pytest.approx((data.loss(x + step) - data.loss(x - step)) / 2e-2, abs=2e-4)
 
 
+def test_the_mean_over_ranks_of_the_gradients_of_their_samples_is_the_mean_of_all():
+    data, x, one, mean = small(False), np.linspace(-1, 1, 7, dtype=np.float32), np.empty(7, np.float32), np.zeros(7)
+    for sample in range(40):
+        data.gradient(x, sample, one)
+        mean += one / 40
+    for ranks in (1, 3):
+        found = np.zeros(7)
+        for rank in range(ranks):
+            data.gradient_of_part(x, rank, ranks, one)
+            found += one / ranks
+        assert found == pytest.approx(mean, abs=1e-6)
+
+
 def test_no_loss_is_below_the_least():
     data = small(False)
     assert all(data.loss(x) > data.least() for x in np.random.default_rng(1).standard_normal((50, 7)))
@@ -70,8 +83,11 @@ def test_with_memory_one_value_a_step_goes_where_sgd_goes_and_without_it_stands_
         assert Path(f"{name}.{ending}").stat().st_size > 1000
 
 
-def test_the_table_of_the_docs_is_that_of_the_results():
+@pytest.mark.parametrize("name", ["mem_sgd", "mem_sgd_sorted"])
+def test_the_table_of_the_docs_is_that_of_the_results(name):
     page = (ROOT / "docs" / "training.md").read_text()
-    shown = re.search(r"^\| data \| scheme .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
+    rows = mem_sgd.lines(read(ROOT / "bench" / "results" / f"{name}.jsonl", "run")[1])
+    tables = re.findall(r"^\| data \| scheme \| delay.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    (shown,) = (each for each in tables if f"\n| {rows[0][0]} |" in each)
     found = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in shown.splitlines()[2:] if line]
-    assert found == [line[:6] for line in mem_sgd.lines(read(ROOT / "bench" / "results" / "mem_sgd.jsonl", "run")[1])]
+    assert found == [line[:6] for line in rows]
