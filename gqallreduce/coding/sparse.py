@@ -23,7 +23,17 @@ from gqallreduce.coding.places import places_bound
 from gqallreduce.coding.plain import PlainCodec
 from gqallreduce.coding.preparing import Parts, Prepared, alone
 from gqallreduce.coding.selection import Fresh
-from gqallreduce.coding.union import DENSE, HEADER, SUM, UnionSums, finite_values, read_sum, regions_of, union_bound
+from gqallreduce.coding.union import (
+    DENSE,
+    HEADER,
+    SUM,
+    UnionSums,
+    finite_values,
+    read_sum,
+    regions_of,
+    union_bound,
+    union_of_random,
+)
 from gqallreduce.errors import WireError
 
 
@@ -106,28 +116,34 @@ class SparseCodec(CompositeCodec, RegionCodec):
     # --- to bytes and back ---
 
     def nbytes_bound(self, regions: list[Region]) -> int:
-        most = max((self.most(region.total, region.total) for region in regions), default=0)
-        return self._nbytes(regions, self.at_most(most))
+        most = self.at_most(max((self.most(region.total, region.total) for region in regions), default=0))
+        return self._nbytes(regions, most, most * self.contributions)
 
     def nbytes_usual(self, regions: list[Region]) -> int:
-        elements = sum(region.size for region in regions)
-        return self._nbytes(regions, max((self.most(elements, region.total) for region in regions), default=0))
+        """Of sums with places as random ones overlap; of own values the most."""
+        elements, most = sum(region.size for region in regions), self._most_usual(regions)
+        return self._nbytes(regions, most, union_of_random(elements, most, self.contributions))
 
     def nbytes_in_lanes(self, regions: list[Region]) -> int:
-        """Of sums what is usual: the bound, all entries of all ranks in one piece, is P times as much."""
-        return self.nbytes_usual(regions) if self.sums_grow else self.nbytes_bound(regions)
+        """Of sums that of usual entries, none in one place: the bound, all entries of all ranks, is P times as much."""
+        if not self.sums_grow:
+            return self.nbytes_bound(regions)
+        most = self._most_usual(regions)
+        return self._nbytes(regions, most, most * self.contributions)
 
-    def _nbytes(self, regions: list[Region], most: int) -> int:
-        """The most bytes, of at most so many own values, and sums of as many from each rank."""
+    def _most_usual(self, regions: list[Region]) -> int:
+        elements = sum(region.size for region in regions)
+        return max((self.most(elements, region.total) for region in regions), default=0)
+
+    def _nbytes(self, regions: list[Region], most: int, summed: int) -> int:
+        """The most bytes, of at most so many own values, and of sums with at most so many entries."""
         elements = sum(region.size for region in regions)
         # Each region cuts a bucket of the values at its start, and one at its end.
         cut = 2 * sum(region.size > 0 for region in regions)
         values = self._inner_bound(min(elements, most)) + cut * self._inner_bound(1)
         places = sum(places_bound(region.size, min(region.size, most)) for region in regions)
         own = HEADER * len(regions) + places + values
-        if self.sums == "reselect":
-            return own
-        return max(own, union_bound(regions, most * self.contributions))
+        return own if self.sums == "reselect" else max(own, union_bound(regions, summed))
 
     def _inner_bound(self, entries: int) -> int:
         return self.inner.nbytes_bound([inner_region(self.inner, 0, entries)])

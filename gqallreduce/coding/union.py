@@ -6,6 +6,8 @@ and a float32 for each; or, where that is shorter, with the next bit set too, no
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gqallreduce import _kernels
@@ -24,6 +26,16 @@ def union_bound(regions: list[Region], most: int) -> int:
     elements = sum(region.size for region in regions)
     places = sum(places_bound(region.size, min(region.size, most)) for region in regions)
     return HEADER * len(regions) + min(4 * elements, places + 4 * min(elements, most))
+
+
+def union_of_random(elements: int, most: int, contributions: int) -> int:
+    """Of how many elements one or more contributions have a value, if each has so many at random places: expected."""
+    if contributions == 1 or not elements:
+        return most
+    none = 1.0  # by multiplication, which is alike on all machines
+    for _ in range(contributions):
+        none *= 1 - min(most, elements) / elements
+    return math.ceil(elements * (1 - none))
 
 
 def regions_of(extent) -> list[Region]:
