@@ -34,8 +34,12 @@ class Together:
             each.require_usable()
             each.finish()
             each.failures_in_step, each.raised_in_step = 0, False
-        for each in allreduces:
-            each.memory.stage()
+        try:
+            for each in allreduces:
+                each.memory.stage()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return allreduces[0]
 
     def __exit__(self, kind, error: BaseException | None, traceback) -> None:
