@@ -95,16 +95,16 @@ std::size_t integers_bound(const Regions& regions, std::uint32_t terms) {
   return sum_over(regions, [&](const Region& region) { return bound_of(region.size, terms); });
 }
 
-int integers_lift(const float* x, const float* e, float* r, float* m, const float* units, bool ternary,
-                  const Regions& regions, const Stream* streams, std::uint64_t* clipped) {
+int integers_quantize(const float* x, const float* e, float* r, float* m, const float* units, bool ternary,
+                      const Regions& regions, const Stream* streams, std::uint64_t* clipped) {
   Counter counter(clipped);
   return by_regions(regions, [&](const Region& region, std::size_t place) {
-    const Lift lift = {*units++, ternary};
+    const Quantizer quantizer = {*units++, ternary};
     return by_elements(region.size, [&](std::size_t begin, std::size_t size) {
       const std::size_t at = place + begin;
       return counter.count_in([&](std::size_t* count) {
-        return kernels().integers_lift(x + at, shifted(e, at), shifted(r, at), m + at, size, lift,
-                                       region.grid.start + begin, streams[region.segment], count);
+        return kernels().integers_quantize(x + at, shifted(e, at), shifted(r, at), m + at, size, quantizer,
+                                           region.grid.start + begin, streams[region.segment], count);
       });
     });
   });
@@ -117,11 +117,11 @@ std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::
       wire, units, regions,
       [&](const Region& region, std::size_t place, float unit, std::uint8_t* target) -> std::int64_t {
         if (!is_finite(unit)) return -1;
-        const Lift lift = {unit, ternary};
+        const Quantizer quantizer = {unit, ternary};
         const auto encode = [&](std::size_t begin, std::size_t size, std::uint8_t* sizes, std::uint8_t* to) {
           const std::size_t at = place + begin;
           return counter.count_in([&](std::size_t* count) {
-            return kernels().integers_encode_own(x + at, shifted(e, at), shifted(r, at), sizes, to, size, lift,
+            return kernels().integers_encode_own(x + at, shifted(e, at), shifted(r, at), sizes, to, size, quantizer,
                                                  region.grid.start + begin, streams[region.segment], count);
           });
         };

@@ -58,8 +58,8 @@ void largest_deviation(const float* x, const float* e, const Regions& regions, d
   });
 }
 
-int multiples_lift(const float* x, const float* e, float* r, float* m, const float* units, int steps, bool rotated,
-                   const Regions& regions, const Stream* streams, std::uint64_t* clipped) {
+int multiples_quantize(const float* x, const float* e, float* r, float* m, const float* units, int steps, bool rotated,
+                       const Regions& regions, const Stream* streams, std::uint64_t* clipped) {
   Counter counter(clipped);
   return by_regions(regions, [&](const Region& region, std::size_t place) {
     const Multiples multiples(*units++, rotated);

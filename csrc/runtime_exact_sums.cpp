@@ -59,8 +59,8 @@ std::int64_t integers_decode(const Options& options, const std::uint8_t* wire, s
 
 bool integers_begin(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
                     const Stream* streams, const Kept*, Touched&, EncodingState& state) {
-  return gq::integers_lift(x, e, r, y, Units(options, regions).data(), options.ternary, regions, streams,
-                           &state.clipped) == 0;
+  return gq::integers_quantize(x, e, r, y, Units(options, regions).data(), options.ternary, regions, streams,
+                               &state.clipped) == 0;
 }
 
 bool multiples_finish(const Options& options, float* y, const Regions& regions) {
@@ -70,8 +70,8 @@ bool multiples_finish(const Options& options, float* y, const Regions& regions) 
 bool multiples_begin(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
                      const Stream* streams, const Kept*, Touched&, EncodingState& state) {
   const Units units(options, regions);
-  return gq::multiples_lift(x, e, r, y, units.data(), options.steps, options.rotated, regions, streams,
-                            &state.clipped) == 0;
+  return gq::multiples_quantize(x, e, r, y, units.data(), options.steps, options.rotated, regions, streams,
+                                &state.clipped) == 0;
 }
 
 std::int64_t multiples_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,

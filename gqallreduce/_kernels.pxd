@@ -210,7 +210,7 @@ cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
 cdef extern from "gq/multiples_doors.hpp" namespace "gq" nogil:
     void c_largest_deviation "gq::largest_deviation" (
         const float* x, const float* e, const CRegions& regions, double clip, double* found)
-    int c_multiples_lift "gq::multiples_lift" (
+    int c_multiples_quantize "gq::multiples_quantize" (
         const float* x, const float* e, float* r, float* m, const float* units, int steps, bint rotated,
         const CRegions& regions, const CStream* streams, uint64_t* clipped)
     int c_multiples_lower "gq::multiples_lower" (
@@ -220,7 +220,7 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
     void c_measure "gq::measure" (
         const float* x, const float* e, const CRegions& regions, bint squares, uint32_t* largest, double* totals)
     size_t c_integers_bound "gq::integers_bound" (const CRegions& regions, uint32_t terms)
-    int c_integers_lift "gq::integers_lift" (
+    int c_integers_quantize "gq::integers_quantize" (
         const float* x, const float* e, float* r, float* m, const float* units, bint ternary,
         const CRegions& regions, const CStream* streams, uint64_t* clipped)
     int64_t c_integers_encode_own "gq::integers_encode_own" (

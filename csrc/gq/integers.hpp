@@ -1,6 +1,6 @@
 // Linear codecs: a rank's own values become whole multiples of a unit, and sums travel as those integers, exactly.
 //
-// `lift` is the only step that makes an error. From then on a vector of integers is kept in float32, which is exact
+// `quantize` is the only step that makes an error. From then on a vector of integers is kept in float32, which is exact
 // below 2^24, and written in tiles of 4096 values. A tile says in its first byte how: nothing (all are zero), dense
 // (codes of the width that the largest needs), or sparse (the gaps between those that are not zero, and their codes),
 // whichever is shorter.
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gq/integers_lift.hpp"
+#include "gq/integers_quantize.hpp"
 #include "gq/integers_tile.hpp"
 #include "gq/kernels.hpp"
 #include "gq/levels.hpp"
@@ -32,26 +32,27 @@ static void measure(const float* x, const float* e, std::size_t n, bool squares,
 }
 
 // m = n own values as multiples; *clipped grows by how many are clipped. Returns 1 if a value is not finite, else 0.
-static int integers_lift(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
-                         std::uint64_t first, const Stream& stream, std::size_t* clipped) {
+static int integers_quantize(const float* x, const float* e, float* r, float* m, std::size_t n,
+                             const Quantizer& quantizer, std::uint64_t first, const Stream& stream,
+                             std::size_t* clipped) {
   RandomWindow window(stream, first + n);
   const Multiples out{m};
-  return lift_all(x, e, r, n, lift, first, window, out, clipped);
+  return quantize_all(x, e, r, n, quantizer, first, window, out, clipped);
 }
 
 // The tiles of n own values, and their sizes; *clipped grows by how many are clipped. Returns the bytes of the tiles,
 // or -1 if a value is not finite.
 static std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* sizes,
-                                        std::uint8_t* wire, std::size_t n, const Lift& lift, std::uint64_t first,
-                                        const Stream& stream, std::size_t* clipped) {
+                                        std::uint8_t* wire, std::size_t n, const Quantizer& quantizer,
+                                        std::uint64_t first, const Stream& stream, std::size_t* clipped) {
   std::uint8_t* out = wire;
   bool bad = false;
   RandomWindow window(stream, first + n);
   for (std::size_t begin = 0; begin < n; begin += kTileValues) {
     const std::size_t height = n - begin < kTileValues ? n - begin : kTileValues;
     Signs signs;
-    bad |= lift_all(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, height, lift, first + begin, window,
-                    signs, clipped);
+    bad |= quantize_all(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, height, quantizer, first + begin,
+                        window, signs, clipped);
     const std::size_t made = write_signs(signs, height, out);
     set_tile_size(sizes, begin / kTileValues, made);
     out += made;

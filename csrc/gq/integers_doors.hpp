@@ -17,8 +17,8 @@ std::size_t integers_bound(const Regions& regions, std::uint32_t terms);
 
 // m = own values as multiples (a value that is not finite stays), r the error; 1 if one is not finite, else 0.
 // *clipped grows by how many are above what is sent of the largest.
-int integers_lift(const float* x, const float* e, float* r, float* m, const float* units, bool ternary,
-                  const Regions& regions, const Stream* streams, std::uint64_t* clipped);
+int integers_quantize(const float* x, const float* e, float* r, float* m, const float* units, bool ternary,
+                      const Regions& regions, const Stream* streams, std::uint64_t* clipped);
 
 // Return the bytes of all messages, -1 if a value or a unit is not finite, -2 if an integer is above `terms`.
 std::int64_t integers_encode_own(const float* x, const float* e, float* r, std::uint8_t* wire, const float* units,

@@ -23,7 +23,8 @@ struct Sending {
   bool ternary;
   Unit share;  // of a magnitude in the unit
 
-  explicit Sending(const Lift& lift) : unit(lift.unit), ternary(lift.ternary), share(unit_of_norm(lift.unit, 1.0f)) {}
+  explicit Sending(const Quantizer& quantizer)
+      : unit(quantizer.unit), ternary(quantizer.ternary), share(unit_of_norm(quantizer.unit, 1.0f)) {}
 
   bool operator()(float v, std::uint16_t random) const {
     const float size = float_of(magnitude(v));

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "gq/bits.hpp"
-#include "gq/integers_lift.hpp"
+#include "gq/integers_quantize.hpp"
 #include "gq/integers_wire.hpp"
 #include "gq/vectors.hpp"
 

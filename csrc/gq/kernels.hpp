@@ -91,7 +91,7 @@ struct Entropy {
 constexpr std::uint32_t kSpreadBins = 770;
 
 // How own values become multiples of `unit`: by threshold, or ternary at random. See integers.hpp.
-struct Lift {
+struct Quantizer {
   float unit;
   bool ternary;
 };
@@ -214,11 +214,11 @@ struct Kernels {
 
   // integers.hpp: what the comments there say.
   void (*measure)(const float* x, const float* e, std::size_t n, bool squares, std::uint32_t* largest, double* sum);
-  int (*integers_lift)(const float* x, const float* e, float* r, float* m, std::size_t n, const Lift& lift,
-                       std::uint64_t first, const Stream& stream, std::size_t* clipped);
+  int (*integers_quantize)(const float* x, const float* e, float* r, float* m, std::size_t n,
+                           const Quantizer& quantizer, std::uint64_t first, const Stream& stream, std::size_t* clipped);
   std::int64_t (*integers_encode_own)(const float* x, const float* e, float* r, std::uint8_t* sizes, std::uint8_t* wire,
-                                      std::size_t n, const Lift& lift, std::uint64_t first, const Stream& stream,
-                                      std::size_t* clipped);
+                                      std::size_t n, const Quantizer& quantizer, std::uint64_t first,
+                                      const Stream& stream, std::size_t* clipped);
   std::int64_t (*integers_encode)(const float* m, std::uint8_t* sizes, std::uint8_t* wire, std::size_t n, float unit,
                                   std::uint32_t terms);
   int (*integers_decode)(const std::uint8_t* sizes, const std::uint8_t* wire, float* y, std::size_t n, float unit,

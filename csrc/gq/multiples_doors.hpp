@@ -14,8 +14,8 @@ void largest_deviation(const float* x, const float* e, const Regions& regions, d
 
 // m = x + e as multiples, r (if given) the error; m may be x. Bit 0 of the result: a value, or an error that is kept,
 // is not finite; then x + e stays in m, of that unit of the grid. Bit 1: no memory.
-int multiples_lift(const float* x, const float* e, float* r, float* m, const float* units, int steps, bool rotated,
-                   const Regions& regions, const Stream* streams, std::uint64_t* clipped);
+int multiples_quantize(const float* x, const float* e, float* r, float* m, const float* units, int steps, bool rotated,
+                       const Regions& regions, const Stream* streams, std::uint64_t* clipped);
 
 // m = multiples times the unit, rotated back. Returns 1 if one is not finite, else 0.
 int multiples_lower(float* m, const float* units, bool rotated, const Regions& regions);

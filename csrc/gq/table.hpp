@@ -73,7 +73,7 @@ const Kernels table = {
     eden_encode,
     eden_decode,
     measure,
-    integers_lift,
+    integers_quantize,
     integers_encode_own,
     integers_encode,
     integers_decode,

@@ -150,12 +150,12 @@ class THC(IntegerCodec):
 
     def encode(self, x, residual, new_residual, wire, region, stream, selected=None):
         integers, unit = np.empty(region.size, np.float32), self.unit_of(x, residual, region)
-        if self._lift(x, residual, new_residual, integers, unit, region, stream):
+        if self._quantize(x, residual, new_residual, integers, unit, region, stream):
             return NOT_FINITE
         return self.arithmetic.integers_encode(integers, wire, unit, self.terms, region)
 
     def begin_sum(self, x, residual, new_residual, y, region, stream, selected=None):
-        return self._lift(x, residual, new_residual, y, by_region(self.unit, region), region, stream)
+        return self._quantize(x, residual, new_residual, y, by_region(self.unit, region), region, stream)
 
     def finish(self, y, region):
         return self._lower(y, by_region(self.unit, region), region)
@@ -187,10 +187,10 @@ class THC(IntegerCodec):
         y += values
         return used
 
-    def _lift(self, x, residual, new_residual, y, unit, region, stream) -> bool:
+    def _quantize(self, x, residual, new_residual, y, unit, region, stream) -> bool:
         """y := own values as multiples."""
         arrays = x, residual, new_residual, y
-        return bool(_kernels.multiples_lift(*arrays, unit, self.steps, self.rotate, region.table, stream))
+        return bool(_kernels.multiples_quantize(*arrays, unit, self.steps, self.rotate, region.table, stream))
 
     def _lower(self, y, unit, region) -> bool:
         """y := multiples as values; is one not finite?"""

@@ -213,8 +213,8 @@ def integers_encode_own(x, e, r, wire, unit, ternary: bool, region, stream) -> i
     return _kernels.integers_encode_own(x, e, r, wire, unit, ternary, region.table, stream)
 
 
-def integers_lift(x, e, r, m, unit, ternary: bool, region, stream) -> bool:
-    return bool(_kernels.integers_lift(x, e, r, m, unit, ternary, region.table, stream))
+def integers_quantize(x, e, r, m, unit, ternary: bool, region, stream) -> bool:
+    return bool(_kernels.integers_quantize(x, e, r, m, unit, ternary, region.table, stream))
 
 
 def integers_lower(m, unit, region) -> bool:

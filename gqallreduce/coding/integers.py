@@ -90,7 +90,7 @@ class IntegerCodec(RegionCodec):
         if not self.one_unit:
             return super().begin_sum(x, residual, new_residual, y, region, stream)
         unit = by_region(self.unit, region)
-        return self.arithmetic.integers_lift(x, residual, new_residual, y, unit, self.ternary, region, stream)
+        return self.arithmetic.integers_quantize(x, residual, new_residual, y, unit, self.ternary, region, stream)
 
     def finish(self, y, region: Region) -> bool:
         return self.one_unit and self.arithmetic.integers_lower(y, by_region(self.unit, region), region)

@@ -49,8 +49,8 @@ def integers_bound(Regions regions not None, uint32_t terms):
     return c_integers_bound(regions.table, require_terms(terms))
 
 
-def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None,
-                  units, bint ternary, Regions regions not None, Stream stream not None):
+def integers_quantize(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None,
+                      units, bint ternary, Regions regions not None, Stream stream not None):
     """m = x + e as multiples of the unit (m may be x), r (if given) the error.
 
     Returns 1 if a value is not finite, which then stays in m, else 0.
@@ -66,7 +66,7 @@ def integers_lift(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef const float* units_at = in_of(each)
     cdef int bad
     with nogil:
-        bad = c_integers_lift(
+        bad = c_integers_quantize(
             x_at, e_at, r_at, m_at, units_at, ternary, regions.table, stream.data.data(), &stream.clipped)
     return bad
 

@@ -27,9 +27,9 @@ def largest_deviation(const float[::1] x not None, const float[::1] e, double cl
     return found
 
 
-def multiples_lift(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None,
-                   units, int steps, bint rotated, Regions regions not None,
-                   Stream stream not None):
+def multiples_quantize(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None,
+                       units, int steps, bint rotated, Regions regions not None,
+                       Stream stream not None):
     """m = x + e as multiples of the unit, at most `steps` (m may be x), r (if given) the error.
 
     Returns 1 if a value is not finite, or an error that is kept; then x + e stays in m around it. Else 0.
@@ -47,8 +47,8 @@ def multiples_lift(const float[::1] x not None, const float[::1] e, float[::1] r
     cdef const float* units_at = in_of(each)
     cdef int bad
     with nogil:
-        bad = c_multiples_lift(x_at, e_at, r_at, m_at, units_at, steps, rotated, regions.table, stream.data.data(),
-                               &stream.clipped)
+        bad = c_multiples_quantize(x_at, e_at, r_at, m_at, units_at, steps, rotated, regions.table, stream.data.data(),
+                                   &stream.clipped)
     require_memory(bad)
     return bad
 

@@ -76,27 +76,27 @@ def test_a_span_is_its_regions(codec, feedback):
 
 @pytest.mark.parametrize("codec", [Threshold(tau=0.5), TernGrad()], ids=str)
 def test_a_unit_by_segment_is_that_of_each_region(codec):
-    """Own values, lifted ones and their sums."""
+    """Own values, quantized ones and their sums."""
     units, span = np.linspace(0.3, 2, 7, dtype=np.float32), span_of(codec)
     together, x = codec.knowing(unit=units, terms=5), vector(codec, 1, span.size)
-    wire, lifted = encode(together, [span], x, None, None), np.empty_like(x)
-    assert not together.begin_sum(x, None, None, lifted, span, STREAM)
+    wire, quantized = encode(together, [span], x, None, None), np.empty_like(x)
+    assert not together.begin_sum(x, None, None, quantized, span, STREAM)
     own, sums = [], []
     for region, unit in zip(span.regions, units, strict=True):
         single, here = codec.knowing(unit=float(unit), terms=5), slice(region.start, region.start + region.size)
         own.append(encode(single, [region], x, None, None))
         m = np.empty(region.size, np.float32)
         assert not single.begin_sum(x[here], None, None, m, region, STREAM)
-        assert same_bits(m, lifted[here])
-        sums.append(encode(single.of_sums, [region], 5 * lifted, None, None))
+        assert same_bits(m, quantized[here])
+        sums.append(encode(single.of_sums, [region], 5 * quantized, None, None))
     assert same_bits(wire, np.concatenate(own))
-    message = encode(together.of_sums, [span], 5 * lifted, None, None)
+    message = encode(together.of_sums, [span], 5 * quantized, None, None)
     assert same_bits(message, np.concatenate(sums))
     y = np.zeros_like(x)
     assert together.of_sums.decode(message, y, span) == message.size
-    assert same_bits(y, 5 * lifted)
+    assert same_bits(y, 5 * quantized)
     assert together.decode(wire, y, span) == wire.size
-    assert same_bits(y, lifted * units[np.repeat(np.arange(7), SIZES)])
+    assert same_bits(y, quantized * units[np.repeat(np.arange(7), SIZES)])
 
 
 def test_a_selection_from_all_extents_is_given_to_the_piece_that_has_them():

@@ -137,11 +137,11 @@ def test_multiples_are_those_of_the_definition(size):
         for level in LEVELS:
             with simd(level):
                 m = np.empty(size, np.float32)
-                assert _kernels.multiples_lift(v, None, None, m, float(unit), steps, False, regions, stream) == 0
+                assert _kernels.multiples_quantize(v, None, None, m, float(unit), steps, False, regions, stream) == 0
                 np.testing.assert_array_equal(m[~near], expected[~near])
                 assert not np.signbit(m[m == 0]).any()
                 here = v.copy()
-                _kernels.multiples_lift(here, None, None, here, float(unit), steps, False, regions, stream)
+                _kernels.multiples_quantize(here, None, None, here, float(unit), steps, False, regions, stream)
                 np.testing.assert_array_equal(here, m)
 
 
@@ -151,7 +151,7 @@ def test_clipped_values_are_counted():
     for level in LEVELS:
         with simd(level):
             before = stream.clipped
-            _kernels.multiples_lift(v, None, None, v.copy(), 10.0, 3, False, regions, stream)
+            _kernels.multiples_quantize(v, None, None, v.copy(), 10.0, 3, False, regions, stream)
             assert stream.clipped - before == 40
 
 

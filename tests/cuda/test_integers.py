@@ -199,7 +199,7 @@ def test_own_values_that_are_not_finite_are_reported(flaw, ternary):
 @both_orders
 @both_ways
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 4096, 70003])
-def test_values_are_lifted_as_the_cpu_lifts_them(n, ternary, descending):
+def test_values_are_quantized_as_the_cpu_quantizes_them(n, ternary, descending):
     for unit, flaw, shift in ((0.7, None, 0), (1e-42, None, 1), (0.7, np.nan, 2), (0.7, -np.inf, 0)):
         x, e = floats(1, n), floats(2, n)
         if flaw is not None:
@@ -208,8 +208,10 @@ def test_values_are_lifted_as_the_cpu_lifts_them(n, ternary, descending):
             ours, theirs, found = shifted(x, shift), x.copy(), status()
             r, new_residual = (shifted(e, shift), np.empty_like(x)) if keep else (None, None)
             first, units = 2**35 - 1000, np.array([unit], np.float32)
-            launches.integers_lift(launcher(descending), ours, residual, r, ours, unit, ternary, first, STREAM, found)
-            bad = _kernels.integers_lift(
+            launches.integers_quantize(
+                launcher(descending), ours, residual, r, ours, unit, ternary, first, STREAM, found
+            )
+            bad = _kernels.integers_quantize(
                 theirs, residual, new_residual, theirs, units, ternary, table(n, first, 1), STREAM
             )
             assert found[0] == (NOT_FINITE if bad else 0)

@@ -193,13 +193,13 @@ def test_tiles_of_other_sizes_than_their_heads_say_are_refused():
 
 @pytest.mark.parametrize("ternary", [False, True])
 @pytest.mark.parametrize("unit", [0.5, 1e37, 1e-42, 2.0**-64])
-def test_lifting_in_place_or_into_a_message_is_the_same_at_every_level_and_for_any_threads(ternary, unit):
+def test_quantizing_in_place_or_into_a_message_is_the_same_at_every_level_and_for_any_threads(ternary, unit):
     rng, made = np.random.default_rng(2), set()
     x, e = (rng.standard_normal(70_003).astype(np.float32) * np.float32(unit) for _ in range(2))
     for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
         with using(level, threads):
             m, r, new_residual = x.copy(), np.empty_like(x), np.empty_like(x)
-            assert not _kernels.integers_lift(m, e, r, m, units(unit), ternary, place(m.size, 13), STREAM)
+            assert not _kernels.integers_quantize(m, e, r, m, units(unit), ternary, place(m.size, 13), STREAM)
             wire = np.zeros(_kernels.integers_bound(place(x.size), 1), np.uint8)
             nbytes = _kernels.integers_encode_own(
                 x, e, new_residual, wire, units(unit), ternary, place(x.size, 13), STREAM
@@ -222,14 +222,16 @@ def test_values_above_the_unit_are_counted_alike_at_every_level_and_for_any_thre
     v = x + e if feedback else x
     for unit in (0.0, 0.5, float(np.abs(v).max(initial=0)), float(np.median(np.abs(v))) if size else 1.0):
         for level, threads in [*((level, 1) for level in LEVELS), (LEVELS[-1], 3)]:
-            lifting, encoding, by_threshold = (_kernels.Stream(1, 2, 3, 4) for _ in range(3))
+            kept, encoding, by_threshold = (_kernels.Stream(1, 2, 3, 4) for _ in range(3))
             with using(level, threads):
                 wire = np.zeros(_kernels.integers_bound(place(size), 1), np.uint8)
-                _kernels.integers_lift(x, e, None, np.empty_like(x), units(unit), True, place(x.size, 5), lifting)
+                _kernels.integers_quantize(x, e, None, np.empty_like(x), units(unit), True, place(x.size, 5), kept)
                 _kernels.integers_encode_own(x, e, None, wire, units(unit), True, place(x.size, 5), encoding)
-                _kernels.integers_lift(x, e, None, np.empty_like(x), units(unit), False, place(x.size, 5), by_threshold)
+                _kernels.integers_quantize(
+                    x, e, None, np.empty_like(x), units(unit), False, place(x.size, 5), by_threshold
+                )
             expected = np.count_nonzero(np.abs(v) > np.float32(unit))
-            assert (lifting.clipped, encoding.clipped, by_threshold.clipped) == (expected, expected, 0), (level, unit)
+            assert (kept.clipped, encoding.clipped, by_threshold.clipped) == (expected, expected, 0), (level, unit)
 
 
 @pytest.mark.parametrize("ternary", [False, True])
@@ -239,7 +241,7 @@ def test_what_is_not_finite_stays_where_it_is(ternary):
         x[at] = value
         with using(level):
             m = np.zeros_like(x)
-            assert _kernels.integers_lift(x, None, None, m, units(1.0), ternary, place(x.size, 0), STREAM) == 1
+            assert _kernels.integers_quantize(x, None, None, m, units(1.0), ternary, place(x.size, 0), STREAM) == 1
             np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(m)), [at])
             wire = np.zeros(_kernels.integers_bound(place(1000), 1), np.uint8)
             assert (

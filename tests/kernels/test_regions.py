@@ -180,20 +180,20 @@ def test_a_table_gives_what_its_regions_give_one_at_a_time(level, name, seed):
 @every_level
 @every_seed
 @pytest.mark.parametrize("ternary", [False, True])
-def test_lifting_and_measuring_a_table(level, seed, ternary):
+def test_quantizing_and_measuring_a_table(level, seed, ternary):
     rows = rows_of(seed)
     regions, units, stream = Regions(rows), units_for(rows), streams()
     x, e = floats(seed, regions.size), floats(seed + 1, regions.size)
     r, m, clipped = np.empty_like(x), np.empty_like(x), 0
     with using(level):
-        assert not _kernels.integers_lift(x, e, r, m, units, ternary, regions, stream)
+        assert not _kernels.integers_quantize(x, e, r, m, units, ternary, regions, stream)
         largest, totals = _kernels.measure(x, e, True, regions)
         for number, place, one, segment in places(rows):
-            new_residual, lifted, mine = np.empty(one.size, f32), np.empty(one.size, f32), stream_of(segment)
-            _kernels.integers_lift(
-                x[place], e[place], new_residual, lifted, units[number : number + 1], ternary, one, mine
+            new_residual, quantized, mine = np.empty(one.size, f32), np.empty(one.size, f32), stream_of(segment)
+            _kernels.integers_quantize(
+                x[place], e[place], new_residual, quantized, units[number : number + 1], ternary, one, mine
             )
-            assert same_bits(m[place], lifted)
+            assert same_bits(m[place], quantized)
             assert same_bits(r[place], new_residual)
             measured = _kernels.measure(x[place], e[place], True, one)
             assert (largest[number], totals[number]) == (measured[0][0], measured[1][0])
@@ -320,7 +320,7 @@ def calls(regions, x, r, y, wire, units, stream):
         "adaptive_decode": lambda: _kernels.adaptive_decode(wire, y, regions),
         "adaptive_decode_add": lambda: _kernels.adaptive_decode_add(wire, y, regions),
         "encode_own": lambda: _kernels.integers_encode_own(x, None, r, wire, units, True, regions, stream),
-        "lift": lambda: _kernels.integers_lift(x, None, r, y, units, True, regions, stream),
+        "quantize": lambda: _kernels.integers_quantize(x, None, r, y, units, True, regions, stream),
         "encode": lambda: _kernels.integers_encode(x, wire, units, 9, regions),
         "decode": lambda: _kernels.integers_decode(wire, y, units, 9, True, regions),
         "measure": lambda: _kernels.measure(x, None, True, regions),
@@ -332,9 +332,9 @@ REGIONS = Regions([(5, 0, 8, 1, 0), (3, 0, 8, 1, 1)])
 WRONG = {
     "too short": (7, {}, None),
     "too long": (9, {}, None),
-    "a unit too few": (8, {"units": np.ones(1, f32)}, ("encode_own", "lift", "encode", "decode")),
-    "a unit too many": (8, {"units": np.ones(3, f32)}, ("encode_own", "lift", "encode", "decode")),
-    "no stream": (8, {"stream": Stream(1, 2, 3, 4)}, ("levels_encode", "encode_own", "lift")),
+    "a unit too few": (8, {"units": np.ones(1, f32)}, ("encode_own", "quantize", "encode", "decode")),
+    "a unit too many": (8, {"units": np.ones(3, f32)}, ("encode_own", "quantize", "encode", "decode")),
+    "no stream": (8, {"stream": Stream(1, 2, 3, 4)}, ("levels_encode", "encode_own", "quantize")),
     "parts": (8, {"regions": Regions([(8, 0, 8, 2, 0)])}, ("levels_encode", "levels_decode", "levels_decode_add")),
 }
 

@@ -194,9 +194,9 @@ class Arithmetic:
             integers.integers_encode_own(self.launch, x, e, r, wire, one, each, ternary, *where)
         return Length(self._length)
 
-    def integers_lift(self, x, e, r, m, unit: float, ternary: bool, region, stream) -> None:
+    def integers_quantize(self, x, e, r, m, unit: float, ternary: bool, region, stream) -> None:
         mine = stream.alone(region.segment)
-        integers.integers_lift(self.launch, x, e, r, m, unit, ternary, region.start, mine, self.status)
+        integers.integers_quantize(self.launch, x, e, r, m, unit, ternary, region.start, mine, self.status)
 
     def integers_lower(self, m, unit: float, region) -> None:
         self.scale(m, unit)

@@ -78,18 +78,18 @@ GQ_KERNEL integers_units(const std::uint32_t* largest, const double* totals, con
 }
 
 // m = x + e as multiples of the unit, r the errors; m may be x. A value that is not finite stays.
-GQ_KERNEL integers_lift(const float* x, const float* e, float* r, float* m, std::uint64_t n, float unit, int ternary,
-                        std::uint64_t first, std::uint32_t key0, std::uint32_t key1, std::uint32_t hop,
-                        std::uint32_t encoder, std::uint32_t step, std::uint32_t* status) {
+GQ_KERNEL integers_quantize(const float* x, const float* e, float* r, float* m, std::uint64_t n, float unit,
+                            int ternary, std::uint64_t first, std::uint32_t key0, std::uint32_t key1, std::uint32_t hop,
+                            std::uint32_t encoder, std::uint32_t step, std::uint32_t* status) {
   const Stream stream = {key0, key1, hop, encoder, step};
-  const Sending sending(Lift{unit, ternary != 0});
+  const Sending sending(Quantizer{unit, ternary != 0});
   const std::size_t stride = 8 * std::size_t(blocks_per_grid()) * threads_per_block();
   bool finite = true;
   for (std::size_t i = 8 * (std::size_t(block_index()) * threads_per_block() + thread_index()); i < n; i += stride) {
     const Eight v(x + i, e ? e + i : e, n - i);
     Four<float> error[2], multiple[2];
     unsigned sent;
-    finite &= lift_eight(sending, stream, first + i, v, error, &sent);
+    finite &= quantize_eight(sending, stream, first + i, v, error, &sent);
     GQ_UNROLL
     for (unsigned k = 0; k < 8; ++k)
       multiple[k / 4].number[k % 4] = multiple_of(v.number[k], sent >> k & 1, is_finite(v.number[k]));
@@ -100,16 +100,16 @@ GQ_KERNEL integers_lift(const float* x, const float* e, float* r, float* m, std:
 }
 
 // Own values to masks and errors, and how long each tile will be. `units`, if given, has one unit for each region.
-GQ_KERNEL integers_lift_tiles(const float* x, const float* e, float* r, float unit, const float* units, int ternary,
-                              const std::uint64_t* table, std::uint64_t count, std::uint64_t start, std::uint32_t key0,
-                              std::uint32_t key1, std::uint32_t hop, std::uint32_t encoder, std::uint32_t step,
-                              std::uint64_t* scratch, std::uint32_t* status) {
+GQ_KERNEL integers_quantize_tiles(const float* x, const float* e, float* r, float unit, const float* units, int ternary,
+                                  const std::uint64_t* table, std::uint64_t count, std::uint64_t start,
+                                  std::uint32_t key0, std::uint32_t key1, std::uint32_t hop, std::uint32_t encoder,
+                                  std::uint32_t step, std::uint64_t* scratch, std::uint32_t* status) {
   GQ_SHARED TileShared shared;
   const Regions regions = {table, count};
   const TilePlace place(regions);
   const Kept kept(scratch, regions.tiles());
   const Stream stream = {key0, key1, hop, encoder, step};
-  const Sending sending(Lift{units ? units[place.region] : unit, ternary != 0});
+  const Sending sending(Quantizer{units ? units[place.region] : unit, ternary != 0});
   std::uint8_t* const sent_bytes = reinterpret_cast<std::uint8_t*>(kept.sent(place.tile));
   std::uint8_t* const negative_bytes = reinterpret_cast<std::uint8_t*>(kept.negative(place.tile));
   bool finite = true;
@@ -119,7 +119,7 @@ GQ_KERNEL integers_lift_tiles(const float* x, const float* e, float* r, float un
       const std::size_t at = place.begin + i, left = place.height - i;
       const Eight v(x + at, e ? e + at : e, left);
       Four<float> error[2];
-      finite &= lift_eight(sending, stream, start + at, v, error, &sent);
+      finite &= quantize_eight(sending, stream, start + at, v, error, &sent);
       GQ_UNROLL
       for (unsigned k = 0; k < 8; ++k) negative |= bits_of(v.number[k]) >> 31 << k;
       if (r) store_eight(r + at, error, left);

@@ -44,16 +44,16 @@ def integers_encode_own(
     """All regions have the same unit unless there are `units`, one for each, on the device."""
     table, unit = _table(span, regions), np.float32(unit)
     how = unit, units, np.int32(ternary), *table, np.uint64(span.start), *_words(stream)
-    _by_tiles(launch, "integers_lift_tiles", span, x, e, r, *how, scratch, status)
+    _by_tiles(launch, "integers_quantize_tiles", span, x, e, r, *how, scratch, status)
     _scan(launch, table, scratch, length)
     _by_tiles(launch, "integers_write_own", span, wire, unit, units, *table, scratch)
 
 
-def integers_lift(launch, x, e, r, m, unit: float, ternary: bool, first: int, stream, status) -> None:
+def integers_quantize(launch, x, e, r, m, unit: float, ternary: bool, first: int, stream, status) -> None:
     """m = x + e as multiples of the unit; m may be x, and keeps a value that is not finite."""
     how = np.float32(unit), np.int32(ternary), np.uint64(first), *_words(stream)
-    blocks = blocks_for(-(-x.size // 2))  # each thread lifts eight values
-    launch("integers", "integers_lift", blocks, THREADS, x, e, r, m, np.uint64(x.size), *how, status)
+    blocks = blocks_for(-(-x.size // 2))  # each thread quantizes eight values
+    launch("integers", "integers_quantize", blocks, THREADS, x, e, r, m, np.uint64(x.size), *how, status)
 
 
 def integers_encode(launch, m, wire, unit: float, terms: int, span: Span, regions, scratch, length, status) -> None:

@@ -1,4 +1,4 @@
-// What tiles of integers are made of: own values, lifted, or sums.
+// What tiles of integers are made of: own values, quantized, or sums.
 #pragma once
 #include "draws.hpp"
 #include "gq/integers_sending.hpp"
@@ -8,8 +8,8 @@ namespace gq {
 namespace device {
 
 // Which of eight values v = x + e, with a global index, are sent (bit k), and their errors; false if one is not finite.
-static inline bool lift_eight(const Sending& sending, const Stream& stream, std::uint64_t index, const Eight& v,
-                              Four<float> error[2], unsigned* sent) {
+static inline bool quantize_eight(const Sending& sending, const Stream& stream, std::uint64_t index, const Eight& v,
+                                  Four<float> error[2], unsigned* sent) {
   Draws draws;
   if (sending.ternary) draws = Draws(stream, index);
   bool finite = true;

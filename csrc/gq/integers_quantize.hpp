@@ -71,9 +71,9 @@ static inline std::size_t sum_of_lanes(Ints v) {
 
 // As many values as whole vectors take; returns how many. ORs what is not finite into *bad, adds to *clipped.
 template <bool ternary, class Out>
-static inline std::size_t lift_vectors(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
-                                       const std::uint16_t* random, std::size_t begin, Out& out, bool* bad,
-                                       std::size_t* clipped) {
+static inline std::size_t quantize_vectors(const float* x, const float* e, float* r, std::size_t n,
+                                           const Sending& sending, const std::uint16_t* random, std::size_t begin,
+                                           Out& out, bool* bad, std::size_t* clipped) {
   const Floats unit = Floats{} + sending.unit, before = Floats{} + sending.share.before,
                inverse = Floats{} + sending.share.inverse;
   Ints largest = {}, above = {};
@@ -110,13 +110,13 @@ static inline std::uint32_t how_many_above(const float* x, const float* e, std::
 // is not finite. *clipped grows by how many are clipped: |v| > unit where they are rounded at random, which can send no
 // more than the unit; a threshold sends no more of any value that it sends.
 template <class Out>
-static inline bool lift_values(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
-                               const std::uint16_t* random, std::size_t begin, Out& out, std::size_t* clipped) {
+static inline bool quantize_values(const float* x, const float* e, float* r, std::size_t n, const Sending& sending,
+                                   const std::uint16_t* random, std::size_t begin, Out& out, std::size_t* clipped) {
   bool bad = false;
   std::size_t i = 0;
 #if GQ_LEVEL >= 1
-  i = sending.ternary ? lift_vectors<true>(x, e, r, n, sending, random, begin, out, &bad, clipped)
-                      : lift_vectors<false>(x, e, r, n, sending, random, begin, out, &bad, clipped);
+  i = sending.ternary ? quantize_vectors<true>(x, e, r, n, sending, random, begin, out, &bad, clipped)
+                      : quantize_vectors<false>(x, e, r, n, sending, random, begin, out, &bad, clipped);
 #endif
   if (sending.ternary) *clipped += how_many_above(x + i, e ? e + i : nullptr, n - i, sending.unit);
   for (; i < n; ++i) {
@@ -131,15 +131,15 @@ static inline bool lift_values(const float* x, const float* e, float* r, std::si
 
 // The same for any n, with the random bits of the elements from the global index `first` on.
 template <class Out>
-static inline bool lift_all(const float* x, const float* e, float* r, std::size_t n, const Lift& lift,
-                            std::uint64_t first, RandomWindow& window, Out& out, std::size_t* clipped) {
-  const Sending sending(lift);
+static inline bool quantize_all(const float* x, const float* e, float* r, std::size_t n, const Quantizer& quantizer,
+                                std::uint64_t first, RandomWindow& window, Out& out, std::size_t* clipped) {
+  const Sending sending(quantizer);
   bool bad = false;
   for (std::size_t done = 0; done < n;) {
     const std::size_t part = n - done < window.kLongest ? n - done : window.kLongest;
-    const std::uint16_t* random = lift.ternary ? window.at(first + done, part) : nullptr;
-    bad |= lift_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, sending, random, done, out,
-                       clipped);
+    const std::uint16_t* random = quantizer.ternary ? window.at(first + done, part) : nullptr;
+    bad |= quantize_values(x + done, e ? e + done : nullptr, r ? r + done : nullptr, part, sending, random, done, out,
+                           clipped);
     done += part;
   }
   return bad;
