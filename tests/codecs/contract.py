@@ -78,7 +78,7 @@ KINDS = ["normal", "denormal", "huge", "ties", "wide", "constant", "zero", "one 
 
 
 def encode(codec, x, residual, found: Region, stream=STREAM, feedback=True):
-    """(message or NOT_FINITE, new residual or None) of one region, as a Worker would have it encoded, with guards."""
+    """(message or NOT_FINITE, new residual or None) of one region, as a call encodes it, with guards around arrays."""
     inputs = [Guarded(x), Guarded(np.zeros(0, np.float32) if residual is None else residual)]
     given = inputs[0].array, None if residual is None else inputs[1].array
     new_residual = Guarded(np.full(x.size, 99, np.float32))
