@@ -50,6 +50,7 @@ class Home:
         self.freed = False
         self.unclaimed: list[Call] = []
         self._caller: dict[str, weakref.ref] = {}
+        self._removing = threading.RLock()  # a signal handler may call meanwhile
         self.group = _group(comm)
         _homes.add(self)
 
@@ -91,14 +92,18 @@ class Home:
         function is: it may still be referenced by the exception.
         """
         mine = Claim(threading.get_ident())
-        other = self._caller.setdefault("caller", weakref.ref(mine))()
-        if other is not mine:
+        caller = weakref.ref(mine)
+        while (found := self._caller.setdefault("caller", caller)) is not caller:
+            other = found()
             if other is not None and (other.thread != mine.thread or _is_executing(other)):
                 raise Error(
                     "another thread, or a function that this one has interrupted, makes a call on this communicator; "
                     "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
                 )
-            self._caller["caller"] = weakref.ref(mine)
+            with self._removing:
+                # Is it there still? Else it has been released meanwhile, and another thread may have claimed since.
+                if self._caller.get("caller") is found:
+                    del self._caller["caller"]
         if self.link is not None:
             self.link.progress.take_back()
         return mine
