@@ -60,6 +60,25 @@ def test_ten_calls_under_way_give_the_bits_of_ten_in_turn(comm, scheme):
     assert state(allreduce) == kept
 
 
+@pytest.mark.parametrize("runtime", ["native", "python"])
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "direct/adaptive(pi=64)/ef"])
+def test_two_calls_under_way_on_one_plan_give_the_bits_of_calls_in_turn(comm, monkeypatch, runtime, scheme):
+    """Keys of one form share a Plan, which knows nothing of the State of either."""
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    together, in_turn = make(comm, scheme), make(comm, scheme)
+    for step in range(4):
+        arrays = [inputs(comm.size, (60_000,), step=2 * step + place)[comm.rank] for place in range(2)]
+        expected = [array.copy() for array in arrays]
+        requests = [together.start(array, key=key) for key, array in zip("ab", arrays, strict=True)]
+        while sum(request.test() for request in (requests[::-1] if comm.rank % 2 else requests)) < 2:
+            pass
+        assert together.plans.last("a").plan is together.plans.last("b").plan
+        for key, array in zip("ab", expected, strict=True):
+            in_turn(array, key=key)
+        assert [bytes_of(array) for array in arrays] == [bytes_of(array) for array in expected]
+        assert state(together) == state(in_turn)
+
+
 @pytest.mark.parametrize("most", [None, "1024"])
 def test_dense_calls_under_way(comm, monkeypatch, most):
     """Also in parts: MPI has them in one order on all ranks, whatever ends first."""
