@@ -1,0 +1,50 @@
+"""A transformer that predicts characters, trained over a slow link: `mpirun -n 4 python examples/torch_characters.py`.
+
+DiLoCo: each rank trains by itself, and every 10 steps the changes of their parameters are summed, compressed. The text
+is that of Python's own standard library; nothing is downloaded.
+"""
+
+import argparse
+
+import torch
+from mpi4py import MPI
+
+import gqallreduce.torch as gqt
+from gqallreduce.cli.torch_training.text import ALPHABET, Text
+from gqallreduce.cli.torch_training.transformer import Transformer, loss_of
+
+
+def main(words=None, comm=MPI.COMM_WORLD):
+    """Trains; the loss of the common model on text that was not trained on, alike on all ranks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rules", default="*norm*=raw; *=adaptive(pi=64)/ef")
+    parser.add_argument("--every", type=int, default=10, help="steps between two sums (10)")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a rank (4)")
+    parser.add_argument("--length", type=int, default=64, help="characters in a sequence (64)")
+    options = parser.parse_args(words)
+
+    text, random = Text(), torch.Generator().manual_seed(comm.rank)  # each rank draws its own sequences
+    model = Transformer(ALPHABET, options.layers, options.width, options.length)
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with gqt.LocalSGD(model, inner, every=options.every, rules=options.rules, comm=comm) as local:
+        for step in range(1, options.steps + 1):
+            inner.zero_grad()
+            loss = loss_of(model, *text.batch(random, options.batch, options.length))
+            loss.backward()
+            if local.step() and comm.rank == 0 and step % 50 < options.every:
+                sent = sum(each.reducer.stats.bytes_sent for each in local.fragments)
+                print(f"step {step}: loss {loss.item():.3f} on rank 0; the last sum sent {sent / 1024:.0f} KiB")
+        local.compare()
+        with torch.no_grad(), local.outer_model():  # the common model
+            held_out = text.batch(torch.Generator().manual_seed(0), 64, options.length, validation=True)
+            found = loss_of(model, *held_out).item()
+    if comm.rank == 0:
+        print(f"validation loss {found:.3f} nats per character")
+    return found
+
+
+if __name__ == "__main__":
+    main()

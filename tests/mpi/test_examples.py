@@ -1,0 +1,52 @@
+"""The programs in examples/, at small size."""
+
+import importlib.util
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from torch_training import alike, torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.mpi
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("rules", ["*.bias=raw; *=qsgd(bits=4)", "*.bias=raw; *=adaptive(pi=16)/ef"])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_torch_images_learns_digits(comm, model, rules):
+    torch.manual_seed(0)
+    accuracy = load("torch_images").main(["--model", model, "--epochs", "3", "--batch", "48", "--rules", rules], comm)
+    assert accuracy > 0.75
+    assert alike(comm, accuracy)
+
+
+def test_torch_images_reads_files_as_mnist_has_them(comm, tmp_path):
+    digits = load_digits()
+    images, labels = (16 * digits.images).clip(0, 255).astype(np.uint8), digits.target.astype(np.uint8)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *images.shape) + images.tobytes())
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(labels)) + labels.tobytes())
+    torch.manual_seed(0)
+    accuracy = load("torch_images").main(["--data", str(tmp_path), "--epochs", "3", "--batch", "48"], comm)
+    assert accuracy > 0.75
+
+
+def test_torch_characters_learns(comm):
+    torch.manual_seed(0)
+    small = ["--layers", "1", "--width", "32", "--length", "32", "--steps", "40", "--batch", "8", "--every", "5"]
+    loss = load("torch_characters").main(small, comm)
+    assert loss < 4.2
+    assert alike(comm, loss)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short(path):
+    assert len(path.read_text().splitlines()) <= 100
