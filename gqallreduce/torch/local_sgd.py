@@ -70,6 +70,9 @@ class LocalSGD:
     fragments
         the parts: `names`, and `reducer`, whose `stats` tell what their sums cost.
 
+    With theta the outer parameters, theta_r those of rank r after H inner steps and C a codec with its residual:
+    theta := outer(theta, mean over r of C(theta - theta_r)), theta_r := keep * theta_r + (1 - keep) * theta.
+
     Source: Douillard et al., "DiLoCo", arXiv 2311.08105, algorithm 1; Douillard et al., "Streaming DiLoCo", arXiv
     2501.18512, algorithm 2, where H, tau, alpha are every, delay, keep. Differences: sums are compressed with error
     feedback by any scheme of this package, where the paper sends 4-bit floats without; parts are consecutive tensors

@@ -9,6 +9,7 @@ from gqallreduce.cli.world import on_world
 from gqallreduce.quantities import count
 
 SCHEMES = ("dense", "qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef")
+OUTER = "nesterov", "mean"
 HOOKS = "fp32", "fp16", "bf16", "powersgd"
 OPTIMIZERS = ("adamw", "onebit_adam", "sgd", "sgd_summed_warmup")
 RULES = "*norm*=raw"
@@ -29,9 +30,13 @@ def add_arguments(parser):
     add("--optimizers", nargs="+", default=OPTIMIZERS, metavar="NAME", help=each)
     hooks = "also train by PyTorch's DistributedDataParallel over gloo, with these communication hooks"
     add("--ddp", nargs="+", default=(), choices=HOOKS, metavar="HOOK", help=f"{hooks}: {' '.join(HOOKS)}")
-    inner = "also train each scheme by DiLoCo: changes are summed every so many steps"
+    inner = "also train each scheme by DiLoCo, or local SGD: changes are summed every so many steps"
     add("--every", nargs="+", type=count, default=(), metavar="STEPS", help=inner)
     add("--diloco-only", action="store_true", help="of the schemes, train by DiLoCo alone")
+    outer = (
+        "what is done with the sums: DiLoCo's optimizer (nesterov), or their mean is the new model, local SGD (mean)"
+    )
+    add("--outer", choices=OUTER, default=OUTER[0], help=outer)
     add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
     add("--warmup", type=count, default=60, help="exact steps of the optimizers that have a warm-up (60)")
@@ -105,7 +110,11 @@ def _runs(arguments):
             found += [Run("", *usual, hook=hook) for hook in arguments.ddp if RECIPES[name].plain == name]
             found += [] if arguments.diloco_only else [Run(scheme, *usual) for scheme in arguments.schemes]
             if RECIPES[name].plain == name:
-                found += [Run(scheme, *usual, every=each) for each in arguments.every for scheme in arguments.schemes]
+                found += [
+                    Run(scheme, *usual, every=each, outer=arguments.outer)
+                    for each in arguments.every
+                    for scheme in arguments.schemes
+                ]
     if len(set(found)) < len(found):
         raise ValueError("a run is asked for twice, expected each of --schemes, --ddp, --every and --seeds once")
     if not found:

@@ -47,7 +47,8 @@ class Setting:
 class Run:
     """rules: as text; rate: the learning rate.
 
-    every: DiLoCo's inner steps, None for sums in each step; hook: that of DistributedDataParallel, in place of rules.
+    every: steps between two sums of changes, None for sums of gradients in each step; outer: what is done with them;
+    hook: that of DistributedDataParallel, in place of rules.
     """
 
     rules: str
@@ -56,13 +57,15 @@ class Run:
     seed: int
     every: int | None = None
     hook: str | None = None
+    outer: str = "nesterov"
 
     @property
     def scheme(self):
         """As results call it."""
         if self.hook:
             return f"DDP with gloo, {self.hook}"
-        return self.rules if self.every is None else f"DiLoCo {self.every}: {self.rules}"
+        way = "DiLoCo" if self.outer == "nesterov" else "local SGD"
+        return self.rules if self.every is None else f"{way} {self.every}: {self.rules}"
 
 
 class Experiment:
@@ -95,7 +98,7 @@ class Experiment:
         for pattern, scheme in parse(setting.rules) + parse(run.rules) if setting.rules else parse(run.rules):
             rules.setdefault(pattern, scheme)
         if run.every:
-            return ways.Local(self._comm, model, optimizer, rules, run.seed, setting.clip, run.every)
+            return ways.Local(self._comm, model, optimizer, rules, run.seed, setting.clip, run.every, run.outer)
         options, after = recipe.options(setting.warmup), setting.clip if setting.clip_after else 0
         if setting.clip and not setting.clip_after:
             options["clip"] = setting.clip

@@ -17,6 +17,14 @@ RANK = 4  # of PowerSGD's factors
 ONE_BUCKET = 1 << 20  # MB: with several, gloo makes the sums of that hook in other orders on other ranks, and fails
 
 
+def _mean(parameters):
+    """The outer parameters become the mean of the ranks'."""
+    return torch.optim.SGD(parameters, lr=1)
+
+
+OUTER = {"nesterov": gqt.nesterov, "mean": _mean}
+
+
 class Attached:
     """Gradients are summed by rules, from within the backward pass on where it `overlaps`.
 
@@ -64,9 +72,9 @@ class Local:
 
     overlaps = True
 
-    def __init__(self, comm, model, optimizer, rules, seed, clip, every):
+    def __init__(self, comm, model, optimizer, rules, seed, clip, every, outer):
         self._model, self._optimizer, self._clip = model, optimizer, clip
-        self._local = gqt.LocalSGD(model, optimizer, every=every, rules=rules, comm=comm, seed=seed)
+        self._local = gqt.LocalSGD(model, optimizer, OUTER[outer], every=every, rules=rules, comm=comm, seed=seed)
         self._nbytes = 4 * sum(each.numel() for each in model.parameters())
         self._ranks = comm.size
         self.sent = self.dense = 0
