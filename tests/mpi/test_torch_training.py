@@ -157,7 +157,11 @@ def test_the_excess_over_dense_is_of_the_same_seed():
     assert lines["onebit/ef", "onebit_adam"][4] == "0.300 +- 0.283"
 
 
-@pytest.mark.parametrize("run", [{"hook": "fp32"}, {"hook": "bf16"}, {"hook": "powersgd"}, {"every": 2}, {"every": 2, "outer": "mean"}], ids=str)
+@pytest.mark.parametrize(
+    "run",
+    [{"hook": "fp32"}, {"hook": "bf16"}, {"hook": "powersgd"}, {"every": 2}, {"every": 2, "outer": "mean"}],
+    ids=str,
+)
 def test_other_ways_of_training_are_measured_alike(comm, text, run):
     rows = Rows()
     rules = "" if "hook" in run else "onebit/ef"
