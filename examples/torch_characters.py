@@ -35,7 +35,7 @@ def main(words=None, comm=MPI.COMM_WORLD):
             loss = loss_of(model, *text.batch(random, options.batch, options.length))
             loss.backward()
             if local.step() and comm.rank == 0 and step % 50 < options.every:
-                sent = sum(each.reducer.stats.bytes_sent for each in local.fragments)
+                sent = sum(each.reducer.stats.bytes_sent for each in local.parts)
                 print(f"step {step}: loss {loss.item():.3f} on rank 0; the last sum sent {sent / 1024:.0f} KiB")
         local.compare()
         with torch.no_grad(), local.outer_model():  # the common model

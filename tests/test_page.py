@@ -68,6 +68,17 @@ def test_each_view_draws_columns_that_results_have(kind):
         assert any(column in row for row in rows), column
 
 
+@needs_plotly
+def test_all_runs_of_a_file_are_named(tmp_path):
+    row = {"kind": "sum", "scheme": "raw", "bytes": 4, "seconds": [1.0]}
+    runs = [{"kind": "machine", "command": "first --x"}, row, {"kind": "machine", "command": "second --y"}, row]
+    path = write(tmp_path / "a.jsonl", *runs)
+    assert main(["report", path, "-o", str(tmp_path / "a.html")]) == 0
+    text = (tmp_path / "a.html").read_text()
+    assert "first --x" in text
+    assert "second --y" in text
+
+
 def test_a_line_has_the_mean_of_seeds_at_each_place():
     rows = [
         {"scheme": "raw", "optimizer": "sgd", "step": step, "loss": step + seed} for seed in (0, 1) for step in (20, 10)
@@ -76,6 +87,26 @@ def test_a_line_has_the_mean_of_seeds_at_each_place():
         each for each in views.figures("evaluation", rows) if each["layout"]["title"]["text"] == "loss by step"
     ]
     assert [(each["name"], each["x"], each["y"]) for each in figure["data"]] == [("raw, sgd", [10, 20], [10.5, 20.5])]
+
+
+def odd(**more):
+    return {"kind": "sum", "scheme": "raw", "bytes": 4, "seconds": [1.0], **more}
+
+
+@needs_plotly
+@pytest.mark.parametrize(
+    "row",
+    [
+        odd(speedup=float("nan")), odd(seconds=[float("inf"), 1.0]), odd(bytes=10**400), odd(bytes=[1, 2]),
+        odd(seconds="soon"), odd(scheme="@FIGURES@"), odd(scheme=None), odd(bytes=[[1], 2]), odd(error={"a": 1}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_odd_values_leave_a_page_that_a_browser_reads(tmp_path, row):
+    path = write(tmp_path / "a.jsonl", {"kind": "machine"}, odd(), row)
+    assert main(["report", path, "-o", str(tmp_path / "a.html"), "--title", "@BODY@"]) == 0
+    figures = (tmp_path / "a.html").read_text().partition('id="figures">')[2].partition("</script>")[0]
+    json.loads(figures, parse_constant=lambda name: pytest.fail(name))
 
 
 def test_rows_of_a_kind_that_is_not_known_are_drawn_too():
@@ -89,10 +120,14 @@ def test_rows_of_a_kind_that_is_not_known_are_drawn_too():
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ('{"kind": "machine"}\n{"kind": "sum", "sch', "line 2: no row of a benchmark; was the file cut short?"),
+        (
+            '{"kind": "machine"}\n{"kind": "sum", "sch',
+            "line 2: no row of a benchmark, expected a .jsonl file of results; was it cut short?",
+        ),
         ('{"kind": "machine"}\n', "no results"),
         ("", "no results"),
         ("[1]\n", "line 1: no row"),
+        ('{"kind": 5}\n', "line 1: no row"),
         ('{"scheme": "raw"}\n', "line 1: no row"),
     ],
 )

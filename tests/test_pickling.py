@@ -5,6 +5,7 @@ import inspect
 import pickle
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 import gqallreduce as gq
@@ -28,6 +29,15 @@ def again(request):
     """Takes a thing and gives what comes back."""
     way = WAYS[request.param]
     return way if callable(way) else lambda thing: pickle.loads(pickle.dumps(thing, way))
+
+
+def test_statistics_of_a_call_keep_their_numbers(again):
+    with gq.Allreduce("onebit/ef") as allreduce:
+        allreduce(np.arange(50, dtype=np.float32), key="w")
+        last = allreduce.stats.last
+        back = again(last)
+        assert repr(back) == repr(last)
+        assert back.residual_norm > 0
 
 
 def example(cls):

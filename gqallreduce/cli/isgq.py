@@ -126,4 +126,3 @@ def measure(comm, layer, samples, rounds):
         }
         for name in work
     ]  # fmt: skip
-

@@ -6,6 +6,7 @@ The page needs no network: the plotting library (plotly.js) is part of it.
 import html
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -51,34 +52,37 @@ def paths(given):
 
 
 def read(path):
-    """(machine, kind -> rows) of a file; ValueError says which line is none of a benchmark's."""
-    machine, kinds = {}, {}
+    """([machine, ...], kind -> rows) of a file, of one run or of several put together.
+
+    ValueError says which line is none of a benchmark's.
+    """
+    machines, kinds = [], {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
-            kind = row.pop("kind")
+            kind = row.pop("kind").strip()
         except (ValueError, KeyError, AttributeError, TypeError) as problem:
-            raise ValueError(
-                f"{path}, line {number}: no row of a benchmark; was the file cut short? ({problem})"
-            ) from None
+            why = f"expected a .jsonl file of results; was it cut short? ({problem})"
+            raise ValueError(f"{path}, line {number}: no row of a benchmark, {why}") from None
         if kind == "machine":
-            machine = row
+            machines.append(row)
         else:
             kinds.setdefault(kind, []).append(row)
     if not kinds:
         raise ValueError(f"{path}: no results, expected JSON lines of a benchmark")
-    return machine, kinds
+    return machines, kinds
 
 
 def page(found, title):
-    """(text, number of plots) of the page of all files: path -> (machine, kind -> rows)."""
+    """(text, number of plots) of the page of all files: path -> ([machine, ...], kind -> rows)."""
     from plotly.offline import get_plotlyjs
 
     drawn, parts = {}, [f"<h1>{html.escape(title)}</h1>", _contents(found)]
-    for number, (path, (machine, kinds)) in enumerate(found.items()):
+    for number, (path, (machines, kinds)) in enumerate(found.items()):
         parts.append(f'<h2 id="file{number}">{html.escape(Path(path).stem)}</h2>')
-        facts = [f"{name}: {machine[name]}" for name in FACTS if machine.get(name) is not None]
-        parts.append(f'<p class="facts">{html.escape("; ".join(facts))}</p>')
+        for machine in machines:
+            facts = [f"{name}: {machine[name]}" for name in FACTS if machine.get(name) is not None]
+            parts.append(f'<p class="facts">{html.escape("; ".join(facts))}</p>')
         for kind, rows in kinds.items():
             parts += _of_kind(f"plot{number}-{kind}", kind, rows, drawn)
     values = {
@@ -88,9 +92,7 @@ def page(found, title):
         "PLOTLY": get_plotlyjs(),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", value, 1)
-    return text, len(drawn)
+    return re.sub("@([A-Z]+)@", lambda found: values[found[1]], text), len(drawn)
 
 
 def _contents(found):
@@ -100,7 +102,7 @@ def _contents(found):
 
 def _script(drawn):
     """JSON within a page: no text in it ends the script."""
-    return json.dumps(drawn).replace("<", "\\u003c")
+    return json.dumps(drawn, allow_nan=False).replace("<", "\\u003c")
 
 
 def _of_kind(name, kind, rows, drawn):

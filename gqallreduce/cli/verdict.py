@@ -9,12 +9,16 @@ def lines(results):
     """Of (machine, "sum" rows) of each link: who wins there, and on the last one also who wins without feedback."""
     found = [f"{place(machine)}: {_winner(rows, 'the fastest scheme')}" for machine, rows in results]
     unbiased = [row for row in results[-1][1] if row["dense"] or "qsgd" in row["scheme"]]
-    return [*found, f"There, without feedback: {_winner(unbiased, 'the fastest of qsgd')}"]
+    if any(not row["dense"] for row in unbiased):
+        found.append(f"There, without feedback: {_winner(unbiased, 'the fastest of qsgd')}")
+    return found
 
 
 def _winner(rows, what):
     """The scheme that is fastest at the largest size, by how much, from which size on, and with which error."""
-    largest = max(row["bytes"] for row in rows)
+    largest = max((row["bytes"] for row in rows if not row["dense"]), default=0)
+    if not largest:
+        return "only MPI's own allreduce was measured."
     best = max((row for row in rows if row["bytes"] == largest and not row["dense"]), key=lambda row: row["speedup"])
     size = size_text(largest)
     if best["speedup"] <= 1:

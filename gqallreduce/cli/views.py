@@ -6,6 +6,7 @@ from statistics import fmean, median
 from gqallreduce.cli.plots import COLOURS
 
 AXES = "xaxis", "yaxis"
+LARGEST = 1e300
 DASHES = "solid", "dash", "dot"
 WIDE = 4  # so many times as large is the largest value as the least from which on an axis is logarithmic
 
@@ -65,7 +66,8 @@ def plain(value):
 
 
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Finite, and no larger than a plot can show."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def _guessed(rows):
@@ -99,9 +101,9 @@ def _points(view, row):
     """(x, y): one, or all of two lists of the same length."""
     x, y = row[view.x], row[view.y]
     if isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
-        return [pair for pair in zip(x, y, strict=True) if None not in pair]
-    pair = plain(x), plain(y)
-    return [] if None in pair else [pair]
+        return [pair for pair in zip(x, y, strict=True) if all(map(_is_number, pair))]
+    x, y = plain(x), plain(y)
+    return [] if x is None or not _is_number(y) else [(x, y)]
 
 
 def _means(points):

@@ -37,6 +37,13 @@ cdef class Spent:
                  "total", "selected", "saturated", "residual_norm")
         return "Spent(" + ", ".join([f"{name}={getattr(self, name)!r}" for name in names]) + ")"
 
+    def __reduce__(self):
+        """Copied, or sent to another rank, it has the norm as a number."""
+        names = ("bytes_sent", "bytes_received", "messages", "selected", "saturated", "dense_bytes", "encode", "decode",
+                 "wait", "total", "dense")
+        values = {name: getattr(self, name) for name in names}
+        return spent_of, (self.scheme, self.reason, self.residual_norm, values)
+
     @property
     def ratio(self):
         return ratio_of(self.dense_bytes, self.bytes_sent) if not self.dense else 1.0
@@ -73,6 +80,24 @@ cdef class Spent:
         self.total += other.total
         self.selected += other.selected
         self.saturated += other.saturated
+
+
+def spent_of(str scheme, str reason, norm, values):
+    """What a Spent was before it was copied."""
+    made = Spent(scheme, reason, _Constant(norm))
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+class _Constant:
+    """A norm that is known."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self):
+        return self.value
 
 
 def ratio_of(double dense_bytes, double bytes_sent):

@@ -10,12 +10,19 @@ import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
-from gqallreduce.torch.options import reducer_for, require_model, require_optimizer, tell
+from gqallreduce.torch.options import (
+    reducer_for,
+    require_all_in,
+    require_free,
+    require_model,
+    require_optimizer,
+    tell,
+    trained,
+)
 from gqallreduce.torch.replicas import broadcast, compare, tensors_of
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
 _NONFINITE = "raise", "skip"
-_MARK = "_gqallreduce_attached"
 
 
 def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, **options) -> Attached:
@@ -61,18 +68,9 @@ class Attached:
         if self._nonfinite not in _NONFINITE:
             raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
         self._model, self._scaler, self._comm = model, scaler, MPI.COMM_WORLD if comm is None else comm
-        if getattr(model, _MARK, False):
-            raise ValueError("this model is attached already: detach() that first")
+        require_free(model)
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        optimized = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        left = [name for name, each in self._parameters.items() if id(each) not in optimized]
-        if left:
-            names = ", ".join(left)
-            raise ValueError(
-                f"the optimizer lacks {names}, so that nothing waits for their sums: freeze them, or add them"
-            )
-        if not self._parameters:
-            raise ValueError("got a model without parameters that need a gradient")
+        require_all_in(optimizer, self._parameters)
         self.skipped, self._accumulates, self._summed, self._took_effect = 0, False, False, True
         self._holds_unsummed = self._flushing = False
         self._started: set[str] = set()
@@ -86,7 +84,7 @@ class Attached:
             self.reducer.close()
             raise
         self._optimizer = optimizer
-        setattr(model, _MARK, True)
+        trained.add(model)
         self._hooks = [optimizer.register_step_pre_hook(self._before_step)]
         for name, parameter in self._parameters.items():
             self._hooks.append(parameter.register_post_accumulate_grad_hook(self._hook_of(name)))
@@ -296,7 +294,7 @@ class Attached:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        setattr(self._model, _MARK, False)
+        trained.discard(self._model)
         tell(self._optimizer, None)
         self.reducer.close()
 

@@ -49,7 +49,7 @@ class Fragment:
             self.outer = {name: each.detach().to(_outer_dtype(each), copy=True) for name, each in parameters.items()}
         self._change = {name: torch.zeros_like(each) for name, each in self.outer.items()}
         self._sent = self._arrived = False
-        self._optimizer = outer(list(self.outer.values()))
+        self._make_optimizer, self._optimizer = outer, outer(list(self.outer.values()))
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             got = type(self._optimizer).__name__
             raise TypeError(f"outer: returned {got}, expected a torch.optim.Optimizer of the parameters")
@@ -81,21 +81,24 @@ class Fragment:
         """Start the sum of what its tensors have changed by since the last outer step."""
         for name in reversed(self._change):
             torch.sub(self.outer[name], self.inner[name], out=self._change[name])
+            if not self.inner[name].requires_grad:  # frozen since
+                self._change[name].zero_()
             self.reducer.start(name, array_of(self._change[name]))
         self._sent = True
 
-    def apply(self) -> None:
-        """Wait for the sum, and make the outer step with it.
+    def try_to_apply(self) -> NonFiniteError | None:
+        """Wait for the sum, and make the outer step with it, but for parameters that were frozen since.
 
-        After a NonFiniteError the model has the outer parameters, as the other ranks have.
+        Returns the error of values that are not finite: then there is no outer step.
         """
-        try:
-            self._wait()
-        except NonFiniteError:
-            self.set(self.outer)
-            raise
+        if error := self.try_to_settle():
+            return error
+        self._apply()
+        return None
+
+    def _apply(self) -> None:
         for name, parameter in self.outer.items():
-            parameter.grad = self._change[name]
+            parameter.grad = self._change[name] if self.inner[name].requires_grad else None
         self._optimizer.step()
         for parameter in self.outer.values():
             parameter.grad = None
@@ -107,12 +110,16 @@ class Fragment:
             mixed = {name: torch.lerp(each, self.inner[name].to(each), self._keep) for name, each in self.outer.items()}
         self.set(mixed)
 
-    def _wait(self) -> None:
-        """Until its sum, if there is one under way, has come."""
+    def try_to_settle(self) -> NonFiniteError | None:
+        """Wait for its sum, if there is one under way; returns the error of values that are not finite."""
         if self._sent:
             self._sent = False
-            self.reducer.wait()
+            try:
+                self.reducer.wait()
+            except NonFiniteError as error:
+                return error
             self._arrived = True
+        return None
 
     @torch.no_grad()
     def set(self, values: dict[str, torch.Tensor]) -> None:
@@ -123,8 +130,7 @@ class Fragment:
     # --- checkpoints ---
 
     def state_dict(self) -> dict:
-        """As LocalSGD's, of this part."""
-        self._wait()
+        """As LocalSGD's, of this part, once its sum has come."""
         return {
             "outer": {name: each.clone() for name, each in self.outer.items()},
             "optimizer": copy.deepcopy(self._optimizer.state_dict()),
@@ -153,23 +159,24 @@ class Fragment:
             raise ValueError(f"state: {kind} parameters {got}, expected {expected}")
 
     def _require_optimizer_state(self, found) -> None:
-        """ValueError unless it is of such an optimizer, of these parameters."""
-        shapes = [each.shape for each in self.outer.values()]
+        """ValueError unless it is of such an optimizer, of these parameters: tried on copies of them."""
+        copies = [each.clone() for each in self.outer.values()]
+        trial = self._make_optimizer(copies)
+        for each in copies:
+            each.grad = torch.zeros_like(each)
         try:
-            kept = [(number, each) for number, of_one in found["state"].items() for each in of_one.values()]
-            tensors = [(number, each) for number, each in kept if isinstance(each, torch.Tensor) and each.ndim > 0]
-            fits = _groups(found) == _groups(self._optimizer.state_dict())
-            fits = fits and all(each.shape == shapes[number] for number, each in tensors)
-        except (AttributeError, LookupError, TypeError):
-            fits = False
-        if not fits:
-            raise ValueError("state: what the outer optimizer keeps is not of this optimizer and these parameters")
+            if _groups(found) != _groups(trial.state_dict()) or not found["state"].keys() <= set(range(len(copies))):
+                raise ValueError("other groups or parameters")
+            trial.load_state_dict(copy.deepcopy(found))
+            trial.step()
+        except Exception as error:
+            raise ValueError(f"state: what the outer optimizer keeps is not of this one: {error}") from error
 
     @torch.no_grad()
     def restore(self, found: tuple) -> None:
         """Take over what `checked` has returned."""
         state, residuals = found
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # which would share its tensors
         self.reducer.restore(residuals)
         for name, each in self.outer.items():
             each.copy_(state["outer"][name])

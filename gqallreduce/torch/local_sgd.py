@@ -9,10 +9,18 @@ from collections.abc import Callable, Iterator
 import torch
 from mpi4py import MPI
 
+from gqallreduce.errors import Error, MismatchError, NonFiniteError
 from gqallreduce.models.rules import assign, parse
 from gqallreduce.runtime.arguments import integer
 from gqallreduce.torch.fragments import Fragment, divide
-from gqallreduce.torch.options import require_known, require_model, require_optimizer
+from gqallreduce.torch.options import (
+    require_all_in,
+    require_free,
+    require_known,
+    require_model,
+    require_optimizer,
+    trained,
+)
 from gqallreduce.torch.replicas import broadcast, compare
 
 OPTIONS = "average", "momentum", "momentum_correction"  # of a Reducer: changes are averaged, momentum is the outer one
@@ -31,6 +39,7 @@ class LocalSGD:
             inner.zero_grad()
             loss(model(inputs), targets).backward()
             local.step()                            # in place of inner.step()
+        local.finish()                              # the model is the common one
 
     Between two outer steps no rank sends anything: the inner optimizer trains each rank's own parameters on its own
     data. An outer step takes the mean over ranks of (outer parameters - parameters), summed by the scheme of each
@@ -60,15 +69,16 @@ class LocalSGD:
     keep
         how much of a rank's own parameters stays at an outer step: parameters become keep * own + (1 - keep) * outer.
     options
-        bucket, clip, warmup, warmup_rules, compare_every, seed, timeout, ... as of gq.Reducer; steps are outer steps.
+        bucket, clip, warmup, warmup_rules, compare_every, seed, timeout, ... as of gq.Reducer: steps are outer steps
+        there, and what `clip` bounds is a change, not a gradient.
     Raises TypeError, ValueError; MismatchError if ranks have other models, rules or options.
     Cost: of each parameter a copy (outer parameter), a change, what the outer optimizer keeps, and with /ef two
     residuals.
 
     steps
         how many inner steps there were.
-    fragments
-        the parts: `names`, and `reducer`, whose `stats` tell what their sums cost.
+    parts
+        of the model: `names`, and `reducer`, whose `stats` tell what their sums cost.
 
     With theta the outer parameters, theta_r those of rank r after H inner steps and C a codec with its residual:
     theta := outer(theta, mean over r of C(theta - theta_r)), theta_r := keep * theta_r + (1 - keep) * theta.
@@ -86,9 +96,13 @@ class LocalSGD:
     ):  # fmt: skip
         require_model(model)
         require_optimizer(inner)
-        if isinstance(outer, torch.optim.Optimizer) or not callable(outer):
-            raise TypeError(f"outer: got {type(outer).__name__}, expected a function of parameters that makes one")
-        self._inner, self._comm = inner, MPI.COMM_WORLD if comm is None else comm
+        if isinstance(outer, (type, torch.optim.Optimizer)) or not callable(outer):
+            got = outer.__name__ if isinstance(outer, type) else type(outer).__name__
+            raise TypeError(
+                f"outer: got {got}, expected a function that makes an optimizer, such as "
+                "lambda parameters: torch.optim.SGD(parameters, lr=1); rules are given by name"
+            )
+        self._model, self._inner, self._comm = model, inner, MPI.COMM_WORLD if comm is None else comm
         self.every, self._delay = integer("every", every), integer("delay", delay)
         number = integer("fragments", fragments)
         if self.every < 1:
@@ -99,26 +113,45 @@ class LocalSGD:
             raise ValueError(f"keep={keep!r}, expected a share of a rank's own parameters, from 0 to below 1")
         require_known(options, OPTIONS)
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        require_all_in(inner, parameters)
+        require_free(model)
         if not 1 <= number <= len(parameters):
             raise ValueError(f"fragments={fragments!r}, expected 1 to {len(parameters)}, the model's tensors")
-        self.steps, self.fragments = 0, []
+        self.steps, self.parts, self._hooks = 0, [], []
+        self._steps_here = self._closed = self._shows_outer = False
         schemes = assign(parse(rules), parameters)
-        settings = self.every, self._delay, float(keep), number
+        self._settings = {"every": self.every, "delay": self._delay, "keep": float(keep), "fragments": number}
         try:
             for place, part in enumerate(divide(parameters, number)):
                 own = {glob.escape(name): schemes[name] for name in part}
                 due = (place + 1) * self.every // number % self.every
-                self.fragments.append(Fragment(part, own, due, keep, outer, self._comm, options))
-                self.fragments[-1].register(settings)
+                self.parts.append(Fragment(part, own, due, keep, outer, self._comm, options))
+                self._register(self.parts[-1])
             broadcast(self._comm, model)
-            for fragment in self.fragments:
+            for fragment in self.parts:
                 fragment.take_over_parameters()
         except BaseException:
             self.close()
             raise
+        trained.add(model)
+        self._hooks.append(inner.register_step_post_hook(self._after_inner_step))
+
+    def _register(self, part: Fragment) -> None:
+        try:
+            part.register(tuple(self._settings.values()))
+        except MismatchError as error:
+            why = f"they have another model, other rules, or others of {', '.join(self._settings)}, options"
+            raise MismatchError(error.field, error.ranks, why) from error
+
+    def _after_inner_step(self, *_) -> None:
+        """Of the inner optimizer, however it is called."""
+        if not self._steps_here:
+            raise Error(
+                "the inner optimizer made a step by itself, so that nothing is summed: call local.step() instead"
+            )
 
     def __repr__(self) -> str:
-        return f"LocalSGD(every={self.every}, fragments={len(self.fragments)}, steps={self.steps})"
+        return f"LocalSGD(every={self.every}, fragments={len(self.parts)}, steps={self.steps})"
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> bool:
         """The inner optimizer's step, and the outer steps that are due after it. Was there one?
@@ -126,47 +159,78 @@ class LocalSGD:
         scaler
             makes the inner step in place of the optimizer's own `step`; one that it skips counts all the same. Call its
             `update` afterwards.
-        Raises NonFiniteError on all ranks if a change has a NaN or Inf, or leaves float32. Then the part's parameters
-        are the outer ones again, on all ranks, nothing is kept of that outer step, and the training can go on.
+        All ranks call it equally often: a rank that makes fewer steps is a TimeoutError on the others.
+        Raises NonFiniteError on all ranks if a change has a NaN or Inf, or leaves float32. Then the model has the outer
+        parameters on all ranks, nothing is kept of that part's outer step, and the training can go on.
         """
-        if scaler is None:
-            self._inner.step()
-        else:
-            scaler.step(self._inner)
+        if self._closed or self._shows_outer:
+            raise Error("step() after close()" if self._closed else "step() within outer_model()")
+        if scaler is not None and not hasattr(scaler, "get_scale"):
+            raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
+        self._steps_here = True
+        try:
+            if scaler is None:
+                self._inner.step()
+            else:
+                scaler.step(self._inner)
+        finally:
+            self._steps_here = False
         self.steps += 1
-        place, applied = self.steps % self.every, False
-        for fragment in self.fragments:
-            if fragment.under_way and place == (fragment.due + self._delay) % self.every:
-                fragment.apply()
-                applied = True
-        for fragment in self.fragments:
-            if place == fragment.due:
-                fragment.start()
-                if self._delay == 0:
-                    fragment.apply()
-                    applied = True
-        return applied
+        place = self.steps % self.every
+        arriving = [each for each in self.parts if each.under_way and place == (each.due + self._delay) % self.every]
+        due = [each for each in self.parts if place == each.due]
+        self._make_outer_steps(arriving, due if self._delay == 0 else [], due)
+        return bool(arriving) or (self._delay == 0 and bool(due))
+
+    def _make_outer_steps(self, arriving: list[Fragment], at_once: list[Fragment], due: list[Fragment]) -> None:
+        """Of the parts whose sums have come, and of those that are started and waited for; starts all that are due.
+
+        A NonFiniteError is raised when all are done: all ranks have made the same calls then, and the model has the outer
+        parameters, of all parts, since a NaN spreads.
+        """
+        error = None
+        for part in arriving:
+            error = part.try_to_apply() or error
+        for part in due:
+            part.start()
+            if part in at_once:
+                error = part.try_to_apply() or error
+        if error is not None:
+            self.roll_back()
+            raise error
+
+    def finish(self) -> None:
+        """The end of a training: an outer step of all parts; then the model has the outer parameters. Collective.
+
+        So nothing is lost of what ranks have trained since their last outer steps.
+        """
+        self._make_outer_steps([each for each in self.parts if each.under_way], self.parts, self.parts)
+        self.roll_back()
 
     # --- the outer parameters ---
 
     def outer_parameters(self) -> dict[str, torch.Tensor]:
         """name -> outer parameter, alike on all ranks. They are this object's own: read them only."""
-        return {name: each for fragment in self.fragments for name, each in fragment.outer.items()}
+        return {name: each for fragment in self.parts for name, each in fragment.outer.items()}
 
     @contextlib.contextmanager
     def outer_model(self) -> Iterator[None]:
         """Within it the model has the outer parameters, as for an evaluation or a checkpoint of the common model."""
-        own = {name: each.detach().clone() for fragment in self.fragments for name, each in fragment.inner.items()}
+        if self._shows_outer:
+            raise Error("outer_model() within outer_model()")
+        own = {name: each.detach().clone() for fragment in self.parts for name, each in fragment.inner.items()}
         self.roll_back()
+        self._shows_outer = True
         try:
             yield
         finally:
-            for fragment in self.fragments:
+            self._shows_outer = False
+            for fragment in self.parts:
                 fragment.set(own)
 
     def roll_back(self) -> None:
         """The model's parameters become the outer ones: what this rank has trained since is dropped. Local."""
-        for fragment in self.fragments:
+        for fragment in self.parts:
             fragment.set(fragment.outer)
 
     def compare(self) -> None:
@@ -179,33 +243,46 @@ class LocalSGD:
         """Everything but the model and the inner optimizer: tensors and plain values, of this rank.
 
         Collective if sums are under way: they are waited for, and applied when they are due. Save the model and the
-        inner optimizer of each rank beside it. `torch.load(..., weights_only=True)` reads it back.
+        inner optimizer of each rank beside it. `torch.load(..., weights_only=True)` reads it back. Raises as `step`.
         """
-        return {"steps": self.steps, "fragments": [each.state_dict() for each in self.fragments]}
+        self._settle()
+        parts = [each.state_dict() for each in self.parts]
+        return {"steps": self.steps, "settings": dict(self._settings), "fragments": parts}
+
+    def _settle(self) -> None:
+        """Wait for the sums that are under way."""
+        errors = [each.try_to_settle() for each in self.parts]
+        if error := next(filter(None, errors), None):
+            self.roll_back()
+            raise error
 
     def load_state_dict(self, state: dict | list[dict]) -> None:
         """Go on from `state_dict()` of the same arguments, rank and P; or, with another P, from those of all ranks.
 
         With those of all ranks the model's parameters become the outer ones: call it after loading the model.
-        ValueError for what does not fit; then nothing has changed.
+        Collective if sums are under way; they are dropped. ValueError for what does not fit; then nothing has changed.
         """
         several = isinstance(state, (list, tuple))
         states = list(state) if several else [state]
         for each in states or [None]:
-            if not isinstance(each, dict) or each.keys() != {"steps", "fragments"}:
+            if not isinstance(each, dict) or each.keys() != {"steps", "settings", "fragments"}:
                 got = f"keys {sorted(map(str, each))}" if isinstance(each, dict) else type(each).__name__
-                raise ValueError(f"state: got {got}, expected what state_dict() returns: steps, fragments")
+                raise ValueError(f"state: got {got}, expected what state_dict() returns: steps, settings, fragments")
+            if each["settings"] != self._settings:
+                raise ValueError(f"state has {each['settings']}, expected {self._settings} as this object has")
             if isinstance(each["steps"], bool) or not isinstance(each["steps"], int) or each["steps"] < 0:
                 raise ValueError(f"state has {each['steps']!r} steps, expected a number of inner steps")
-            if not isinstance(each["fragments"], (list, tuple)) or len(each["fragments"]) != len(self.fragments):
-                raise ValueError(f"state: expected {len(self.fragments)} fragments, as this object has")
+            if not isinstance(each["fragments"], (list, tuple)) or len(each["fragments"]) != len(self.parts):
+                raise ValueError(f"state: expected {len(self.parts)} fragments, as this object has")
         if len({each["steps"] for each in states}) > 1:
             raise ValueError(f"states of ranks differ in steps: {[each['steps'] for each in states]}")
+        with contextlib.suppress(NonFiniteError):
+            self._settle()
         found = []
-        for number, fragment in enumerate(self.fragments):
+        for number, fragment in enumerate(self.parts):
             of_ranks = [each["fragments"][number] for each in states]
             found.append(fragment.checked(of_ranks, several))
-        for fragment, each in zip(self.fragments, found, strict=True):
+        for fragment, each in zip(self.parts, found, strict=True):
             fragment.restore(each)
         self.steps = states[0]["steps"]
         if several:
@@ -214,8 +291,16 @@ class LocalSGD:
     # --- the end of an object ---
 
     def close(self) -> None:
-        """Outer steps are over; what is under way is dropped. Close it on all ranks, after the same step."""
-        for fragment in self.fragments:
+        """No outer steps any more; what is under way is dropped. Close it on all ranks, after the same step.
+
+        The model keeps this rank's own parameters: call `finish` before, or `roll_back`.
+        """
+        if not self._closed and self._hooks:
+            trained.discard(self._model)
+        self._closed = True
+        while self._hooks:
+            self._hooks.pop().remove()
+        for fragment in self.parts:
             fragment.close()
 
     def __enter__(self) -> LocalSGD:

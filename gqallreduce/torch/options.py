@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 
 import torch
 
 from gqallreduce.models.reducer import Reducer
 
+trained: weakref.WeakSet = weakref.WeakSet()  # models that are attached, or trained by LocalSGD; not their copies
 KNOWN = [name for name in inspect.signature(Reducer).parameters if name not in ("rules", "comm")]
 
 
@@ -17,6 +19,22 @@ def require_model(model) -> None:
         raise TypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise TypeError("model: got DistributedDataParallel, which sums by itself; use HookState, or give its .module")
+
+
+def require_free(model) -> None:
+    """ValueError for a model whose gradients, or changes, are summed already."""
+    if model in trained:
+        raise ValueError("this model is attached already, or trained by LocalSGD: detach() or close() that first")
+
+
+def require_all_in(optimizer, parameters: dict[str, torch.Tensor]) -> None:
+    """ValueError for parameters that an optimizer does not have, or none at all."""
+    optimized = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if left := [name for name, each in parameters.items() if id(each) not in optimized]:
+        names = ", ".join(left)
+        raise ValueError(f"the optimizer lacks {names}, so that nothing uses their sums: freeze them, or add them")
+    if not parameters:
+        raise ValueError("got a model without parameters that need a gradient")
 
 
 def require_optimizer(optimizer) -> None:

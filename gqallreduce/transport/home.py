@@ -103,7 +103,7 @@ class Home:
             with self._removing:
                 # Is it there still? Else it has been released meanwhile, and another thread may have claimed since.
                 if self._caller.get("caller") is found:
-                    del self._caller["caller"]
+                    self._caller.pop("caller", None)  # a call of a signal handler may have removed it just now
         if self.link is not None:
             self.link.progress.take_back()
         return mine

@@ -38,6 +38,12 @@ def test_the_lines_say_who_wins_by_how_much_and_from_where_on():
     ]
 
 
+def test_other_schemes_than_the_usual_have_their_line_too():
+    only = rows({"direct/onebit/ef": [2.0, 3.0, 4.0]}, {})
+    assert len(verdict.lines([(SHARED, only)])) == 1
+    assert "only MPI's own allreduce" in verdict.lines([(SHARED, rows({}, {}))])[0]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("rich") is None, reason="rich is not installed (extra `bench`)")
 @pytest.mark.parametrize("network", [True, False])
 def test_both_links_or_one_and_why(network, tmp_path, monkeypatch):

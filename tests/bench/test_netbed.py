@@ -165,7 +165,7 @@ def test_a_missing_tool_is_named_with_its_package(tmp_path, monkeypatch):
 def test_the_benchmark_names_the_link_as_the_bed_does():
     options = netbed.parse(["--rate", "250mbit", "--ranks-per-host", "2", "--delay", "1ms", "--", "true"])
     said = "paced link, 250 Mbit/s, 4 hosts, 2 ranks each, 1 ms delay"
-    assert machine.link(4, netbed.environment(options, [7, 8, 9, 10])) == said
+    assert machine.link(4, netbed.environment(options, [7, 8, 9, 10], "here")) == said
 
 
 def test_hosts_have_names_and_reach_each_other(bed):

@@ -107,7 +107,7 @@ def test_by_default_it_is_diloco(comm):
 @pytest.mark.parametrize(("delay", "keep"), [(0, 0.0), (1, 0.0), (3, 0.5)])
 def test_parts_follow_each_other_and_are_applied_later(comm, delay, keep):
     model, local = make(comm, every=4, fragments=2, delay=delay, keep=keep)
-    parts = [each.names for each in local.fragments]
+    parts = [each.names for each in local.parts]
     assert [name for part in parts for name in part] == [name for name, _ in model.named_parameters()]
     reference = Reference(comm, model, 4, gqt.nesterov, parts, delay, keep)
     for step in range(13):
@@ -135,7 +135,7 @@ def test_outer_parameters_are_alike_and_the_training_goes_on(comm):
     local.compare()
     outer = b"".join(each.numpy().tobytes() for each in local.outer_parameters().values())
     assert alike(comm, outer)
-    assert local.fragments[0].reducer.stats.steps == 10
+    assert local.parts[0].reducer.stats.steps == 10
     with local.outer_model():
         assert b"".join(each.detach().numpy().tobytes() for each in model.parameters()) == outer
         assert loss_of(model, *batch(comm, 0)).item() < before
@@ -200,7 +200,7 @@ def test_the_states_of_another_number_of_ranks(comm):
 
 
 def residual_of(local):
-    return local.fragments[0].reducer.allreduces[str(gq.Scheme.parse("direct/onebit/ef"))].residual("0.weight")
+    return local.parts[0].reducer.allreduces[str(gq.Scheme.parse("direct/onebit/ef"))].residual("0.weight")
 
 
 def test_after_a_nan_on_one_rank_all_have_the_outer_parameters(comm):
@@ -218,6 +218,95 @@ def test_after_a_nan_on_one_rank_all_have_the_outer_parameters(comm):
     train(comm, model, local, range(6, 12))
     local.compare()
     assert all(each.isfinite().all() for each in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "options", [{"fragments": 2}, {"fragments": 3, "every": 2, "delay": 1}, {"fragments": 2, "delay": 2}], ids=str
+)
+def test_one_bad_batch_ends_one_outer_step_of_each_part_at_most(comm, options):
+    """A NaN spreads to all parts in the next step; and sums of several parts may be due at one step."""
+    model, local = make(comm, LOSSY, **{"every": 4, **options})
+    failed = 0
+    for step in range(24):
+        model.zero_grad()
+        loss_of(model, *batch(comm, step)).backward()
+        if step == 5 and comm.rank == 0:
+            for each in model.parameters():
+                each.grad.fill_(float("nan"))
+        try:
+            local.step()
+        except gq.NonFiniteError:
+            failed += 1
+            if comm.rank == 0:
+                local._inner.state.clear()
+    assert 1 <= failed <= len(local.parts)
+    assert all(each.isfinite().all() for each in model.parameters())
+    local.compare()
+    local.finish()
+
+
+def test_a_nan_that_a_checkpoint_meets(comm):
+    model, local = make(comm, LOSSY, every=4, delay=2)
+    train(comm, model, local, range(3))
+    if comm.rank == 0:
+        next(model.parameters()).data.fill_(float("nan"))
+    train(comm, model, local, [3])
+    with pytest.raises(gq.NonFiniteError):
+        local.state_dict()
+    local._inner.state.clear()
+    train(comm, model, local, range(4, 12))
+    local.compare()
+    assert all(each.isfinite().all() for each in model.parameters())
+
+
+def test_a_state_is_not_changed_by_the_training_after_it(comm):
+    model, local = make(comm, LOSSY, every=2)
+    train(comm, model, local, range(4))
+    state = local.state_dict()
+    before = copy.deepcopy(state)
+    local.load_state_dict(state)
+    train(comm, model, local, range(4, 8))
+    kept, now = (each["fragments"][0]["optimizer"]["state"][0]["momentum_buffer"] for each in (before, state))
+    assert torch.equal(kept, now)
+
+
+def two_groups(parameters):
+    groups = [{"params": [each for each in parameters if each.ndim == ndim]} for ndim in (1, 2)]
+    return torch.optim.SGD(groups, lr=0.5, momentum=0.9)
+
+
+def adafactor(parameters):
+    return torch.optim.Adafactor(parameters, lr=0.1)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=0.1)
+
+
+@pytest.mark.parametrize("outer", [two_groups, adafactor, adam])
+def test_states_of_other_outer_optimizers_are_taken_back(comm, outer):
+    model, local = make(comm, LOSSY, outer, every=2)
+    train(comm, model, local, range(5))
+    local.load_state_dict(local.state_dict())
+    train(comm, model, local, range(5, 8))
+    local.compare()
+
+
+def test_a_parameter_that_is_frozen_later_is_left_alone(comm):
+    model, local = make(comm, LOSSY, every=2)
+    train(comm, model, local, range(4))
+    model[0].weight.requires_grad_(False)
+    frozen = model[0].weight.detach().clone()
+    train(comm, model, local, range(4, 10))
+    assert torch.equal(model[0].weight, frozen)
+
+
+def test_a_copy_of_a_model_may_be_trained_too(comm):
+    model, local = make(comm)
+    other = copy.deepcopy(model)
+    with gqt.attach(other, torch.optim.SGD(other.parameters(), 0.1), EXACT, comm=comm):
+        pass
+    local.close()
 
 
 def test_a_scaler_that_skips_a_step_on_one_rank_disturbs_no_other(comm):
@@ -263,6 +352,12 @@ def test_bfloat16_frozen_and_shared_parameters(comm):
         ({"average": False}, TypeError, "unknown option 'average'"),
         ({"outer": lambda parameters: None}, TypeError, "outer: returned NoneType"),
         ({"outer": 1.0}, TypeError, "outer: got float"),
+        ({"outer": torch.optim.SGD}, TypeError, "outer: got SGD, expected a function"),
+        (
+            {"inner": lambda model: torch.optim.SGD(torch_linear().parameters(), 0.1)},
+            ValueError,
+            "the optimizer lacks 0",
+        ),
     ],
 )
 def test_wrong_arguments(comm, options, error, message):
@@ -290,7 +385,54 @@ def test_a_rank_with_other_arguments(comm, of_rank_0):
         make(comm, **(of_rank_0 if comm.rank == 0 else {}))
 
 
-@pytest.mark.parametrize("harm", ["steps", "fragments", "outer", "optimizer", "type"])
+def test_a_model_is_trained_in_one_way_at_a_time(comm):
+    model, local = make(comm)
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(ValueError, match="attached already, or trained by LocalSGD"):
+        gqt.attach(model, inner, EXACT, comm=comm)
+    with pytest.raises(ValueError, match="attached already, or trained by LocalSGD"):
+        gqt.LocalSGD(model, inner, every=3, rules=EXACT, comm=comm)
+    local.close()
+    gqt.attach(model, inner, EXACT, comm=comm).detach()
+
+
+def test_steps_at_the_wrong_place(comm):
+    model, local = make(comm)
+    train(comm, model, local, [0])
+    with pytest.raises(gq.Error, match=r"call local.step\(\) instead"):
+        local._inner.step()
+    with local.outer_model(), pytest.raises(gq.Error, match="within outer_model"):
+        local.step()
+    with pytest.raises(TypeError, match="scaler: got function"):
+        local.step(lambda: 0)
+    assert local.steps == 1
+    local.close()
+    with pytest.raises(gq.Error, match="after close"):
+        local.step()
+    local._inner.step()  # again the optimizer of a single process
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_at_the_end_the_model_is_the_common_one(comm, delay):
+    model, local = make(comm, LOSSY, every=4, fragments=2, delay=delay)
+    train(comm, model, local, range(7))
+    local.finish()
+    outer = b"".join(each.numpy().tobytes() for each in local.outer_parameters().values())
+    assert b"".join(each.detach().numpy().tobytes() for each in model.parameters()) == outer
+    assert alike(comm, outer)
+
+
+def test_the_end_takes_over_what_was_trained_since_the_last_outer_step(comm):
+    model, local = make(comm, outer=mean)
+    train(comm, model, local, range(5))
+    mine = [each.detach().clone() for each in model.parameters()]
+    local.finish()
+    for each, own in zip(model.parameters(), mine, strict=True):
+        expected = sum(torch.from_numpy(found) for found in comm.allgather(own.numpy())) / comm.size
+        torch.testing.assert_close(each.detach(), expected)
+
+
+@pytest.mark.parametrize("harm", ["steps", "settings", "fragments", "outer", "optimizer", "optimizer text", "type"])
 def test_a_state_that_does_not_fit(comm, harm):
     model, local = make(comm, LOSSY)
     train(comm, model, local, range(4))
@@ -298,12 +440,15 @@ def test_a_state_that_does_not_fit(comm, harm):
     before = copy.deepcopy(state)
     if harm == "steps":
         state["steps"] = -1
+    elif harm == "settings":
+        state["settings"]["every"] = 8
     elif harm == "fragments":
         state["fragments"] = []
     elif harm == "outer":
         del state["fragments"][0]["outer"]["0.weight"]
-    elif harm == "optimizer":
-        state["fragments"][0]["optimizer"]["state"][0]["momentum_buffer"] = torch.zeros(3)
+    elif harm.startswith("optimizer"):
+        momentum = "x" if "text" in harm else torch.zeros(3)
+        state["fragments"][0]["optimizer"]["state"][0]["momentum_buffer"] = momentum
     else:
         state = [1]
     with pytest.raises(ValueError, match="state"):

@@ -87,7 +87,7 @@ class Local:
 
     def update(self):
         if self._local.step():
-            self.sent += sum(each.reducer.stats.bytes_sent for each in self._local.fragments)
+            self.sent += sum(each.reducer.stats.bytes_sent for each in self._local.parts)
         self.dense += 2 * (self._ranks - 1) / self._ranks * self._nbytes
 
     def common_model(self):
