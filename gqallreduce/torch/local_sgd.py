@@ -185,7 +185,7 @@ class LocalSGD:
     def _make_outer_steps(self, arriving: list[Fragment], at_once: list[Fragment], due: list[Fragment]) -> None:
         """Of the parts whose sums have come, and of those that are started and waited for; starts all that are due.
 
-        A NonFiniteError is raised when all are done: all ranks have made the same calls then, and the model has the outer
+        A NonFiniteError is raised when all are done: then all ranks have made the same calls. The model has the outer
         parameters, of all parts, since a NaN spreads.
         """
         error = None
