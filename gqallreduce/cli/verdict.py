@@ -4,7 +4,6 @@ from gqallreduce.cli.measure import median
 from gqallreduce.cli.plots import place
 from gqallreduce.cli.report import size_text
 
-
 SMALL = 0.5  # of the sum: the error up to which a scheme is named that does not make it good later
 
 
