@@ -13,6 +13,7 @@ from gqallreduce.coding import layout
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.runtime.memory import State
 from gqallreduce.runtime.plans import BORDERS_MOST, Plans
 from gqallreduce.scheduling.topology import apart
 
@@ -198,11 +199,14 @@ def test_plans_of_the_last_few_borders_are_kept():
     plans = Plans(scheme, 0, apart(2), False, 0)
     agreed = plans.propose(("w", (form,)), 0, 0, False)
     processor = LocalAllreduce("raw", 1).processors[0]
-    made = [plans.plan(agreed, processor, [{"borders": np.array([at])}]) for at in range(BORDERS_MOST + 1)]
+    made = [
+        plans.plan(agreed, processor, [State(None, learned={"borders": np.array([at])})])
+        for at in range(BORDERS_MOST + 1)
+    ]
     assert len(set(map(id, made))) == BORDERS_MOST + 1
     for at in range(1, BORDERS_MOST + 1):
-        assert plans.plan(agreed, processor, [{"borders": np.array([at])}]) is made[at]
-    assert plans.plan(agreed, processor, [{"borders": np.array([0])}]) is not made[0]
+        assert plans.plan(agreed, processor, [State(None, learned={"borders": np.array([at])})]) is made[at]
+    assert plans.plan(agreed, processor, [State(None, learned={"borders": np.array([0])})]) is not made[0]
     assert len(plans._plans) == BORDERS_MOST
 
 
