@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from gqallreduce.cli.report import rows_of
 from gqallreduce.cli.views import figures, plain
 
 ROWS_MOST = 400  # of one table
@@ -57,13 +58,7 @@ def read(path):
     ValueError says which line is none of a benchmark's.
     """
     machines, kinds = [], {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-            kind = row.pop("kind").strip()
-        except (ValueError, KeyError, AttributeError, TypeError) as problem:
-            why = f"expected a .jsonl file of results; was it cut short? ({problem})"
-            raise ValueError(f"{path}, line {number}: no row of a benchmark, {why}") from None
+    for kind, row in rows_of(path):
         if kind == "machine":
             machines.append(row)
         else:

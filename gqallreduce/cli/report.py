@@ -108,12 +108,22 @@ def _plain(value):
     raise TypeError(f"got a {type(value).__name__} in a result, expected what JSON has")
 
 
+def rows_of(path):
+    """(kind, row) of each line of a file of results; ValueError says which line is none."""
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            kind = row.pop("kind").strip()
+        except (ValueError, KeyError, AttributeError, TypeError) as problem:
+            why = f"expected a .jsonl file of results; was it cut short? ({problem})"
+            raise ValueError(f"{path}, line {number}: no row of a benchmark, {why}") from None
+        yield kind, row
+
+
 def read(path, wanted=None):
     """(machine, rows) of a file of JSON lines; all rows or those of one kind, without their kind."""
     machine, rows = {}, []
-    for line in Path(path).read_text().splitlines():
-        row = json.loads(line)
-        kind = row.pop("kind")
+    for kind, row in rows_of(path):
         if kind == "machine":
             machine = row
         elif wanted in (None, kind):

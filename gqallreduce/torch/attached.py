@@ -13,6 +13,7 @@ from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.torch.options import (
     reducer_for,
     require_all_in,
+    require_fields,
     require_free,
     require_model,
     require_optimizer,
@@ -276,9 +277,7 @@ class Attached:
         """
         states = list(state) if isinstance(state, (list, tuple)) else [state]
         for each in states or [None]:
-            if not isinstance(each, dict) or each.keys() != {"reducer", "scale", "skipped"}:
-                got = f"keys {sorted(map(str, each))}" if isinstance(each, dict) else type(each).__name__
-                raise ValueError(f"state: got {got}, expected what state_dict() returns: reducer, scale, skipped")
+            require_fields(each, ("reducer", "scale", "skipped"))
         scale, skipped = states[0]["scale"], states[0]["skipped"]
         if (scale is None) != (self._scaler is None) or not (scale is None or _is_positive(scale)):
             expected = "None, since there is no scaler" if self._scaler is None else "the scale of its scaler"

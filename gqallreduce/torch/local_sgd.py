@@ -15,6 +15,7 @@ from gqallreduce.runtime.arguments import integer
 from gqallreduce.torch.fragments import Fragment, divide
 from gqallreduce.torch.options import (
     require_all_in,
+    require_fields,
     require_free,
     require_known,
     require_model,
@@ -179,11 +180,11 @@ class LocalSGD:
         place = self.steps % self.every
         arriving = [each for each in self.parts if each.under_way and place == (each.due + self._delay) % self.every]
         due = [each for each in self.parts if place == each.due]
-        self._make_outer_steps(arriving, due if self._delay == 0 else [], due)
+        self._make_outer_steps(arriving, due, at_once=self._delay == 0)
         return bool(arriving) or (self._delay == 0 and bool(due))
 
-    def _make_outer_steps(self, arriving: list[Fragment], at_once: list[Fragment], due: list[Fragment]) -> None:
-        """Of the parts whose sums have come, and of those that are started and waited for; starts all that are due.
+    def _make_outer_steps(self, arriving: list[Fragment], due: list[Fragment], at_once: bool) -> None:
+        """Of the parts whose sums arrive, then starts those that are due, and waits for them if `at_once`.
 
         A NonFiniteError is raised when all are done: then all ranks have made the same calls. The model has the outer
         parameters, of all parts, since a NaN spreads.
@@ -193,7 +194,7 @@ class LocalSGD:
             error = part.try_to_apply() or error
         for part in due:
             part.start()
-            if part in at_once:
+            if at_once:
                 error = part.try_to_apply() or error
         if error is not None:
             self.roll_back()
@@ -204,7 +205,7 @@ class LocalSGD:
 
         So nothing is lost of what ranks have trained since their last outer steps.
         """
-        self._make_outer_steps([each for each in self.parts if each.under_way], self.parts, self.parts)
+        self._make_outer_steps([each for each in self.parts if each.under_way], self.parts, at_once=True)
         self.roll_back()
 
     # --- the outer parameters ---
@@ -265,9 +266,7 @@ class LocalSGD:
         several = isinstance(state, (list, tuple))
         states = list(state) if several else [state]
         for each in states or [None]:
-            if not isinstance(each, dict) or each.keys() != {"steps", "settings", "fragments"}:
-                got = f"keys {sorted(map(str, each))}" if isinstance(each, dict) else type(each).__name__
-                raise ValueError(f"state: got {got}, expected what state_dict() returns: steps, settings, fragments")
+            require_fields(each, ("steps", "settings", "fragments"))
             if each["settings"] != self._settings:
                 raise ValueError(f"state has {each['settings']}, expected {self._settings} as this object has")
             if isinstance(each["steps"], bool) or not isinstance(each["steps"], int) or each["steps"] < 0:
@@ -295,7 +294,7 @@ class LocalSGD:
 
         The model keeps this rank's own parameters: call `finish` before, or `roll_back`.
         """
-        if not self._closed and self._hooks:
+        if self._hooks:
             trained.discard(self._model)
         self._closed = True
         while self._hooks:

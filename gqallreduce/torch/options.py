@@ -43,6 +43,13 @@ def require_optimizer(optimizer) -> None:
         raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
 
 
+def require_fields(state, names: tuple[str, ...]) -> None:
+    """ValueError for a state that has not just these."""
+    if not isinstance(state, dict) or state.keys() != set(names):
+        got = f"keys {sorted(map(str, state))}" if isinstance(state, dict) else type(state).__name__
+        raise ValueError(f"state: got {got}, expected what state_dict() returns: {', '.join(names)}")
+
+
 def require_known(options: dict, other: tuple[str, ...] = ()) -> None:
     """TypeError for an option that a Reducer has not, or that is one of the others."""
     known = [name for name in KNOWN if name not in other]

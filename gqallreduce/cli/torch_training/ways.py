@@ -6,6 +6,7 @@ the optimizer; `sent` and `dense`, bytes of this rank so far and what exact sums
 
 import contextlib
 import os
+import shutil
 import tempfile
 
 import torch
@@ -55,7 +56,7 @@ class Attached:
         self._attached.flush()
         tensors = self._attached.reducer.stats.tensors.values()
         flushed = sum(4 * each.size for each in tensors if each.rule.endswith("/ef"))
-        self.sent += 2 * (self._ranks - 1) / self._ranks * flushed
+        self.sent += _exact(flushed, self._ranks)
 
     def common_model(self):
         """A context in which the model is that of all ranks."""
@@ -88,7 +89,7 @@ class Local:
     def update(self):
         if self._local.step():
             self.sent += sum(each.reducer.stats.bytes_sent for each in self._local.parts)
-        self.dense += 2 * (self._ranks - 1) / self._ranks * self._nbytes
+        self.dense += _exact(self._nbytes, self._ranks)
 
     def common_model(self):
         return self._local.outer_model()
@@ -108,7 +109,7 @@ class Distributed:
         from torch import distributed
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-        _join(comm, distributed)
+        self._comm, self._folder = comm, _join(comm, distributed)
         bucket = ONE_BUCKET if hook == "powersgd" else None
         self._ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket)
         self._model, self._optimizer, self._clip = model, optimizer, clip
@@ -135,15 +136,23 @@ class Distributed:
         """None of gloo's threads is left at the end of the interpreter."""
         del self._ddp
         torch.distributed.destroy_process_group()
+        self._comm.Barrier()  # no rank looks into the folder any more
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _join(comm, distributed):
-    """Make a process group of all ranks."""
+    """Make a process group of all ranks; the folder where they have met."""
     if os.path.exists("/sys/class/net/eth0"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")  # of the emulated hosts
     folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
     where = f"file://{folder}/meet"
     distributed.init_process_group("gloo", init_method=where, rank=comm.rank, world_size=comm.size)
+    return folder
+
+
+def _exact(nbytes, ranks):
+    """What a rank sends of an exact sum."""
+    return 2 * (ranks - 1) / ranks * nbytes
 
 
 def _backward(model, optimizer, batch):

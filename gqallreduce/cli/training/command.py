@@ -223,7 +223,7 @@ def _draw_again(arguments):
     try:
         loss_at = read(arguments.draw[0])[0]["loss_at"]
         _finish(Report(), arguments.output, loss_at, arguments.draw)
-    except (OSError, KeyError) as problem:
+    except (OSError, KeyError, ValueError) as problem:
         print(f"train_mlp: {arguments.draw}: no results of a training: {problem}", file=sys.stderr)
         return 2
     return 0
