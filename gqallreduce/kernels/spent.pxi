@@ -1,5 +1,7 @@
 """What a call cost, as the calling rank saw it."""
 
+from functools import partial
+
 
 cdef class Spent:
     """Of one call (`stats.last`) or of all since `reset` (`stats.total`).
@@ -84,20 +86,10 @@ cdef class Spent:
 
 def spent_of(str scheme, str reason, norm, values):
     """What a Spent was before it was copied."""
-    made = Spent(scheme, reason, _Constant(norm))
+    made = Spent(scheme, reason, partial(float, norm))
     for name, value in values.items():
         setattr(made, name, value)
     return made
-
-
-class _Constant:
-    """A norm that is known."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def __call__(self):
-        return self.value
 
 
 def ratio_of(double dense_bytes, double bytes_sent):

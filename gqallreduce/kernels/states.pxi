@@ -72,7 +72,7 @@ def next_states(dict states not None, tuple keys not None, tuple forms not None,
     processor, norm
         in whose memory residuals lie, a weak reference to the Norm of the call; None without feedback.
     unusual
-        (key, form) -> State, for a key without two arrays of this processor, or of the step under way.
+        (key, form, processor, norm) -> State, for a key without two arrays of this processor, or of the step under way.
     """
     cdef State before
     cdef Py_ssize_t number
@@ -83,7 +83,7 @@ def next_states(dict states not None, tuple keys not None, tuple forms not None,
         before = committed.get(key)
         if (processor is None or before is None or before.processor is not processor or before.spare is None
                 or (staged and key in staged)):
-            states[key] = unusual(key, forms[number])
+            states[key] = unusual(key, forms[number], processor, norm)
         else:
             states[key] = before.after(norm)
 

@@ -101,18 +101,16 @@ class Memory:
         """
         states: dict = {}
         norm = Norm(states)
-        kept = weakref.ref(norm)
-
-        def unusual(key, form) -> State:
-            return self._after(key, self._before(key, form, processor), kept)
-
-        def without(key, form) -> State:
-            before = self.get(key)
-            return State(form, 1) if before is None else State(form, before.step + 1, before.learned)
-
-        rest = (processor, kept, unusual) if feedback else (None, None, without)
-        next_states(states, tuple(keys), tuple(forms), self._states, self._staged, *rest)
+        fed = (processor, weakref.ref(norm)) if feedback else (None, None)
+        next_states(states, tuple(keys), tuple(forms), self._states, self._staged, *fed, self._next_alone)
         return states, norm
+
+    def _next_alone(self, key, form, processor, norm: weakref.ref | None) -> State:
+        """The State of one key after a call; processor and norm are None without feedback."""
+        if processor is not None:
+            return self._after(key, self._before(key, form, processor), norm)
+        before = self.get(key)
+        return State(form, 1) if before is None else State(form, before.step + 1, before.learned)
 
     def _before(self, key, form: tuple, processor) -> State:
         """The State of a key, with a residual in the memory of this processor."""
