@@ -106,7 +106,7 @@ test-%: build
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	PATH="$$PWD/$(BIN):$$PATH" cython-lint gqallreduce
 	$(BIN)/clang-format --dry-run --Werror $(CPP) $(CUDA) $(wildcard tests/*/*.?pp)
 

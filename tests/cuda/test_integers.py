@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 from devices import both_orders, launcher, needs_device, same_numbers
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from plain import KINDS, SIZES, floats, same_bits, table
 from serial import shifted, status
 
-from examples import examples
 from gqallreduce import _kernels
 from gqallreduce.backends.cuda import integers as launches
 from gqallreduce.backends.cuda.launching import MALFORMED, NOT_FINITE
