@@ -46,9 +46,9 @@ PYTEST := $(BIN)/python -m pytest
 # parameters; FULL=all: all combinations.
 FULL ?=
 PART := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
-# With FULL each value of each parameter is enough where other sessions have run more: on 1 and 8 ranks, with MPICH on 3
+# With FULL each value of each parameter is enough where other sessions have run more: on 1, 2 and 8 ranks, with MPICH on 3
 # and in the tests of the harness.
-EACH_ON := $(if $(FULL),$(if $(filter mpich,$(MPI)),3 harness,1 8))
+EACH_ON := $(if $(FULL),$(if $(filter mpich,$(MPI)),3 harness,1 2 8))
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(PART))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
