@@ -127,6 +127,13 @@ def test_wrong_options_are_told_by_rank_0(comm, tmp_path, capsys, words, complai
     assert (complaint in said) is (comm.rank == 0)
 
 
+def test_sums_after_the_backward_pass_have_a_name_of_their_own():
+    words = "--schemes", "raw", "--optimizers", "adamw", "--every", 5
+    assert [run.scheme for run in command._runs(parsed(*words))] == ["raw", "DiLoCo 5: raw"]
+    later = command._runs(parsed(*words, "--overlap", "never"))
+    assert [run.scheme for run in later] == ["raw, after the backward pass", "DiLoCo 5: raw"]
+
+
 def test_results_are_a_table_and_plots(comm, tmp_path, capsys):
     words = ["--schemes", "dense", "onebit/ef", "--optimizers", "adamw", "onebit_adam", "--seeds", "0", "1"]
     assert command.run(parsed("--output", tmp_path / "found", *words)) == 0

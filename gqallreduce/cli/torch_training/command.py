@@ -108,7 +108,9 @@ def _runs(arguments):
         for name in arguments.optimizers:
             usual = name, rates.get(name, RECIPES[name].rate), seed
             found += [Run("", *usual, hook=hook) for hook in arguments.ddp if RECIPES[name].plain == name]
-            found += [] if arguments.diloco_only else [Run(scheme, *usual) for scheme in arguments.schemes]
+            if not arguments.diloco_only:
+                overlaps = arguments.overlap != "never"
+                found += [Run(scheme, *usual, overlaps=overlaps) for scheme in arguments.schemes]
             if RECIPES[name].plain == name:
                 found += [
                     Run(scheme, *usual, every=each, outer=arguments.outer)

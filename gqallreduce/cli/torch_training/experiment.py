@@ -48,7 +48,7 @@ class Run:
     """rules: as text; rate: the learning rate.
 
     every: steps between two sums of changes, None for sums of gradients in each step; outer: what is done with them;
-    hook: that of DistributedDataParallel, in place of rules.
+    hook: that of DistributedDataParallel, in place of rules; overlaps: sums of gradients begin in the backward pass.
     """
 
     rules: str
@@ -58,14 +58,17 @@ class Run:
     every: int | None = None
     hook: str | None = None
     outer: str = "nesterov"
+    overlaps: bool = True
 
     @property
     def scheme(self):
         """As results call it."""
         if self.hook:
             return f"DDP with gloo, {self.hook}"
+        if self.every is None:
+            return self.rules if self.overlaps else f"{self.rules}, after the backward pass"
         way = "DiLoCo" if self.outer == "nesterov" else "local SGD"
-        return self.rules if self.every is None else f"{way} {self.every}: {self.rules}"
+        return f"{way} {self.every}: {self.rules}"
 
 
 class Experiment:
