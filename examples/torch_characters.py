@@ -17,7 +17,7 @@ from gqallreduce.cli.torch_training.transformer import Transformer, loss_of
 def main(words=None, comm=MPI.COMM_WORLD):
     """Trains; the loss of the common model on text that was not trained on, alike on all ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rules", default="*norm*=raw; *=adaptive(pi=64)/ef")
+    parser.add_argument("--rules", default="*norm*=raw; *=qsgd(bits=4)")
     parser.add_argument("--every", type=int, default=10, help="steps between two sums (10)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--layers", type=int, default=4)

@@ -56,6 +56,7 @@ def test_nothing_is_asked_of_the_network_and_no_text_becomes_code(tmp_path):
     body = text.partition("<body>")[2]
     assert "<img" not in body
     assert body.count("</script>") == 2
+    assert "<noscript>" in body  # a browser without JavaScript is told what it does not show
     assert not [each for each in Elements(body).found if "src" in each[1] or each[0] == "link"]
 
 

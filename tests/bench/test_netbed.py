@@ -162,6 +162,14 @@ def test_a_missing_tool_is_named_with_its_package(tmp_path, monkeypatch):
         netbed.require_tools()
 
 
+def test_a_link_that_cannot_be_paced_is_told(tmp_path):
+    tc = tmp_path / "tc"
+    tc.write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
+    tc.chmod(0o755)
+    with pytest.raises(netbed.Impossible, match=r"link of eth0 cannot be paced: .*no sch_tbf .*qdisc kind is unknown"):
+        netbed.pace([str(tc)], "eth0", 10**9, 0.05)
+
+
 def test_the_benchmark_names_the_link_as_the_bed_does():
     options = netbed.parse(["--rate", "250mbit", "--ranks-per-host", "2", "--delay", "1ms", "--", "true"])
     said = "paced link, 250 Mbit/s, 4 hosts, 2 ranks each, 1 ms delay"

@@ -23,10 +23,13 @@ LOOK = """
   const table = document.querySelector("table"), heads = [...table.querySelectorAll("th")];
   const column = heads.findIndex(each => each.textContent === "bytes");
   const values = () => [...table.tBodies[0].rows].map(row => Number(row.children[column].dataset.value));
+  const plot = document.querySelector(".plot .js-plotly-plot") || document.querySelector(".plot");
+  Plotly.Fx.hover(plot, [{curveNumber: 0, pointNumber: 0}]);
+  const hovered = plot.querySelectorAll(".hoverlayer .hovertext").length;
   heads[column].click(); const up = values(); heads[column].click(); const down = values();
   return JSON.stringify({
-    drawn: document.querySelectorAll(".plot .main-svg .trace").length, up, down,
-    plots: [...document.querySelectorAll(".plot")].map(each => each.querySelectorAll(".main-svg").length > 0),
+    plots: [...document.querySelectorAll(".plot")].map(each => each.querySelectorAll(".main-svg .trace").length > 0),
+    up, down, hovered,
     wide: document.documentElement.scrollWidth > innerWidth,
     background: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.querySelector(".plot .xtick text")).fill,

@@ -41,6 +41,8 @@ def test_every_public_name_is_there_with_its_docstring(site):
     text = (site / "docs" / "site" / "api.html").read_text()
     for name in gq.__all__:
         assert f'id="gqallreduce.{name}"' in text or re.search(rf'id="gqallreduce\.[\w.]*\.{name}"', text), name
+    for name in importlib.import_module("gqallreduce.torch").__all__:
+        assert re.search(rf'id="gqallreduce\.torch\.([\w.]*\.)?{name}"', text), name
     assert "<dt>timeout</dt>" in text  # of a docstring's list of options
 
 

@@ -29,13 +29,15 @@ def test_torch_images_learns_digits(comm, model, rules):
     assert alike(comm, accuracy)
 
 
-def test_torch_images_reads_files_as_mnist_has_them(comm, tmp_path):
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_torch_images_reads_files_as_mnist_has_them(comm, tmp_path, model):
     digits = load_digits()
     images, labels = (16 * digits.images).clip(0, 255).astype(np.uint8), digits.target.astype(np.uint8)
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *images.shape) + images.tobytes())
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(labels)) + labels.tobytes())
     torch.manual_seed(0)
-    accuracy = load("torch_images").main(["--data", str(tmp_path), "--epochs", "3", "--batch", "48"], comm)
+    words = ["--model", model, "--data", str(tmp_path), "--epochs", "3", "--batch", "48"]
+    accuracy = load("torch_images").main(words, comm)
     assert accuracy > 0.75
 
 

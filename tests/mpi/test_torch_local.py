@@ -381,7 +381,7 @@ def test_a_wrong_inner_optimizer_or_model(comm):
 def test_a_rank_with_other_arguments(comm, of_rank_0):
     if comm.size == 1:
         pytest.skip("needs two ranks")
-    with pytest.raises(gq.MismatchError):
+    with pytest.raises(gq.MismatchError, match="another model, other rules, or others of every"):
         make(comm, **(of_rank_0 if comm.rank == 0 else {}))
 
 

@@ -166,7 +166,7 @@ def test_the_excess_over_dense_is_of_the_same_seed():
 
 @pytest.mark.parametrize(
     "run",
-    [{"hook": "fp32"}, {"hook": "bf16"}, {"hook": "powersgd"}, {"every": 2}, {"every": 2, "outer": "mean"}],
+    [*({"hook": name} for name in ("fp32", "fp16", "bf16", "powersgd")), {"every": 2}, {"every": 2, "outer": "mean"}],
     ids=str,
 )
 def test_other_ways_of_training_are_measured_alike(comm, text, run):
