@@ -9,9 +9,10 @@ import torch
 
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.models.reducer import Reducer
+from gqallreduce.torch.options import require_all_in
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
-_FIELDS = {"outer", "optimizer", "reducer", "arrived"}
+_FIELDS = {"outer", "optimizer", "reducer", "arrived", "trained"}
 
 
 def divide(parameters: dict[str, torch.Tensor], number: int) -> list[dict[str, torch.Tensor]]:
@@ -39,6 +40,8 @@ class Fragment:
         the place among H inner steps after which its sum starts.
     reducer
         sums the changes.
+    trained
+        has there been an inner step since its last outer step, or is its own share of parameters kept?
     """
 
     def __init__(
@@ -48,11 +51,16 @@ class Fragment:
         with torch.no_grad():
             self.outer = {name: each.detach().to(_outer_dtype(each), copy=True) for name, each in parameters.items()}
         self._change = {name: torch.zeros_like(each) for name, each in self.outer.items()}
-        self._sent = self._arrived = False
+        self._sent = self._arrived = self.trained = False
+        self._error = None
         self._make_optimizer, self._optimizer = outer, outer(list(self.outer.values()))
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             got = type(self._optimizer).__name__
             raise TypeError(f"outer: returned {got}, expected a torch.optim.Optimizer of the parameters")
+        try:
+            require_all_in(self._optimizer, self.outer)
+        except ValueError as error:
+            raise ValueError(f"outer: it is given the parameters that it must optimize: {error}") from None
         self.reducer = Reducer(rules, comm=comm, **options)
 
     def register(self, settings: tuple) -> None:
@@ -71,8 +79,8 @@ class Fragment:
 
     @property
     def under_way(self) -> bool:
-        """Has its sum been started, and not been applied?"""
-        return self._sent or self._arrived
+        """Has its sum been started, and not been applied or told as not finite?"""
+        return self._sent or self._arrived or self._error is not None
 
     # --- an outer step ---
 
@@ -94,6 +102,7 @@ class Fragment:
         if error := self.try_to_settle():
             return error
         self._apply()
+        self.trained = self._keep > 0
         return None
 
     def _apply(self) -> None:
@@ -111,15 +120,21 @@ class Fragment:
         self.set(mixed)
 
     def try_to_settle(self) -> NonFiniteError | None:
-        """Wait for its sum, if there is one under way; returns the error of values that are not finite."""
+        """`settle`; returns the error of values that are not finite, once."""
+        self.settle()
+        error, self._error = self._error, None
+        return error
+
+    def settle(self) -> None:
+        """Wait for its sum, if there is one under way."""
         if self._sent:
             self._sent = False
             try:
                 self.reducer.wait()
             except NonFiniteError as error:
-                return error
-            self._arrived = True
-        return None
+                self._error = error
+            else:
+                self._arrived = True
 
     @torch.no_grad()
     def set(self, values: dict[str, torch.Tensor]) -> None:
@@ -136,6 +151,7 @@ class Fragment:
             "optimizer": copy.deepcopy(self._optimizer.state_dict()),
             "reducer": to_tensors(self.reducer.state_dict()),
             "arrived": {name: each.clone() for name, each in self._change.items()} if self._arrived else None,
+            "trained": self.trained,
         }
 
     def checked(self, states: list[dict], several: bool) -> tuple:
@@ -146,6 +162,8 @@ class Fragment:
             for kind in ("outer", "arrived"):
                 if kind == "outer" or each[kind] is not None:
                     self._require_forms(kind, each[kind])
+            if not isinstance(each["trained"], bool):
+                raise ValueError(f"state: trained is {each['trained']!r}, expected True or False")
             self._require_optimizer_state(each["optimizer"])
         reducers = [from_tensors(each["reducer"]) for each in states]
         residuals = self.reducer.checked(reducers if several else reducers[0])
@@ -182,7 +200,8 @@ class Fragment:
             each.copy_(state["outer"][name])
             if state["arrived"] is not None:
                 self._change[name].copy_(state["arrived"][name])
-        self._sent, self._arrived = False, state["arrived"] is not None
+        self._sent, self._arrived, self._error = False, state["arrived"] is not None, None
+        self.trained = state["trained"]
 
     def close(self) -> None:
         self.reducer.close()

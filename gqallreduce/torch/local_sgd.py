@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from mpi4py import MPI
 
-from gqallreduce.errors import Error, MismatchError, NonFiniteError
+from gqallreduce.errors import Error, MismatchError
 from gqallreduce.models.rules import assign, parse
 from gqallreduce.runtime.arguments import integer
 from gqallreduce.torch.fragments import Fragment, divide
@@ -49,7 +49,8 @@ class LocalSGD:
     Making one is collective: parameters and buffers become those of rank 0. Close it, or use it in a `with` statement.
 
     model
-        torch.nn.Module; its parameters that need a gradient take part. Buffers stay each rank's own.
+        torch.nn.Module; its parameters that need a gradient now take part; frozen later, they go back to the outer
+        parameters. Buffers stay each rank's own, and parameters that need a gradient only later.
     inner
         the torch.optim.Optimizer of these parameters; what it keeps stays each rank's own.
     every
@@ -121,10 +122,15 @@ class LocalSGD:
         self.steps, self.parts, self._hooks = 0, [], []
         self._steps_here = self._closed = self._shows_outer = False
         schemes = assign(parse(rules), parameters)
+        warm = None
+        if options.get("warmup") and options.get("warmup_rules") is not None:
+            warm = assign(parse(options["warmup_rules"]), parameters)
         self._settings = {"every": self.every, "delay": self._delay, "keep": float(keep), "fragments": number}
         try:
             for place, part in enumerate(divide(parameters, number)):
                 own = {glob.escape(name): schemes[name] for name in part}
+                if warm is not None:
+                    options["warmup_rules"] = {glob.escape(name): warm[name] for name in part}
                 due = (place + 1) * self.every // number % self.every
                 self.parts.append(Fragment(part, own, due, keep, outer, self._comm, options))
                 self._register(self.parts[-1])
@@ -164,8 +170,7 @@ class LocalSGD:
         Raises NonFiniteError on all ranks if a change has a NaN or Inf, or leaves float32. Then the model has the outer
         parameters on all ranks, nothing is kept of that part's outer step, and the training can go on.
         """
-        if self._closed or self._shows_outer:
-            raise Error("step() after close()" if self._closed else "step() within outer_model()")
+        self._require_training("step()")
         if scaler is not None and not hasattr(scaler, "get_scale"):
             raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
         self._steps_here = True
@@ -177,11 +182,17 @@ class LocalSGD:
         finally:
             self._steps_here = False
         self.steps += 1
+        for part in self.parts:
+            part.trained = True
         place = self.steps % self.every
         arriving = [each for each in self.parts if each.under_way and place == (each.due + self._delay) % self.every]
         due = [each for each in self.parts if place == each.due]
         self._make_outer_steps(arriving, due, at_once=self._delay == 0)
         return bool(arriving) or (self._delay == 0 and bool(due))
+
+    def _require_training(self, what: str) -> None:
+        if self._closed or self._shows_outer:
+            raise Error(f"{what} after close()" if self._closed else f"{what} within outer_model()")
 
     def _make_outer_steps(self, arriving: list[Fragment], due: list[Fragment], at_once: bool) -> None:
         """Of the parts whose sums arrive, then starts those that are due, and waits for them if `at_once`.
@@ -191,22 +202,29 @@ class LocalSGD:
         """
         error = None
         for part in arriving:
-            error = part.try_to_apply() or error
+            found = part.try_to_apply()
+            error = error or found
         for part in due:
             part.start()
             if at_once:
-                error = part.try_to_apply() or error
+                found = part.try_to_apply()
+                error = error or found
         if error is not None:
             self.roll_back()
             raise error
 
     def finish(self) -> None:
-        """The end of a training: an outer step of all parts; then the model has the outer parameters. Collective.
+        """The end of a training: the model has the outer parameters. Collective.
 
-        So nothing is lost of what ranks have trained since their last outer steps.
+        First an outer step of each part that was trained since its last one, so that nothing of it is lost but that of
+        parameters that were frozen since. Just after an outer step, and a second time, it changes nothing.
         """
-        self._make_outer_steps([each for each in self.parts if each.under_way], self.parts, at_once=True)
+        self._require_training("finish()")
+        self._make_outer_steps([each for each in self.parts if each.under_way], [], at_once=True)
+        self._make_outer_steps([], [each for each in self.parts if each.trained], at_once=True)
         self.roll_back()
+        for part in self.parts:
+            part.trained = False
 
     # --- the outer parameters ---
 
@@ -263,6 +281,7 @@ class LocalSGD:
         With those of all ranks the model's parameters become the outer ones: call it after loading the model.
         Collective if sums are under way; they are dropped. ValueError for what does not fit; then nothing has changed.
         """
+        self._require_training("load_state_dict()")
         several = isinstance(state, (list, tuple))
         states = list(state) if several else [state]
         for each in states or [None]:
@@ -275,8 +294,8 @@ class LocalSGD:
                 raise ValueError(f"state: expected {len(self.parts)} fragments, as this object has")
         if len({each["steps"] for each in states}) > 1:
             raise ValueError(f"states of ranks differ in steps: {[each['steps'] for each in states]}")
-        with contextlib.suppress(NonFiniteError):
-            self._settle()
+        for fragment in self.parts:
+            fragment.settle()
         found = []
         for number, fragment in enumerate(self.parts):
             of_ranks = [each["fragments"][number] for each in states]
@@ -286,6 +305,8 @@ class LocalSGD:
         self.steps = states[0]["steps"]
         if several:
             self.roll_back()
+            for fragment in self.parts:
+                fragment.trained = False
 
     # --- the end of an object ---
 
