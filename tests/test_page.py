@@ -70,6 +70,22 @@ def test_each_view_draws_columns_that_results_have(kind):
 
 
 @needs_plotly
+def test_half_a_character_leaves_no_empty_page(tmp_path):
+    row = {"kind": "sum", "scheme": "\ud800", "bytes": 4, "seconds": [1.0]}
+    path = write(tmp_path / "a.jsonl", {"kind": "machine"}, row)
+    assert main(["report", path, "-o", str(tmp_path / "a.html")]) == 0
+    assert "<table" in (tmp_path / "a.html").read_text()
+
+
+@needs_plotly
+@pytest.mark.parametrize("line", [b"\xff", b"[" * 200_000], ids=["no UTF-8", "deep"])
+def test_bytes_that_are_no_row_are_named_with_their_line(tmp_path, capsys, line):
+    (tmp_path / "a.jsonl").write_bytes(b'{"kind": "machine"}\n' + line + b"\n")
+    assert main(["report", str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "a.html")]) == 2
+    assert "a.jsonl, line 2: no row of a benchmark" in capsys.readouterr().err
+
+
+@needs_plotly
 def test_all_runs_of_a_file_are_named(tmp_path):
     row = {"kind": "sum", "scheme": "raw", "bytes": 4, "seconds": [1.0]}
     runs = [{"kind": "machine", "command": "first --x"}, row, {"kind": "machine", "command": "second --y"}, row]

@@ -110,11 +110,11 @@ def _plain(value):
 
 def rows_of(path):
     """(kind, row) of each line of a file of results; ValueError says which line is none."""
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode())
             kind = row.pop("kind").strip()
-        except (ValueError, KeyError, AttributeError, TypeError) as problem:
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
             why = f"expected a .jsonl file of results; was it cut short? ({problem})"
             raise ValueError(f"{path}, line {number}: no row of a benchmark, {why}") from None
         yield kind, row

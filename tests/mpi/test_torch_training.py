@@ -111,9 +111,12 @@ def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text, tmp_path):
         (["--rates", "nonsense=1"], "no optimizer 'nonsense'"),
         (["--schemes", "nonsense"], "nonsense"),
         (["--schemes", "dense", "dense"], "asked for twice"),
-        (["--every", 5, 5], "asked for twice"),
+        (["--every", 2, 2], "asked for twice"),
+        (["--every", 3], "a divisor of --steps 4"),
+        (["--every", 2, "--flush", 2], "expected no --ddp and no --every"),
+        (["--ddp", "fp32", "--flush", 2], "expected no --ddp and no --every"),
         (["--diloco-only"], "nothing to train"),
-        (["--optimizers", "onebit_adam", "--diloco-only", "--every", 5], "nothing to train"),
+        (["--optimizers", "onebit_adam", "--diloco-only", "--every", 2], "nothing to train"),
         (["--width", 40], "a multiple of 32"),
         (["--clip", -1], "expected 0 or more"),
         (["--batch", 7919], "a multiple of the"),
@@ -128,10 +131,43 @@ def test_wrong_options_are_told_by_rank_0(comm, tmp_path, capsys, words, complai
 
 
 def test_sums_after_the_backward_pass_have_a_name_of_their_own():
-    words = "--schemes", "raw", "--optimizers", "adamw", "--every", 5
-    assert [run.scheme for run in command._runs(parsed(*words))] == ["raw", "DiLoCo 5: raw"]
+    words = "--schemes", "raw", "--optimizers", "adamw", "--every", 2
+    assert [run.scheme for run in command._runs(parsed(*words))] == ["raw", "DiLoCo 2: raw"]
     later = command._runs(parsed(*words, "--overlap", "never"))
-    assert [run.scheme for run in later] == ["raw, after the backward pass", "DiLoCo 5: raw"]
+    assert [run.scheme for run in later] == ["raw, after the backward pass", "DiLoCo 2: raw"]
+
+
+@pytest.mark.parametrize("overlap", ["never", "alternate"])
+def test_only_sums_of_gradients_begin_early_or_late(comm, text, overlap):
+    experiment = Experiment(comm, text, command._setting(parsed("--overlap", overlap)), Rows())
+    row = experiment.train(Run("raw", "sgd", 0.1, 0, every=2), Rows())
+    assert "overlapping" in row
+    assert not {"after", "hidden"} & row.keys()
+
+
+def test_a_run_that_diverges_in_its_first_step_has_a_line(comm, text):
+    experiment = Experiment(comm, text, command._setting(parsed("--clip", 0)), Rows())
+    row = experiment.train(Run("*=float16", "adamw", 1e30, 0, every=1), Rows())
+    assert not {"overlapping", "after"} & row.keys()
+    _, (line,) = summary.table([row])
+    assert line[3] == "1 of 1 diverged; -"
+
+
+def test_a_nan_that_distributed_data_parallel_goes_on_with_is_told(comm, text):
+    kept = Rows()
+    row = Experiment(comm, text, command._setting(parsed("--clip", 0)), kept).train(
+        Run("", "sgd", 1e30, 0, hook="fp32"), Rows()
+    )
+    assert row["loss"] is None
+    assert [kind for kind, _ in kept.rows] == ["run"]
+
+
+def test_a_file_without_a_finished_run(comm, tmp_path, capsys):
+    file = tmp_path / "cut.jsonl"
+    file.write_text('{"kind": "machine"}\n' + json.dumps({"kind": "evaluation", "scheme": "raw", "step": 1}) + "\n")
+    status = command.run(parsed("--draw", file, "--output", tmp_path / "x"))
+    assert status == (2 if comm.rank == 0 else 0)
+    assert ("no run came to its end" in capsys.readouterr().err) is (comm.rank == 0)
 
 
 def test_results_are_a_table_and_plots(comm, tmp_path, capsys):

@@ -103,6 +103,7 @@ def _runs(arguments):
             rules.parse(text)
         except ValueError as problem:
             raise ValueError(f"{option} {text!r}: {problem}") from None
+    _require_gradients_of_all(arguments)
     found = []
     for seed in arguments.seeds:
         for name in arguments.optimizers:
@@ -122,6 +123,17 @@ def _runs(arguments):
     if not found:
         raise ValueError("nothing to train: --diloco-only wants --every, --ddp and --every want adamw, sgd or adagrad")
     return found
+
+
+def _require_gradients_of_all(arguments):
+    """ValueError for options that runs of --ddp or --every do not have."""
+    others = arguments.ddp or arguments.every
+    if arguments.flush and others:
+        raise ValueError("--flush: expected no --ddp and no --every, which keep no residuals of gradients")
+    for each in arguments.every:
+        if arguments.steps % each:
+            why = "a run ends with a sum"
+            raise ValueError(f"--every {each}: expected a divisor of --steps {arguments.steps}: {why}")
 
 
 def _setting(arguments):
@@ -164,6 +176,8 @@ def _finish(report, name, files, target):
     found = [read(file) for file in files]
     rows = [row for file in files for row in read(file, "run")[1]]
     evaluations = [row for file in files for row in read(file, "evaluation")[1]]
+    if not rows:
+        raise ValueError("no run came to its end")
     written = summary.show(report, found[0][0], rows, evaluations, name, target)
     report.say("written: " + ", ".join(written))
 

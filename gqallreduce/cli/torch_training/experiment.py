@@ -114,6 +114,8 @@ class Experiment:
             training.step(step)
             if step % setting.evaluate_every == 0 or step == setting.steps:
                 found = training.validate()
+                if not np.isfinite(found):  # DistributedDataParallel goes on with a NaN
+                    return training.row(None)
                 losses = {"step": step, "loss": found, "training_loss": training.recent_loss(setting.evaluate_every)}
                 self._report.write("evaluation", {**training.who, **losses, **training.so_far()})
         return training.row(found)
@@ -139,7 +141,8 @@ class _Training:
     def step(self, number):
         """One mini-batch; in steps that do not overlap all sums begin when the backward pass is over."""
         setting, way = self._setting, self._way
-        way.overlaps = setting.overlap == "always" or (setting.overlap == "alternate" and number % 2 == 0)
+        if isinstance(way, ways.Attached):
+            way.overlaps = setting.overlap == "always" or (setting.overlap == "alternate" and number % 2 == 0)
         batch = self._text.batch(self._random, setting.batch // self._comm.size, setting.length)
         began = perf_counter()
         loss = way.backward(batch)

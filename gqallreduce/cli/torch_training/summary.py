@@ -99,7 +99,10 @@ def _line(way, found, dense):
         loss = f"{len(found) - len(well)} of {len(found)} diverged; {loss}"
     pairs = [(row["loss"], dense.get((row["plain"], row["seed"]))) for row in well]
     more = [mine - exact for mine, exact in pairs if exact is not None]
-    times = [row.get("overlapping") or row["after"] for row in found]
+    times = [each for row in found if (each := row.get("overlapping") or row.get("after"))]  # of one step at least
+    medians = ["-", "-"]
+    if times:
+        medians = [seconds_text(float(np.mean([each[what] for each in times]))) for what in ("compute", "wait")]
     hidden = [row["hidden"] for row in found if "hidden" in row]
     sent = [row["sent"] for row in found if row["sent"] is not None]
     return [
@@ -110,7 +113,7 @@ def _line(way, found, dense):
         spread(more, 3),
         size_text(float(np.mean(sent))) if sent else "-",
         f"{np.mean([row['ratio'] for row in found]):.1f}" if sent else "-",
-        *(seconds_text(float(np.mean([each[what] for each in times]))) for what in ("compute", "wait")),
+        *medians,
         spread(hidden, 0, 100),
     ]
 
