@@ -170,6 +170,16 @@ def test_a_file_without_a_finished_run(comm, tmp_path, capsys):
     assert ("no run came to its end" in capsys.readouterr().err) is (comm.rank == 0)
 
 
+def test_two_runs_of_one_name_are_not_drawn_as_one(comm, tmp_path, capsys):
+    """They may be of other numbers of steps: their mean would be of neither."""
+    run = {"kind": "run", "scheme": "raw", "optimizer": "sgd", "plain": "sgd", "seed": 0, "loss": 1.0}
+    for name in ("short", "long"):
+        (tmp_path / f"{name}.jsonl").write_text('{"kind": "machine"}\n' + json.dumps(run) + "\n")
+    files = [tmp_path / "short.jsonl", tmp_path / "long.jsonl"]
+    assert command.run(parsed("--draw", *files, "--output", tmp_path / "x")) == (2 if comm.rank == 0 else 0)
+    assert ("two runs of raw, sgd, seed 0" in capsys.readouterr().err) is (comm.rank == 0)
+
+
 def test_results_are_a_table_and_plots(comm, tmp_path, capsys):
     words = ["--schemes", "dense", "onebit/ef", "--optimizers", "adamw", "onebit_adam", "--seeds", "0", "1"]
     assert command.run(parsed("--output", tmp_path / "found", *words)) == 0

@@ -178,6 +178,9 @@ def _finish(report, name, files, target):
     evaluations = [row for file in files for row in read(file, "evaluation")[1]]
     if not rows:
         raise ValueError("no run came to its end")
+    runs = [(row["scheme"], row["optimizer"], row["seed"]) for row in rows]
+    if twice := [each for each in runs if runs.count(each) > 1]:
+        raise ValueError(f"two runs of {twice[0][0]}, {twice[0][1]}, seed {twice[0][2]}: draw their files one by one")
     written = summary.show(report, found[0][0], rows, evaluations, name, target)
     report.say("written: " + ", ".join(written))
 
