@@ -33,7 +33,7 @@ def run(arguments):
     try:
         found = {str(path): read(path) for path in paths(arguments.results)}
         text, plots = page(found, arguments.title)
-        Path(arguments.output).write_bytes(text.encode(errors="replace"))  # no half of a page for half a character
+        Path(arguments.output).write_bytes(text.encode(errors="replace"))  # a lone surrogate becomes a question mark
     except (OSError, ValueError) as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2

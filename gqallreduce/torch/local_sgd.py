@@ -128,9 +128,9 @@ class LocalSGD:
         self._settings = {"every": self.every, "delay": self._delay, "keep": float(keep), "fragments": number}
         try:
             for place, part in enumerate(divide(parameters, number)):
-                own = {glob.escape(name): schemes[name] for name in part}
+                own = _rules_of(part, schemes)
                 if warm is not None:
-                    options["warmup_rules"] = {glob.escape(name): warm[name] for name in part}
+                    options["warmup_rules"] = _rules_of(part, warm)
                 due = (place + 1) * self.every // number % self.every
                 self.parts.append(Fragment(part, own, due, keep, outer, self._comm, options))
                 self._register(self.parts[-1])
@@ -328,3 +328,8 @@ class LocalSGD:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _rules_of(part: dict, schemes: dict[str, str]) -> dict[str, str]:
+    """Rules that give each tensor of a part its own scheme, by name."""
+    return {glob.escape(name): schemes[name] for name in part}

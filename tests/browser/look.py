@@ -23,7 +23,7 @@ LOOK = """
   const table = document.querySelector("table"), heads = [...table.querySelectorAll("th")];
   const column = heads.findIndex(each => each.textContent === "bytes");
   const values = () => [...table.tBodies[0].rows].map(row => Number(row.children[column].dataset.value));
-  const plot = document.querySelector(".plot .js-plotly-plot") || document.querySelector(".plot");
+  const plot = document.querySelector(".plot");
   Plotly.Fx.hover(plot, [{curveNumber: 0, pointNumber: 0}]);
   const hovered = plot.querySelectorAll(".hoverlayer .hovertext").length;
   heads[column].click(); const up = values(); heads[column].click(); const down = values();

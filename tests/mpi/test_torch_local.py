@@ -11,6 +11,7 @@ import gqallreduce as gq
 
 pytestmark = pytest.mark.mpi
 
+
 class Reference:
     """All ranks in one process, in float64, by the formulas of Streaming DiLoCo (algorithm 2)."""
 

@@ -103,7 +103,7 @@ def _runs(arguments):
             rules.parse(text)
         except ValueError as problem:
             raise ValueError(f"{option} {text!r}: {problem}") from None
-    _require_gradients_of_all(arguments)
+    _require_fitting_steps(arguments)
     found = []
     for seed in arguments.seeds:
         for name in arguments.optimizers:
@@ -125,15 +125,14 @@ def _runs(arguments):
     return found
 
 
-def _require_gradients_of_all(arguments):
-    """ValueError for options that runs of --ddp or --every do not have."""
-    others = arguments.ddp or arguments.every
-    if arguments.flush and others:
+def _require_fitting_steps(arguments):
+    """ValueError for --flush where there is nothing to flush, and for runs that would end between two sums."""
+    if arguments.flush and (arguments.ddp or arguments.every):
         raise ValueError("--flush: expected no --ddp and no --every, which keep no residuals of gradients")
     for each in arguments.every:
         if arguments.steps % each:
-            why = "a run ends with a sum"
-            raise ValueError(f"--every {each}: expected a divisor of --steps {arguments.steps}: {why}")
+            steps = arguments.steps
+            raise ValueError(f"--every {each}: expected a divisor of --steps {steps}, so that a run ends with a sum")
 
 
 def _setting(arguments):
@@ -178,9 +177,11 @@ def _finish(report, name, files, target):
     evaluations = [row for file in files for row in read(file, "evaluation")[1]]
     if not rows:
         raise ValueError("no run came to its end")
-    runs = [(row["scheme"], row["optimizer"], row["seed"]) for row in rows]
-    if twice := [each for each in runs if runs.count(each) > 1]:
-        raise ValueError(f"two runs of {twice[0][0]}, {twice[0][1]}, seed {twice[0][2]}: draw their files one by one")
+    seen = set()
+    for run in ((row["scheme"], row["optimizer"], row["seed"]) for row in rows):
+        if run in seen:
+            raise ValueError("two runs of {}, {}, seed {}: draw their files one by one".format(*run))
+        seen.add(run)
     written = summary.show(report, found[0][0], rows, evaluations, name, target)
     report.say("written: " + ", ".join(written))
 
