@@ -113,6 +113,10 @@ def test_a_run_that_leaves_the_finite_numbers_is_told(comm, text, tmp_path):
         (["--schemes", "dense", "dense"], "asked for twice"),
         (["--every", 2, 2], "asked for twice"),
         (["--every", 3], "a divisor of --steps 4"),
+        (["--fragments", 2], "expected --every"),
+        (["--delay", 1], "expected --every"),
+        (["--every", 2, "--delay", 2], "fewer than --every 2"),
+        (["--every", 2, "--delay", -1], "0 or more steps"),
         (["--every", 2, "--flush", 2], "expected no --ddp and no --every"),
         (["--ddp", "fp32", "--flush", 2], "expected no --ddp and no --every"),
         (["--diloco-only"], "nothing to train"),
@@ -212,7 +216,12 @@ def test_the_excess_over_dense_is_of_the_same_seed():
 
 @pytest.mark.parametrize(
     "run",
-    [*({"hook": name} for name in ("fp32", "fp16", "bf16", "powersgd")), {"every": 2}, {"every": 2, "outer": "mean"}],
+    [
+        *({"hook": name} for name in ("fp32", "fp16", "bf16", "powersgd")),
+        {"every": 2},
+        {"every": 2, "outer": "mean"},
+        {"every": 2, "fragments": 2, "delay": 1},
+    ],
     ids=str,
 )
 def test_other_ways_of_training_are_measured_alike(comm, text, run):
@@ -224,6 +233,21 @@ def test_other_ways_of_training_are_measured_alike(comm, text, run):
     evaluations = [each for kind, each in rows.rows if kind == "evaluation"]
     assert 0 < evaluations[0]["seconds"] < evaluations[1]["seconds"]
     assert (row["sent"] is None) == ("hook" in run)
+
+
+def test_the_bytes_of_each_part_of_a_model_count_once(comm, text):
+    rows = [
+        Experiment(comm, text, command._setting(parsed()), Rows()).train(
+            Run("raw", "sgd", 0.1, 0, every=2, fragments=fragments), Rows()
+        )
+        for fragments in (1, 3)
+    ]
+    assert rows[0]["sent"] == pytest.approx(rows[1]["sent"], rel=0.02)  # headers apart
+
+
+def test_parts_and_delay_are_in_the_name_of_a_run():
+    words = "--schemes", "raw", "--optimizers", "adamw", "--every", 4, "--diloco-only", "--fragments", 2, "--delay", 1
+    assert [run.scheme for run in command._runs(parsed(*words))] == ["DiLoCo 4, 2 parts, delay 1: raw"]
 
 
 def test_ddp_and_exact_sums_train_alike(comm, text):

@@ -37,6 +37,9 @@ def add_arguments(parser):
         "what is done with the sums: DiLoCo's optimizer (nesterov), or their mean is the new model, local SGD (mean)"
     )
     add("--outer", choices=OUTER, default=OUTER[0], help=outer)
+    add("--fragments", type=count, default=1, help="of --every: parts of the model whose sums follow each other (1)")
+    delay = "of --every: steps between the start of a part's sum and its use, during which it travels (0)"
+    add("--delay", type=int, default=0, metavar="STEPS", help=delay)
     add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
     add("--warmup", type=count, default=60, help="exact steps of the optimizers that have a warm-up (60)")
@@ -113,8 +116,9 @@ def _runs(arguments):
                 overlaps = arguments.overlap != "never"
                 found += [Run(scheme, *usual, overlaps=overlaps) for scheme in arguments.schemes]
             if RECIPES[name].plain == name:
+                parts = {"outer": arguments.outer, "fragments": arguments.fragments, "delay": arguments.delay}
                 found += [
-                    Run(scheme, *usual, every=each, outer=arguments.outer)
+                    Run(scheme, *usual, every=each, **parts)
                     for each in arguments.every
                     for scheme in arguments.schemes
                 ]
@@ -129,7 +133,11 @@ def _require_fitting_steps(arguments):
     """ValueError for --flush where there is nothing to flush, and for runs that would end between two sums."""
     if arguments.flush and (arguments.ddp or arguments.every):
         raise ValueError("--flush: expected no --ddp and no --every, which keep no residuals of gradients")
+    if not arguments.every and (arguments.fragments > 1 or arguments.delay):
+        raise ValueError("--fragments, --delay: expected --every, whose sums they are of")
     for each in arguments.every:
+        if not 0 <= arguments.delay < each:
+            raise ValueError(f"--delay {arguments.delay}: expected 0 or more steps, fewer than --every {each}")
         if arguments.steps % each:
             steps = arguments.steps
             raise ValueError(f"--every {each}: expected a divisor of --steps {steps}, so that a run ends with a sum")

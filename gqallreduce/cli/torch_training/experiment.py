@@ -48,7 +48,7 @@ class Run:
     """rules: as text; rate: the learning rate.
 
     every: steps between two sums of changes, None for sums of gradients in each step; outer: what is done with them;
-    hook: that of DistributedDataParallel, in place of rules; overlaps: sums of gradients begin in the backward pass.
+    fragments, delay: of LocalSGD; hook: that of DistributedDataParallel, in place of rules; overlaps: sums of gradients begin in the backward pass.
     """
 
     rules: str
@@ -58,6 +58,8 @@ class Run:
     every: int | None = None
     hook: str | None = None
     outer: str = "nesterov"
+    fragments: int = 1
+    delay: int = 0
     overlaps: bool = True
 
     @property
@@ -68,7 +70,8 @@ class Run:
         if self.every is None:
             return self.rules if self.overlaps else f"{self.rules}, after the backward pass"
         way = "DiLoCo" if self.outer == "nesterov" else "local SGD"
-        return f"{way} {self.every}: {self.rules}"
+        parts = f", {self.fragments} parts, delay {self.delay}" if self.fragments > 1 or self.delay else ""
+        return f"{way} {self.every}{parts}: {self.rules}"
 
 
 class Experiment:
@@ -101,7 +104,7 @@ class Experiment:
         for pattern, scheme in parse(setting.rules) + parse(run.rules) if setting.rules else parse(run.rules):
             rules.setdefault(pattern, scheme)
         if run.every:
-            return ways.Local(self._comm, model, optimizer, rules, run.seed, setting.clip, run.every, run.outer)
+            return ways.Local(self._comm, model, optimizer, rules, run, setting.clip)
         options, after = recipe.options(setting.warmup), setting.clip if setting.clip_after else 0
         if setting.clip and not setting.clip_after:
             options["clip"] = setting.clip

@@ -73,11 +73,12 @@ class Local:
 
     overlaps = True
 
-    def __init__(self, comm, model, optimizer, rules, seed, clip, every, outer):
+    def __init__(self, comm, model, optimizer, rules, run, clip):
         self._model, self._optimizer, self._clip = model, optimizer, clip
-        self._local = gqt.LocalSGD(model, optimizer, OUTER[outer], every=every, rules=rules, comm=comm, seed=seed)
+        options = {name: getattr(run, name) for name in ("every", "fragments", "delay", "seed")}
+        self._local = gqt.LocalSGD(model, optimizer, OUTER[run.outer], rules=rules, comm=comm, **options)
         self._nbytes = 4 * sum(each.numel() for each in model.parameters())
-        self._ranks = comm.size
+        self._ranks, self._counted = comm.size, [0] * len(self._local.parts)
         self.sent = self.dense = 0
 
     def backward(self, batch):
@@ -87,8 +88,11 @@ class Local:
         _clip(self._model, self._clip)
 
     def update(self):
-        if self._local.step():
-            self.sent += sum(each.reducer.stats.bytes_sent for each in self._local.parts)
+        self._local.step()
+        for number, part in enumerate(self._local.parts):
+            stats = part.reducer.stats
+            if stats.steps > self._counted[number]:
+                self.sent, self._counted[number] = self.sent + stats.bytes_sent, stats.steps
         self.dense += _exact(self._nbytes, self._ranks)
 
     def common_model(self):
