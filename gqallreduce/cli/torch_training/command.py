@@ -118,9 +118,7 @@ def _runs(arguments):
             if RECIPES[name].plain == name:
                 parts = {"outer": arguments.outer, "fragments": arguments.fragments, "delay": arguments.delay}
                 found += [
-                    Run(scheme, *usual, every=each, **parts)
-                    for each in arguments.every
-                    for scheme in arguments.schemes
+                    Run(scheme, *usual, every=each, **parts) for each in arguments.every for scheme in arguments.schemes
                 ]
     if len(set(found)) < len(found):
         raise ValueError("a run is asked for twice, expected each of --schemes, --ddp, --every and --seeds once")

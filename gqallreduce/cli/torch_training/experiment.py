@@ -48,7 +48,8 @@ class Run:
     """rules: as text; rate: the learning rate.
 
     every: steps between two sums of changes, None for sums of gradients in each step; outer: what is done with them;
-    fragments, delay: of LocalSGD; hook: that of DistributedDataParallel, in place of rules; overlaps: sums of gradients begin in the backward pass.
+    fragments, delay: of LocalSGD; hook: that of DistributedDataParallel, in place of rules; overlaps: sums of
+    gradients begin in the backward pass.
     """
 
     rules: str
