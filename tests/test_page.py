@@ -163,3 +163,10 @@ def test_a_folder_without_results_and_a_missing_file(tmp_path, capsys):
     assert "a folder without result files" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_a_plot_has_no_more_lines_than_a_browser_can_draw():
+    rows = [{"kind": "strange", "name": f"n{number % 5000}", "a": number, "b": number} for number in range(10_000)]
+    (figure,) = views.figures("strange", rows)
+    assert len(figure["data"]) == views.MOST_LINES
+    assert figure["layout"]["title"]["text"] == f"b by a (the first {views.MOST_LINES} of 5000 lines)"

@@ -1,11 +1,13 @@
 """Which plots the rows of a result file make: of each kind of rows, what lies along the axes and what makes a line."""
 
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean, median
 
 from gqallreduce.cli.plots import COLOURS
 
 AXES = "xaxis", "yaxis"
+MOST_LINES = 100  # of one plot; more than these nobody can tell apart, and a browser stops at some ten thousand
 LARGEST = 1e300
 DASHES = "solid", "dash", "dot"
 WIDE = 4  # so many times as large is the largest value as the least from which on an axis is logarithmic
@@ -88,8 +90,12 @@ def _figure(view, rows):
     lines = {name: _in_order(_means(points)) for name, points in lines.items() if points}
     if not lines:
         return None
-    data = [_trace(view, name, points, number) for number, (name, points) in enumerate(lines.items())]
-    return {"data": data, "layout": _layout(view, [point for points in lines.values() for point in points], len(lines))}
+    drawn = dict(islice(lines.items(), MOST_LINES))
+    data = [_trace(view, name, points, number) for number, (name, points) in enumerate(drawn.items())]
+    layout = _layout(view, [point for points in drawn.values() for point in points], len(drawn))
+    if len(drawn) < len(lines):
+        layout["title"]["text"] += f" (the first {len(drawn)} of {len(lines)} lines)"
+    return {"data": data, "layout": layout}
 
 
 def _in_order(points):
