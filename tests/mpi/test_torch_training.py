@@ -268,3 +268,19 @@ def test_the_time_to_a_loss_lies_between_two_validations():
 
 def test_settings_are_the_options():
     assert set(Setting.__dataclass_fields__) <= vars(parsed()).keys()
+
+
+def test_a_run_that_has_sent_nothing_yet_is_drawn_from_its_first_sum_on():
+    losses = {"scheme": "a", "optimizer": "adamw", "network": None}
+    rows = [
+        {**losses, "step": step, "loss": 1.0 / step, "sent": sent}
+        for step, sent in ((1, 0), (2, 1 << 20), (3, 2 << 20))
+    ]
+    drawn = []
+
+    class Panel:
+        def plot(self, x, y, **_):
+            drawn.append((list(x), list(y)))
+
+    summary._curves([Panel(), Panel()], ["step", "sent"], rows, {}, "a")
+    assert drawn == [([1, 2, 3], [1, 1 / 2, 1 / 3]), ([1, 2], [1 / 2, 1 / 3])]

@@ -148,9 +148,10 @@ def _curves(panels, across, found, look, scheme):
         by_step.setdefault(row["step"], []).append(row)
     losses = [np.mean([row["loss"] for row in each]) for each in by_step.values()]
     for panel, what in zip(panels, across, strict=True):
-        places = [_mean(each, what) for each in by_step.values()]
-        if None not in places:
-            panel.plot(places, losses, label=scheme, **look)
+        points = [(_mean(each, what), loss) for each, loss in zip(by_step.values(), losses, strict=True)]
+        points = [each for each in points if each[0] is not None]  # before its first sum a run has sent nothing
+        if points:
+            panel.plot(*zip(*points, strict=True), label=scheme, **look)
 
 
 def _mean(rows, what):
