@@ -195,6 +195,7 @@ class Stop(Exception):
 def stop(*_):
     raise Stop()
 
+os.environ["GQALLREDUCE_AUTO"] = "model"
 model.choose = lambda *_: (model.DENSE, "forced")
 allreduce, whole = make("auto/raw", 30), dense.Summing.advance
 buf = np.ones(1 << 20, np.float32)
@@ -235,6 +236,7 @@ def make_and_call():
         made = recovered()
     made(np.ones(90, np.float32), key="w")
 
+os.environ["GQALLREDUCE_AUTO"] = "model"
 model.choose = lambda *_: (model.DENSE, "forced")
 n, left = 1, 0
 while n < 10000 and left <= 0:

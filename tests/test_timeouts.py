@@ -96,7 +96,12 @@ def test_two_ranks_and_many(ranks, scheme, size):
 
 
 def test_a_rank_that_does_not_come_to_a_dense_call(ranks):
-    forced = "from gqallreduce.scheduling import model\nmodel.choose = lambda *_: (model.DENSE, 'forced')\n"
+    forced = """
+import os
+from gqallreduce.scheduling import model
+os.environ["GQALLREDUCE_AUTO"] = "model"
+model.choose = lambda *_: (model.DENSE, "forced")
+"""
     script = forced + IN_CALL.format(silent=2, late=False, elements=1000, scheme="auto/onebit/ef")
     reports = ranks(script, 3)
     the_others_name(reports, 2)

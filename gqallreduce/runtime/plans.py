@@ -6,6 +6,7 @@ said of a group too: its name is the tuple of its keys. The last `GROUPS_MOST` g
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from gqallreduce import _kernels
@@ -16,12 +17,12 @@ from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.indirect import IndirectPlan, plan_for
 from gqallreduce.runtime.integer_sum import PIECES_OF
 from gqallreduce.runtime.plan import Plan
+from gqallreduce.runtime.trials import Trials
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.topology import Topology
 from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
 
 RAW = "/raw"
-EXACT = "ring/raw"
 SHAPES_MOST = 64
 BORDERS_MOST = 4  # of each choice and forms
 GROUPS_MOST = 512  # more than calls can be under way: a call's own group is known until it ends
@@ -88,6 +89,8 @@ class Plans:
         self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
         self._last: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
+        self._trials: dict[tuple, Trials] = {}
+        self.measures = scheme.schedule == AUTO and self.size > 1 and _measures()
 
     # --- what is known ---
 
@@ -135,6 +138,7 @@ class Plans:
 
     def _forget(self, label: tuple) -> None:
         agreed = self._known.pop(label)
+        self._trials.pop(label, None)
         form = agreed.form
         if self._last.get(label[0]) is agreed:
             del self._last[label[0]]
@@ -147,13 +151,14 @@ class Plans:
         self._known.clear()
         self._last.clear()
         self._groups.clear()
+        self._trials.clear()
 
     # --- deciding ---
 
     @staticmethod
     def choices() -> list[str]:
         """All that can be chosen, in an order that is alike on every rank."""
-        return [model.DENSE, EXACT, MPI_SUM, *sorted(SCHEDULES)]
+        return [model.DENSE, model.EXACT, MPI_SUM, *sorted(SCHEDULES)]
 
     def choose(self, forms: tuple[Form, ...], on_device: bool = False) -> tuple[str, str]:
         """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best for all tensors.
@@ -167,8 +172,19 @@ class Plans:
             return self.scheme.schedule, "as written"
         choice, why = model.choose(self.scheme.codec, self.size, forms, self.profile)
         if choice == model.DENSE and on_device:
-            return EXACT, f"{why}; for a GPU buffer our own"
+            return model.EXACT, f"{why}; for a GPU buffer our own"
         return choice, why
+
+    def trials(self, label: tuple, on_device: bool) -> Trials:
+        """What is known of (name, forms) by trying, where `measures`; for a buffer on a device never MPI's own sum."""
+        found = self._trials.get(label)
+        if found is None:
+            codec = self.scheme.codec
+            names = model.candidates(codec, self.size, label[1], self.profile)
+            exact = {model.DENSE, model.EXACT} | (set(SCHEDULES) if codec.name == "raw" else set())
+            found = Trials(self.choices(), exact, names[1:] if on_device else names)
+            self._trials[label] = found
+        return found
 
     # --- making ---
 
@@ -176,7 +192,16 @@ class Plans:
         """Of agreement.FIELDS."""
         return tuple(
             hash64(each)
-            for each in (key, self.scheme.resolved(), shape, dtype, order, self.average, seed, frame.VERSION)
+            for each in (
+                key,
+                self.scheme.resolved() + "; measured" * self.measures,
+                shape,
+                dtype,
+                order,
+                self.average,
+                seed,
+                frame.VERSION,
+            )
         )
 
     def propose(self, label: tuple, seed: int, group: int, on_device: bool) -> Agreed:
@@ -193,9 +218,9 @@ class Plans:
         hashes = self.hashes(name, seed, shapes, dtypes, orders)
         return self._make(name, (choice, forms), why, streams, hashes)
 
-    def instead(self, agreed: Agreed, choice: str) -> Agreed:
+    def instead(self, agreed: Agreed, choice: str, why: str = "rank 0's choice") -> Agreed:
         """The same with rank 0's choice."""
-        return self._make(agreed.name, (choice, agreed.form[1]), "rank 0's choice", agreed.streams, agreed.hashes)
+        return self._make(agreed.name, (choice, agreed.form[1]), why, agreed.streams, agreed.hashes)
 
     def _make(self, name, form: tuple, why: str, streams: tuple[int, ...], hashes: tuple[int, ...]) -> Agreed:
         signature = hash64(*hashes, form[0], self.number, self.topology.hosts)
@@ -238,3 +263,11 @@ class Plans:
                     del self._plans[each]
         agreed.plan = found
         return found
+
+
+def _measures() -> bool:
+    """Does `auto/` measure? GQALLREDUCE_AUTO=model: it decides by predicted times, and tries nothing."""
+    auto = os.environ.get("GQALLREDUCE_AUTO", "measure")
+    if auto not in ("measure", "model"):
+        raise ValueError(f"GQALLREDUCE_AUTO={auto!r}, expected measure or model")
+    return auto == "measure"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from gqallreduce.backends.product import written
+from gqallreduce.hashing import hash64
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin
@@ -43,8 +44,10 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
     label, processor = (given.name, given.forms), allreduce.processors.of(given)
-    agreed = given.agreed or allreduce.plans.find(label)
-    if agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
+    agreed, place = given.agreed or allreduce.plans.find(label), None
+    if allreduce.plans.measures:
+        agreed, place = yield from _tried(call, allreduce, label, given.located is not None)
+    elif agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
         agreed = yield from _agree(call, allreduce, label, given.located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
     if allreduce.processors.host.hindrance:
@@ -57,10 +60,11 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     with worker.active((staged or given).located, given.name):
         states, norm = allreduce.memory.next(given.keys, agreed.kept, worker, allreduce.scheme.feedback)
     operands = Operands(staged or given, states.values(), agreed.streams)
+    started = perf_counter()
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
-        plan = allreduce.plans.plan(agreed, worker, operands.states)
+        plan, started = allreduce.plans.plan(agreed, worker, operands.states), perf_counter()
         flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
         if learned:
             pairs = zip(given.keys, learned, strict=True)
@@ -72,6 +76,8 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     if verify:
         results = b"".join(processor.on_host(target.array).tobytes() for target in given.targets)
         yield from compare_replicas(call.link, agreed.signature, results)
+    if place is not None:
+        allreduce.plans.trials(label, given.located is not None).note(place, perf_counter() - started)
     allreduce.plans.remember(label, agreed)
     spent.wait, spent.total = call.wait, perf_counter() - began
     call.states = states
@@ -212,6 +218,23 @@ def _agree(call: Call, allreduce, label: tuple, on_device: bool):
     names, step = plans.choices(), _steps(allreduce.memory, label[0])
     chosen = names[(yield from agree(call.link, agreed.hashes, (allreduce.number, step), names.index(agreed.choice)))]
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
+
+
+def _tried(call: Call, allreduce, label: tuple, on_device: bool):
+    """What runs where `auto/` measures, and as which try, None for none: (Agreed, place). Stages."""
+    plans, last = allreduce.plans, allreduce.plans.find(label)
+    trials = plans.trials(label, on_device)
+    known = last is not None and not last.by_mpi and allreduce.check == "first"
+    if known and trials.settled and last.choice == trials.chosen:
+        (choice, why), place = trials.go_on(), None
+    else:
+        first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
+        step = allreduce.number, _steps(allreduce.memory, label[0])
+        choice, why, place = yield from trials.stages(call, step, first.hashes, hash64(*first.hashes))
+        last = first
+    agreed = last if last.choice == choice else plans.instead(last, choice)
+    agreed.why = why
+    return agreed, place
 
 
 def _steps(memory, name):

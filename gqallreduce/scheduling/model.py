@@ -243,17 +243,29 @@ def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
     return min(ring, doubling)
 
 
-DENSE = "dense"
+DENSE, EXACT = "dense", "ring/raw"
+SCHEDULES_TRIED = 3
 
 
 def choose(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> tuple[str, str]:
     """For `auto/`: ("dense" or a schedule or "ring/raw", why). The best predicted time."""
+    times = _times(codec, size, what, profile, dtype)
+    shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items())
+    return next(iter(times)), f"predicted: {shown}"
+
+
+def candidates(codec, size: int, what: int | tuple[Form, ...], profile: Profile) -> list[str]:
+    """For `auto/` that measures: both exact sums, and of the schedules those with the best predicted times."""
+    schedules = [name for name in _times(codec, size, what, profile) if name in SCHEDULES]
+    return [DENSE, EXACT, *schedules[:SCHEDULES_TRIED]]
+
+
+def _times(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
+    """Of all that `auto/` can choose the predicted seconds, the best first."""
     raw = CODECS["raw"]()
     times = {DENSE: predict_dense(size, message_bytes(raw, what, dtype), profile)}
     if size > 1:
-        times["ring/raw"] = predict("ring", raw, size, what, profile, dtype)
+        times[EXACT] = predict("ring", raw, size, what, profile, dtype)
         for schedule in SCHEDULES:
             times[schedule] = predict(schedule, codec, size, what, profile, dtype)
-    best = min(times, key=lambda name: (times[name], name))
-    shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in sorted(times.items(), key=lambda t: t[1]))
-    return best, f"predicted: {shown}"
+    return dict(sorted(times.items(), key=lambda item: (item[1], item[0])))

@@ -9,7 +9,7 @@ import numpy as np
 from gqallreduce.coding.message import Incoming, Outgoing
 from gqallreduce.transport.call import OneLane
 
-FIRST, NAMES, PREPARE, NOT_FINITE, VERIFY, PACKETS = range(8, 14)  # their lanes in tags; those of data are below
+FIRST, NAMES, PREPARE, NOT_FINITE, VERIFY, PACKETS, TIMES = range(8, 15)  # their lanes in tags; those of data are below
 FIRST_WORDS = 20
 
 

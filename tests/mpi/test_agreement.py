@@ -162,6 +162,7 @@ def test_an_invalid_call_for_the_key_none(comm):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_an_invalid_call_while_the_others_run_dense(comm, dtype, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
     allreduce = make(comm, "auto/qsgd/ef")
     allreduce(np.ones(9, dtype), key="w")

@@ -115,6 +115,7 @@ def test_two_objects_crossed(comm, texts):
 @pytest.mark.parametrize("text", ["direct/raw", "auto/raw", "onebit/ef"])
 def test_two_objects_of_one_scheme_crossed(comm, text, check, monkeypatch):
     """Of two models, say, with keys and shapes alike: only the order in which they were made tells them apart."""
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
     a, b = (gq.Allreduce(text, comm=comm, timeout=TIMEOUT, check=check) for _ in range(2))
     for known in (False, True):
@@ -131,6 +132,7 @@ def test_two_objects_of_one_scheme_crossed(comm, text, check, monkeypatch):
 def test_an_object_is_made_while_the_others_call(comm, call, last, monkeypatch):
     """What the others are at is told on both sides, and the object that was not made can be made by all."""
     if call == "dense":
+        monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
         monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
     allreduce = gq.Allreduce("auto/raw" if call == "dense" else "ring/qsgd/ef", comm=comm, timeout=TIMEOUT)
     if call != "first":

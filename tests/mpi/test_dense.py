@@ -14,6 +14,7 @@ SIZES = [(50, 50), (50, 700_000), (700_000, 50), (700_000, 700_001)]
 @pytest.fixture
 def choose(monkeypatch):
     """Return a function that makes `auto` choose for calls of a key's first time from now on."""
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     return lambda choice: monkeypatch.setattr(model, "choose", lambda *_: (choice, "forced"))
 
 

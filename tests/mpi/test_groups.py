@@ -226,6 +226,7 @@ def test_a_rank_that_is_a_step_behind_in_one_key_is_found(comm):
 
 def test_the_choice_of_auto_is_made_for_the_whole_group(comm, monkeypatch):
     asked = []
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda codec, size, forms, *_: asked.append(forms) or ("direct", "asked"))
     allreduce = make(comm, "auto/qsgd(bits=4)")
     allreduce([ONE.copy(), np.ones((5, 5), np.float32)], key=["a", "b"])

@@ -112,6 +112,7 @@ def test_nothing_grows_by_errors(comm):
 
 @pytest.mark.parametrize("elements", [1000, MIB])
 def test_a_dense_call_allocates_next_to_nothing(comm, elements, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
     allreduce = gq.Allreduce("auto/raw", comm=comm, timeout=TIMEOUT)
     array = np.zeros(elements, np.float32)

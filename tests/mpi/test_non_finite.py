@@ -118,6 +118,7 @@ def test_an_average_may_fit_where_the_sum_does_not(comm):
 
 @pytest.fixture(params=["dense", "ring/raw", "direct"])
 def chosen(request, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda *_: (request.param, "forced"))
     return request.param
 
@@ -147,6 +148,7 @@ def test_auto_tells_an_overflow(comm, chosen, dtype):
 @pytest.mark.parametrize("average", [False, True])
 def test_a_dense_call_adds_the_residuals(comm, dtype, average, monkeypatch):
     """Afterwards they hold only what rounding to 16 bits loses."""
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     allreduce = gq.Allreduce("auto/onebit/ef", comm=comm, timeout=TIMEOUT, average=average)
     residual = np.float64(0)
     for step, choice in enumerate(["direct", "dense", "dense"]):

@@ -82,6 +82,7 @@ def test_two_calls_under_way_on_one_plan_give_the_bits_of_calls_in_turn(comm, mo
 @pytest.mark.parametrize("most", [None, "1024"])
 def test_dense_calls_under_way(comm, monkeypatch, most):
     """Also in parts: MPI has them in one order on all ranks, whatever ends first."""
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
     if most is not None:
         monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", most)

@@ -1,0 +1,98 @@
+"""`auto/` measures: the first calls of a key try what can run in turn, and the fastest is kept.
+
+What a call tries is rank 0's decision, told in the agreement of that call, so that ranks cannot differ. The time of a
+try is that of its slowest rank. Once decided, a key's calls go on without agreement, and count: at the same one of them
+all ranks begin to try again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gqallreduce.transport.agreement import agree
+from gqallreduce.transport.exchange import TIMES, Largest
+
+TRY, DECIDE, GO_ON = range(3)
+TRIES = 2  # of each candidate: the first one finds memory cold
+GAIN = 0.95  # of the time of the best exact sum: what loses something must take less
+AGAIN_LEAST = 200  # calls
+SHARE = 0.01  # of the time of all later calls that is spent on tries again
+
+
+class Trials:
+    """Of one name with forms.
+
+    names
+        all that can be chosen, alike on all ranks.
+    exact
+        those of them that lose nothing.
+    candidates
+        numbers of those that this rank would try, as rank 0, in this order; the first also where no try succeeded.
+    """
+
+    def __init__(self, names: list[str], exact: set[str], candidates: list[str]):
+        self._names, self._exact = names, exact
+        self._candidates = [names.index(each) for each in candidates]
+        self._next, self._left, self._chosen, self._reason = 0, 0, None, ""
+        self._times = np.full((len(names), TRIES), np.inf)
+
+    @property
+    def settled(self) -> bool:
+        """Has the fastest been found, and is it not yet time to try again?"""
+        return self._left > 0
+
+    @property
+    def chosen(self) -> str:
+        return self._names[self._chosen]
+
+    def go_on(self) -> tuple[str, str]:
+        """A call runs what was chosen: (choice, why)."""
+        self._left -= 1
+        return self.chosen, self._reason
+
+    def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int):
+        """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""
+        word = yield from agree(call.link, hashes, step, self._word())
+        word, number = divmod(word, len(self._names))
+        what, turn = divmod(word, TRIES)
+        if what == TRY:
+            self._next += 1
+            return self._names[number], f"tried, {turn + 1} of {TRIES} times", (number, turn)
+        if what == GO_ON:  # the others do as rank 0, whatever they have counted
+            self._chosen, self._left = number, max(0, self._left - 1)
+            return self.chosen, self._reason or "rank 0's choice", None
+        slowest = Largest(call.link.rank, call.link.size, TIMES, self._times.reshape(-1), signature)
+        yield slowest
+        self._decide(slowest.found.reshape(self._times.shape).min(axis=1), number)
+        self._times[:], self._next = np.inf, 0
+        return *self.go_on(), None
+
+    def _word(self) -> int:
+        """What this rank says if it is rank 0: what to do, for which time, and which choice."""
+        if self.settled:
+            what, turn, number = GO_ON, 0, self._chosen
+        else:
+            (turn, place), number = divmod(self._next, len(self._candidates)), self._candidates[0]
+            what = TRY if turn < TRIES else DECIDE
+            if what == TRY:
+                number = self._candidates[place]
+        return (what * TRIES + turn % TRIES) * len(self._names) + number
+
+    def _decide(self, seconds: np.ndarray, otherwise: int) -> None:
+        """The fastest; how many calls it is kept for follows from what trying again would cost."""
+        found = sorted((float(seconds[number]), number) for number in np.flatnonzero(np.isfinite(seconds)))
+        if not found:
+            self._chosen, self._reason, self._left = otherwise, "predicted: no try has succeeded", AGAIN_LEAST
+            return
+        best = found[0]
+        exact = [each for each in found if self._names[each[1]] in self._exact]
+        if exact and best[0] > GAIN * exact[0][0]:
+            best = exact[0]
+        self._chosen = best[1]
+        self._reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
+        once = TRIES * sum(time for time, _ in found)
+        self._left = max(AGAIN_LEAST, int(min(once / (SHARE * best[0]), 2**31)))
+
+    def note(self, place: tuple[int, int], seconds: float) -> None:
+        """A try has succeeded here."""
+        self._times[place] = seconds

@@ -1,0 +1,188 @@
+"""`auto/` that measures: each try is a lawful call, ranks decide alike, and the fastest is kept."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, errors, inputs, works
+
+import gqallreduce as gq
+from gqallreduce.runtime import trials
+from gqallreduce.scheduling import model
+
+pytestmark = pytest.mark.mpi(min_size=2)
+SIZE = 1000
+CALLS = trials.TRIES * (2 + model.SCHEDULES_TRIED)
+SECONDS = {"dense": 3.0, "ring/raw": 2.0, "direct": 1.0, "recursive_doubling": 4.0}
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """A dict: choice -> seconds that a try of it seems to take on this rank."""
+    found, note = dict(SECONDS), trials.Trials.note
+
+    def pretend(self, place, _):
+        note(self, place, found.get(self._names[place[0]], 5.0))
+
+    monkeypatch.setattr(trials.Trials, "note", pretend)
+    return found
+
+
+def alike(comm, found):
+    """Is it the same on all ranks?"""
+    found = bytes_of(found) if isinstance(found, np.ndarray) else found
+    return len(set(comm.allgather(found))) == 1
+
+
+def make(comm, scheme="auto/onebit/ef", **options):
+    return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
+
+
+def call(allreduce, array, key="w"):
+    """Sums a copy; (the sum, what ran, why)."""
+    last = allreduce(array.copy(), key=key), allreduce.stats.last
+    return last[0], last[1].scheme, last[1].reason
+
+
+def settled(comm, allreduce, key="w"):
+    """After the last try."""
+    array = inputs(comm.size, SIZE)[comm.rank]
+    for _ in range(CALLS + 1):
+        found = call(allreduce, array, key)
+    return found
+
+
+@pytest.mark.parametrize(
+    "scheme", ["auto/onebit/ef", "auto/qsgd(bits=4)", "auto/topk/ef", "auto/terngrad/ef", "auto/raw"]
+)
+def test_each_try_is_a_lawful_call(comm, scheme):
+    """Replicas are alike, and with feedback nothing is lost when what runs changes from call to call."""
+    allreduce, found = make(comm, scheme), set()
+    mine = inputs(comm.size, SIZE)
+    given, got = np.zeros(SIZE), np.zeros(SIZE)
+    for _ in range(2 * CALLS):
+        result, ran, reason = call(allreduce, mine[comm.rank])
+        assert alike(comm, result)
+        assert alike(comm, repr((ran, reason)))
+        found.add(ran)
+        given += np.sum(mine, axis=0, dtype=np.float64)
+        got += result
+    assert len(found) == CALLS // trials.TRIES
+    assert reason.startswith("measured: ")
+    if allreduce.scheme.feedback:
+        left = np.sum(comm.allgather(allreduce.residual("w").astype(np.float64)), axis=0)
+        assert np.allclose(got + left, given, rtol=0, atol=1e-4 * np.abs(given).max())
+
+
+def test_the_fastest_is_kept(comm, seconds):
+    _, ran, reason = settled(comm, make(comm))
+    assert ran.startswith("direct/onebit")
+    assert reason.startswith("measured: direct 1e+03 ms, ring/raw 2e+03 ms, dense 3e+03 ms")
+
+
+def test_the_slowest_rank_decides(comm, seconds):
+    if comm.rank == comm.size - 1:
+        seconds["direct"] = 10.0
+    assert settled(comm, make(comm))[1] == "ring/raw/ef"
+
+
+def test_a_codec_that_is_hardly_faster_is_not_taken(comm, seconds):
+    seconds["direct"] = SECONDS["ring/raw"] * trials.GAIN + 0.01
+    assert settled(comm, make(comm))[1] == "ring/raw/ef"
+
+
+def test_a_sum_by_mpi_may_be_the_fastest(comm, seconds):
+    seconds["dense"] = 0.1
+    allreduce = make(comm)
+    assert settled(comm, allreduce)[1] == "dense/ef"
+    assert call(allreduce, np.ones(SIZE, np.float32))[1] == "dense/ef"
+
+
+def test_after_some_calls_all_are_tried_again(comm, seconds, monkeypatch):
+    monkeypatch.setattr(trials, "AGAIN_LEAST", 3)
+    monkeypatch.setattr(trials, "SHARE", 1e9)
+    allreduce = make(comm)
+    assert settled(comm, allreduce)[1].startswith("direct/")
+    seconds.update(direct=9.0, dense=0.5)
+    kept = [call(allreduce, np.ones(SIZE, np.float32))[1] for _ in range(2)]
+    assert all(each.startswith("direct/") for each in kept)
+    assert settled(comm, allreduce)[1] == "dense/ef"
+
+
+def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds):
+    allreduce = make(comm)
+    settled(comm, allreduce)
+    (found,) = allreduce.plans._trials.values()
+    others = [SECONDS.get(name, 5.0) for name in _tried(allreduce, comm.size)]
+    assert found._left == pytest.approx(trials.TRIES * sum(others) / trials.SHARE / min(others), abs=2)
+
+
+def _tried(allreduce, size):
+    form = next(iter(allreduce.plans._trials))[1]
+    return model.candidates(allreduce.scheme.codec, size, form, allreduce.plans.profile)
+
+
+@pytest.mark.parametrize("key", ["w", None])
+def test_a_try_that_fails_on_all_ranks_changes_nothing(comm, key):
+    """Its time is not known, the next one goes on."""
+    allreduce = make(comm, "auto/qsgd")
+    for number in range(CALLS + 3):
+        array = inputs(comm.size, SIZE)[comm.rank]
+        if number in (1, CALLS):
+            array[3] = np.nan if comm.rank == 0 else 1
+            assert {each[0] for each in errors(comm, allreduce, array, key=key)} == {gq.NonFiniteError}
+        else:
+            result, ran, _ = call(allreduce, array, key)
+            assert alike(comm, result)
+            assert alike(comm, ran)
+
+
+def test_an_invalid_call_of_one_rank_during_the_tries(comm):
+    """The others learn of it, and the tries go on though ranks have counted differently."""
+    allreduce = make(comm)
+    for number in range(CALLS + 2):
+        if number == 4:
+            wrong = np.ones(SIZE, np.int32 if comm.rank == comm.size - 1 else np.float32)
+            errors(comm, allreduce, wrong, key="w")
+        result, ran, _ = call(allreduce, inputs(comm.size, SIZE)[comm.rank])
+        assert alike(comm, result)
+        assert alike(comm, ran)
+    works(comm, allreduce, key="other")
+
+
+def test_calls_in_flight_that_are_waited_for_in_another_order_on_each_rank(comm):
+    allreduce = make(comm)
+    for turn in range(CALLS + 4):
+        arrays = [inputs(comm.size, SIZE, step=number)[comm.rank] for number in range(3)]
+        requests = [allreduce.start(array, key=f"w{number}") for number, array in enumerate(arrays)]
+        for request in requests if (turn + comm.rank) % 2 else reversed(requests):
+            request.wait()
+        assert all(alike(comm, array) for array in arrays)
+
+
+def test_groups_are_measured_as_one(comm):
+    allreduce = make(comm)
+    for _ in range(CALLS + 2):
+        arrays = [np.full(size, comm.rank + 1.0, np.float32) for size in (30, 500)]
+        allreduce(arrays, key=["a", "b"])
+        assert all(alike(comm, array) for array in arrays)
+    assert allreduce.stats.last.reason.startswith("measured: ")
+
+
+def test_ranks_of_which_one_does_not_measure_are_told_apart(comm, monkeypatch):
+    if comm.rank == 0:
+        monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
+    allreduce = make(comm)
+    found = errors(comm, allreduce, np.ones(SIZE, np.float32), key="w")
+    assert {(kind, more["field"]) for kind, more in found} == {(gq.MismatchError, "scheme")}
+
+
+def test_a_loaded_state_is_measured_anew(comm):
+    allreduce = make(comm)
+    settled(comm, allreduce)
+    allreduce.load_state_dict(allreduce.state_dict())
+    assert call(allreduce, np.ones(SIZE, np.float32))[2].startswith("tried, 1 of")
+
+
+def test_a_wrong_word_in_the_environment(comm, monkeypatch):
+    monkeypatch.setenv("GQALLREDUCE_AUTO", "guess")
+    with pytest.raises(ValueError, match="expected measure or model"):
+        make(comm)
