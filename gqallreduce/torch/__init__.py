@@ -16,7 +16,7 @@ except ImportError as error:
 
 from gqallreduce.torch.attached import Attached, attach
 from gqallreduce.torch.ddp import HookState, comm_hook
-from gqallreduce.torch.local_sgd import LocalSGD, nesterov
+from gqallreduce.torch.local_sgd import LocalSGD, mean, nesterov
 from gqallreduce.torch.onebit_adam import OneBitAdam, ZeroOneAdam
 
-__all__ = ["Attached", "HookState", "LocalSGD", "OneBitAdam", "ZeroOneAdam", "attach", "comm_hook", "nesterov"]
+__all__ = ["Attached", "HookState", "LocalSGD", "OneBitAdam", "ZeroOneAdam", "attach", "comm_hook", "mean", "nesterov"]

@@ -32,18 +32,23 @@ def nesterov(parameters) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
 
 
+def mean(parameters) -> torch.optim.Optimizer:
+    """The outer optimizer of local SGD: the outer parameters become the mean of the ranks' parameters."""
+    return torch.optim.SGD(parameters, lr=1)
+
+
 class LocalSGD:
     """Every `every` steps the change of the parameters is averaged over ranks, and an outer optimizer applies it.
 
-        local = gqt.LocalSGD(model, inner, every=30, rules="*=onebit/ef")
+        local = gqt.LocalSGD(model, inner, gqt.mean, every=10, rules="*=qsgd(bits=4)")
         for inputs, targets in batches:             # each rank its own
             inner.zero_grad()
             loss(model(inputs), targets).backward()
             local.step()                            # in place of inner.step()
         local.finish()                              # the model is the common one
 
-    Between two outer steps no rank sends anything: the inner optimizer trains each rank's own parameters on its own
-    data. An outer step takes the mean over ranks of (outer parameters - parameters), summed by the scheme of each
+    With delay=0 nothing is sent between two outer steps: the inner optimizer trains each rank's own parameters on
+    its own data. An outer step takes the mean over ranks of (outer parameters - parameters), summed by the scheme of each
     tensor's rule, as the gradient of the outer parameters. These are alike on all ranks, bit for bit. What an encoding
     loses goes with /ef into the residual of the next outer step.
     Making one is collective: parameters and buffers become those of rank 0. Close it, or use it in a `with` statement.
@@ -58,8 +63,8 @@ class LocalSGD:
     rules
         as of gq.Reducer, matched with the names that `model.named_parameters()` has.
     outer
-        parameters -> torch.optim.Optimizer of them; by default SGD with lr 0.7 and Nesterov momentum 0.9. With
-        `lambda parameters: torch.optim.SGD(parameters, lr=1)` an outer step is the mean of the ranks' models.
+        parameters -> torch.optim.Optimizer of them; by default `nesterov`, that of DiLoCo. With `mean` an outer step is
+        the mean of the ranks' models, local SGD, which is better in trainings of a few hundred steps.
     comm
         an mpi4py intracommunicator, default COMM_WORLD. `torch.distributed` is not needed.
     fragments
@@ -161,12 +166,13 @@ class LocalSGD:
         return f"LocalSGD(every={self.every}, fragments={len(self.parts)}, steps={self.steps})"
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> bool:
-        """The inner optimizer's step, and the outer steps that are due after it. Was there one?
+        """The inner optimizer's step, and the outer steps that are due after it; True if there was an outer step.
 
         scaler
             makes the inner step in place of the optimizer's own `step`; one that it skips counts all the same. Call its
             `update` afterwards.
-        All ranks call it equally often: a rank that makes fewer steps is a TimeoutError on the others.
+        All ranks call it equally often. A rank that makes fewer steps is a TimeoutError on the others; if it calls
+        `finish` meanwhile, its changes are summed with those of an earlier outer step of the others, without an error.
         Raises NonFiniteError on all ranks if a change has a NaN or Inf, or leaves float32. Then the model has the outer
         parameters on all ranks, nothing is kept of that part's outer step, and the training can go on.
         """
