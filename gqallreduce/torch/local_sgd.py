@@ -47,8 +47,8 @@ class LocalSGD:
             local.step()                            # in place of inner.step()
         local.finish()                              # the model is the common one
 
-    With delay=0 nothing is sent between two outer steps: the inner optimizer trains each rank's own parameters on
-    its own data. An outer step takes the mean over ranks of (outer parameters - parameters), summed by the scheme of each
+    With delay=0 nothing is sent between two outer steps: the inner optimizer trains each rank's own parameters on its
+    own data. An outer step takes the mean over ranks of (outer parameters - parameters), summed by the scheme of each
     tensor's rule, as the gradient of the outer parameters. These are alike on all ranks, bit for bit. What an encoding
     loses goes with /ef into the residual of the next outer step.
     Making one is collective: parameters and buffers become those of rank 0. Close it, or use it in a `with` statement.
