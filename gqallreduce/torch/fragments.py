@@ -116,8 +116,9 @@ class Fragment:
             self.set(self.outer)
             return
         with torch.no_grad():
-            mixed = {name: torch.lerp(each, self.inner[name].to(each), self._keep) for name, each in self.outer.items()}
-        self.set(mixed)
+            for name, each in self.outer.items():
+                torch.lerp(each, self.inner[name].to(each), self._keep, out=self._change[name])
+        self.set(self._change)
 
     def try_to_settle(self) -> NonFiniteError | None:
         """`settle`; returns the error of values that are not finite, once."""

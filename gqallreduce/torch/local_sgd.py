@@ -201,20 +201,17 @@ class LocalSGD:
             raise Error(f"{what} after close()" if self._closed else f"{what} within outer_model()")
 
     def _make_outer_steps(self, arriving: list[Fragment], due: list[Fragment], at_once: bool) -> None:
-        """Of the parts whose sums arrive, then starts those that are due, and waits for them if `at_once`.
+        """Starts the sums of parts that are due; outer steps of those that arrive, and `at_once` of those that are due.
 
         A NonFiniteError is raised when all are done: then all ranks have made the same calls. The model has the outer
         parameters, of all parts, since a NaN spreads.
         """
         error = None
-        for part in arriving:
-            found = part.try_to_apply()
-            error = error or found
         for part in due:
             part.start()
-            if at_once:
-                found = part.try_to_apply()
-                error = error or found
+        for part in [*arriving, *due] if at_once else arriving:
+            found = part.try_to_apply()
+            error = error or found
         if error is not None:
             self.roll_back()
             raise error
