@@ -109,6 +109,24 @@ def draw_latencies(machine, rows, name):
     return save(drawing, f"Time of a call over {place(machine)}", machine, name)
 
 
+def draw_auto(machine, rows, name):
+    """Draws times of `auto/`, of the best dense sum and of the best of all, by size, a panel for each codec."""
+    schemes = list(dict.fromkeys(row["scheme"] for row in rows))
+    drawing, axes = figure(len(schemes))
+    lines = ("exact", "the better dense"), ("best_seconds", "the best of all"), ("auto", "auto/")
+    for panel, scheme in zip(axes, schemes, strict=True):
+        shown = [row for row in rows if row["scheme"] == scheme]
+        for number, (what, label) in enumerate(lines):
+            times = [1e3 * row[what] for row in shown]
+            panel.plot([row["bytes"] for row in shown], times, label=label, **look_of(number))
+        panel.set(title=scheme, ylabel="milliseconds (median)", yscale="log")
+        ticks(panel.yaxis)
+        _size_axis(panel, sorted({row["bytes"] for row in rows}))
+    handles, labels = axes[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return save(drawing, f"What auto/ takes, over {place(machine)}", machine, name)
+
+
 def draw_overlap(machine, rows, name):
     """Draws which share of a call is hidden, a panel for each computation, into name.png and name.svg."""
     panels = list(dict.fromkeys(row["computes"] for row in rows))

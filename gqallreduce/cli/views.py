@@ -28,6 +28,7 @@ VIEWS = {
     "latency": [View("bytes", "seconds", ("scheme", "how"))],
     "codec": [View("codec", "encode_ratio", (), bars=True), View("codec", "decode_add_ratio", (), bars=True)],
     "bits": [View("codec", name, ("data",), bars=True) for name in ("fixed", "entropy", "huffman", "rans", "elias")],
+    "auto": [View("bytes", "auto"), View("bytes", "ratio")],
     "overlap": [View("bytes", "hidden", ("scheme", "computes", "how"))],
     "evaluation": [
         View(x, y, ("scheme", "optimizer"))
