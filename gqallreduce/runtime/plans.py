@@ -48,6 +48,8 @@ class Agreed:
         by which plain arrays are known again; None before a call has succeeded.
     plan
         the one that was used last.
+    trials
+        what `auto/` has measured, if it does.
     """
 
     name: str | tuple[str, ...] | None
@@ -63,6 +65,7 @@ class Agreed:
     by_mpi: bool = False
     known: _kernels.KnownForms | None = None
     plan: Plan | IndirectPlan | None = None
+    trials: Trials | None = None
 
     def __post_init__(self):
         self.keys = self.name if isinstance(self.name, tuple) else (self.name,)

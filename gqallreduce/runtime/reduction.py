@@ -46,7 +46,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     label, processor = (given.name, given.forms), allreduce.processors.of(given)
     agreed, place = given.agreed or allreduce.plans.find(label), None
     if allreduce.plans.measures:
-        agreed, place = yield from _tried(call, allreduce, label, given.located is not None)
+        agreed, place = yield from _tried(call, allreduce, label, agreed, given.located is not None)
     elif agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
         agreed = yield from _agree(call, allreduce, label, given.located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
@@ -77,7 +77,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
         results = b"".join(processor.on_host(target.array).tobytes() for target in given.targets)
         yield from compare_replicas(call.link, agreed.signature, results)
     if place is not None:
-        allreduce.plans.trials(label, given.located is not None).note(place, perf_counter() - started)
+        agreed.trials.note(place, perf_counter() - started)
     allreduce.plans.remember(label, agreed)
     spent.wait, spent.total = call.wait, perf_counter() - began
     call.states = states
@@ -220,10 +220,13 @@ def _agree(call: Call, allreduce, label: tuple, on_device: bool):
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
 
 
-def _tried(call: Call, allreduce, label: tuple, on_device: bool):
-    """What runs where `auto/` measures, and as which try, None for none: (Agreed, place). Stages."""
-    plans, last = allreduce.plans, allreduce.plans.find(label)
-    trials = plans.trials(label, on_device)
+def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: bool):
+    """What runs where `auto/` measures, and as which try, None for none: (Agreed, place). Stages.
+
+    last: what ran for these names and forms before.
+    """
+    plans, trials = allreduce.plans, last and last.trials
+    trials = trials or plans.trials(label, on_device)
     known = last is not None and not last.by_mpi and allreduce.check == "first"
     if known and trials.settled and last.choice == trials.chosen:
         (choice, why), place = trials.go_on(), None
@@ -233,7 +236,7 @@ def _tried(call: Call, allreduce, label: tuple, on_device: bool):
         choice, why, place = yield from trials.stages(call, step, first.hashes, hash64(*first.hashes))
         last = first
     agreed = last if last.choice == choice else plans.instead(last, choice)
-    agreed.why = why
+    agreed.why, agreed.trials = why, trials
     return agreed, place
 
 

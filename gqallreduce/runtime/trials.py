@@ -13,7 +13,7 @@ from gqallreduce.transport.agreement import agree
 from gqallreduce.transport.exchange import TIMES, Largest
 
 TRY, DECIDE, GO_ON = range(3)
-TRIES = 2  # of each candidate: the first one finds memory cold
+BEST, TRIES = 3, 3  # so many of the candidates, by their first try, are tried so often: the first one finds memory cold
 GAIN = 0.95  # of the time of the best exact sum: what loses something must take less
 AGAIN_LEAST = 200  # calls
 SHARE = 0.01  # of the time of all later calls that is spent on tries again
@@ -33,8 +33,13 @@ class Trials:
     def __init__(self, names: list[str], exact: set[str], candidates: list[str]):
         self._names, self._exact = names, exact
         self._candidates = [names.index(each) for each in candidates]
-        self._next, self._left, self._chosen, self._reason = 0, 0, None, ""
-        self._times = np.full((len(names), TRIES), np.inf)
+        self._left, self._chosen, self._reason = 0, None, ""
+        self._begin()
+
+    def _begin(self) -> None:
+        """All are to be tried."""
+        self._next, self._tries = 0, [(number, 0) for number in self._candidates]
+        self._times = np.full((len(self._names), TRIES), np.inf)
 
     @property
     def settled(self) -> bool:
@@ -57,26 +62,27 @@ class Trials:
         what, turn = divmod(word, TRIES)
         if what == TRY:
             self._next += 1
-            return self._names[number], f"tried, {turn + 1} of {TRIES} times", (number, turn)
+            return self._names[number], f"try {turn + 1} of up to {TRIES}", (number, turn)
         if what == GO_ON:  # the others do as rank 0, whatever they have counted
             self._chosen, self._left = number, max(0, self._left - 1)
             return self.chosen, self._reason or "rank 0's choice", None
         slowest = Largest(call.link.rank, call.link.size, TIMES, self._times.reshape(-1), signature)
         yield slowest
         self._decide(slowest.found.reshape(self._times.shape).min(axis=1), number)
-        self._times[:], self._next = np.inf, 0
+        self._begin()
         return *self.go_on(), None
 
     def _word(self) -> int:
         """What this rank says if it is rank 0: what to do, for which time, and which choice."""
+        if self._next == len(self._tries) == len(self._candidates):
+            best = sorted(self._candidates, key=lambda number: self._times[number, 0])[:BEST]
+            self._tries += [(number, turn) for turn in range(1, TRIES) for number in best]
+        what, number, turn = DECIDE, self._candidates[0], 0
         if self.settled:
-            what, turn, number = GO_ON, 0, self._chosen
-        else:
-            (turn, place), number = divmod(self._next, len(self._candidates)), self._candidates[0]
-            what = TRY if turn < TRIES else DECIDE
-            if what == TRY:
-                number = self._candidates[place]
-        return (what * TRIES + turn % TRIES) * len(self._names) + number
+            what, number = GO_ON, self._chosen
+        elif self._next < len(self._tries):
+            what, (number, turn) = TRY, self._tries[self._next]
+        return (what * TRIES + turn) * len(self._names) + number
 
     def _decide(self, seconds: np.ndarray, otherwise: int) -> None:
         """The fastest; how many calls it is kept for follows from what trying again would cost."""
@@ -90,7 +96,7 @@ class Trials:
             best = exact[0]
         self._chosen = best[1]
         self._reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
-        once = TRIES * sum(time for time, _ in found)
+        once = TRIES * sum(time for time, _ in found)  # no less than it costs
         self._left = max(AGAIN_LEAST, int(min(once / (SHARE * best[0]), 2**31)))
 
     def note(self, place: tuple[int, int], seconds: float) -> None:
