@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, inputs, works
 
 import gqallreduce as gq
-from gqallreduce.runtime import trials
+from gqallreduce.runtime import reduction, trials
 from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -77,6 +77,25 @@ def test_the_fastest_is_kept(comm, seconds):
     _, ran, reason = settled(comm, make(comm))
     assert ran.startswith("direct/onebit")
     assert reason.startswith("measured: direct 1e+03 ms, ring/raw 2e+03 ms, dense 3e+03 ms")
+
+
+def test_the_agreement_counts_where_each_call_needs_it(comm, monkeypatch):
+    now, agree, found, note = [0.0], trials.agree, {}, trials.Trials.note
+
+    def slow(*given):
+        now[0] += 1000
+        return (yield from agree(*given))
+
+    def noted(self, place, seconds):
+        found[self._names[place[0]]] = seconds
+        note(self, place, seconds)
+
+    monkeypatch.setattr(reduction, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(trials, "agree", slow)
+    monkeypatch.setattr(trials.Trials, "note", noted)
+    settled(comm, make(comm))
+    assert {name for name, seconds in found.items() if seconds >= 1000} == {"dense"}
+    assert len(found) == CANDIDATES
 
 
 def test_the_slowest_rank_decides(comm, seconds):
