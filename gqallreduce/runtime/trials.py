@@ -16,6 +16,7 @@ TRY, DECIDE, GO_ON = range(3)
 BEST, TRIES = 3, 3  # so many of the candidates, by their first try, are tried so often: the first one finds memory cold
 GAIN = 0.95  # of the time of the best exact sum: what loses something must take less
 AGAIN_LEAST = 200  # calls
+LEAST = 1e-7  # seconds, below which clocks tell nothing
 SHARE = 0.01  # of the time of all later calls that is spent on tries again
 
 
@@ -97,7 +98,7 @@ class Trials:
         self._chosen = best[1]
         self._reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
         once = TRIES * sum(time for time, _ in found)  # no less than it costs
-        self._left = max(AGAIN_LEAST, int(min(once / (SHARE * best[0]), 2**31)))
+        self._left = max(AGAIN_LEAST, int(min(once / (SHARE * max(best[0], LEAST)), 2**31)))
 
     def note(self, place: tuple[int, int], seconds: float) -> None:
         """A try has succeeded here."""
