@@ -170,3 +170,13 @@ def test_a_plot_has_no_more_lines_than_a_browser_can_draw():
     (figure,) = views.figures("strange", rows)
     assert len(figure["data"]) == views.MOST_LINES
     assert figure["layout"]["title"]["text"] == f"b by a (the first {views.MOST_LINES} of 5000 lines)"
+
+
+@pytest.mark.parametrize("length", [1, 999, 1000, 1001, 1999, 2000, 5000])
+def test_a_long_line_keeps_its_ends_and_its_shape(length):
+    rows = [{"kind": "strange", "a": number, "b": 2 * number} for number in range(length + 1)]
+    (figure,) = views.figures("strange", rows)
+    (line,) = figure["data"]
+    assert len(line["x"]) == length + 1 if length < views.MOST_POINTS else len(line["x"]) <= views.MOST_POINTS
+    assert (line["x"][0], line["x"][-1]) == (0, length)
+    assert line["y"] == [2 * x for x in line["x"]]

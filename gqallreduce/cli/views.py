@@ -7,6 +7,7 @@ from statistics import fmean, median
 from gqallreduce.cli.plots import COLOURS
 
 AXES = "xaxis", "yaxis"
+MOST_POINTS = 1000  # of one line
 MOST_LINES = 100  # of one plot; more than these nobody can tell apart, and a browser stops at some ten thousand
 LARGEST = 1e300
 DASHES = "solid", "dash", "dot"
@@ -88,10 +89,10 @@ def _figure(view, rows):
     for row in used:
         name = ", ".join(str(row[each]) for each in view.by if row.get(each) is not None) or view.y
         lines.setdefault(name, []).extend(_points(view, row))
-    lines = {name: _in_order(_means(points)) for name, points in lines.items() if points}
+    lines = {name: points for name, points in lines.items() if points}
     if not lines:
         return None
-    drawn = dict(islice(lines.items(), MOST_LINES))
+    drawn = {name: _thinned(_in_order(_means(points))) for name, points in islice(lines.items(), MOST_LINES)}
     data = [_trace(view, name, points, number) for number, (name, points) in enumerate(drawn.items())]
     layout = _layout(view, [point for points in drawn.values() for point in points], len(drawn))
     if len(drawn) < len(lines):
@@ -102,6 +103,12 @@ def _figure(view, rows):
 def _in_order(points):
     """From left to right; texts stay as they came."""
     return points if any(isinstance(x, str) for x, _ in points) else sorted(points)
+
+
+def _thinned(points):
+    """At most so many points of a line, at equal distances, the first and the last among them."""
+    step = -(-(len(points) - 1) // (MOST_POINTS - 1))
+    return points if len(points) <= MOST_POINTS else [*points[:-1:step], points[-1]]
 
 
 def _points(view, row):
