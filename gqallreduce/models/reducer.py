@@ -74,6 +74,8 @@ class Reducer:
         its tensors, once they are known; scheme -> Allreduce.
     failure_flags
         an Allreduce that sums a flag of each rank at the end of a step: has it failed?
+    mark
+        what ranks compare at the end of each step beside that, below 2^24: a number of the caller's. None for nothing.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Reducer:
         rules = [*self.rules, *self.warmup_rules]
         texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.DENSE])
         self.allreduces = {text: Allreduce(text, **options) for text in texts}
-        self.failure_flags = Allreduce("raw", **options)
+        self.failure_flags, self.mark = Allreduce("raw", **options), None
         self._comparison = Comparison(options) if self._compare_every else None
         self.stats = ModelStats(self._residual_norm)
         self.missing: dict[str, np.ndarray] = {}

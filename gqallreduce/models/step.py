@@ -14,12 +14,14 @@ from gqallreduce.models.model import Bucket, Model, Tensor
 from gqallreduce.models.warmup import hand_over
 from gqallreduce.runtime.reduction import look
 from gqallreduce.runtime.steps import Together
+from gqallreduce.transport.agreement import differing_ranks
 
 if TYPE_CHECKING:
     from gqallreduce.models.comparison import Comparison
     from gqallreduce.models.reducer import Reducer
 
 _HOST = "in host memory"
+_ELSEWHERE = "they have made another number of steps; nothing of this one was kept: make as many on all ranks"
 _LEFT = (
     "their step ended by an error of their own or by discard(); nothing of it was kept, and the next one can be made"
 )
@@ -39,7 +41,7 @@ class Step:
     def __init__(self, reducer: Reducer, comparison: Comparison | None, after: Model | None = None):
         self._model, self._allreduces, self.comparison = reducer.model, reducer.allreduces, comparison
         self._contributions, self._factor = reducer.contributions, 1.0
-        self._flags = reducer.failure_flags
+        self._flags, self._mark = reducer.failure_flags, reducer.mark
         self.given: dict[str, object] = {}
         self._into: dict[str, object] = {}
         self.failed = self.outcome_known = False
@@ -150,13 +152,16 @@ class Step:
     def wait(self) -> list:
         """Until all are done: what each cost.
 
-        Raises the first error, in the order of the buckets; MismatchError if another rank has failed, which ranks tell
-        each other in a last small call.
+        Raises the first error, in the order of the buckets; MismatchError if another rank has failed, or has another
+        mark, which ranks tell each other in a last small call.
         """
-        flags = np.zeros(self._flags.size, np.float32)
-        flags[self._flags.rank] = self.failed
+        ranks, rank = self._flags.size, self._flags.rank
+        flags = np.zeros(ranks if self._mark is None else 2 * ranks, np.float32)
+        flags[rank] = self.failed
+        if self._mark is not None:
+            flags[ranks + rank] = self._mark
         requests, errors = self._requests, []
-        if self._flags.size > 1:
+        if ranks > 1:
             requests = [*requests, self._flags.start(flags, key="the end of a step")]
         for request in requests:
             try:
@@ -166,8 +171,10 @@ class Step:
         self.outcome_known = True
         if errors:
             raise errors[0]
-        if flags.any() and not self.failed:
-            raise MismatchError("arguments", np.flatnonzero(flags).tolist(), _LEFT)
+        if flags[:ranks].any() and not self.failed:
+            raise MismatchError("arguments", np.flatnonzero(flags[:ranks]).tolist(), _LEFT)
+        if ranks > 1 and (other := differing_ranks(flags[ranks:].tolist() or [0])):
+            raise MismatchError("frame", other, _ELSEWHERE)
         return [request.stats for request in self._requests]
 
     def end(self, error: BaseException | None = None) -> None:

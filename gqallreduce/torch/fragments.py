@@ -12,6 +12,7 @@ from gqallreduce.models.reducer import Reducer
 from gqallreduce.torch.options import require_all_in
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
+MARKS = 1 << 24  # numbers that a float32 tells apart
 _FIELDS = {"outer", "optimizer", "reducer", "arrived", "trained"}
 
 
@@ -85,8 +86,9 @@ class Fragment:
     # --- an outer step ---
 
     @torch.no_grad()
-    def start(self) -> None:
-        """Start the sum of what its tensors have changed by since the last outer step."""
+    def start(self, steps: int) -> None:
+        """Start the sum of what its tensors have changed by since the last outer step, after so many inner steps."""
+        self.reducer.mark = steps % MARKS
         for name in reversed(self._change):
             torch.sub(self.outer[name], self.inner[name], out=self._change[name])
             if not self.inner[name].requires_grad:  # frozen since

@@ -171,8 +171,8 @@ class LocalSGD:
         scaler
             makes the inner step in place of the optimizer's own `step`; one that it skips counts all the same. Call its
             `update` afterwards.
-        All ranks call it equally often. A rank that makes fewer steps is a TimeoutError on the others; if it calls
-        `finish` meanwhile, its changes are summed with those of an earlier outer step of the others, without an error.
+        All ranks call it equally often. A rank that makes fewer steps is a TimeoutError on the others, or, if it calls
+        `finish` meanwhile, a MismatchError on all.
         Raises NonFiniteError on all ranks if a change has a NaN or Inf, or leaves float32. Then the model has the outer
         parameters on all ranks, nothing is kept of that part's outer step, and the training can go on.
         """
@@ -208,7 +208,7 @@ class LocalSGD:
         """
         error = None
         for part in due:
-            part.start()
+            part.start(self.steps)
         for part in [*arriving, *due] if at_once else arriving:
             found = part.try_to_apply()
             error = error or found

@@ -52,13 +52,13 @@ def agree(link: Link, hashes, step, word: int):
             raise MismatchError("arguments", invalid.tolist(), _INVALID)
         return 0
     for column, name in enumerate(COMPARED):
-        differing = _differing(everyone[:, 2 + 2 * column].tolist())
+        differing = differing_ranks(everyone[:, 2 + 2 * column].tolist())
         if differing:
             raise MismatchError(name, differing, _DETAILS.get(name, ""))
     raise AssertionError("the two exchanges of one agreement contradict each other")
 
 
-def _differing(values: list[int]) -> list[int]:
+def differing_ranks(values: list[int]) -> list[int]:
     """Ranks whose value is not the most common one (in a tie: rank 0's, if it is among the most common)."""
     counts = Counter(values)
     most = max(counts.values())

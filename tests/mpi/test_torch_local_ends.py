@@ -120,3 +120,30 @@ def test_an_outer_optimizer_of_other_parameters_is_refused(comm):
     others = lambda _: torch.optim.SGD(model.parameters(), lr=1)  # noqa: E731
     with pytest.raises(ValueError, match="outer: it is given the parameters that it must optimize"):
         gqt.LocalSGD(model, inner, others, every=3, rules=EXACT, comm=comm, timeout=TIMEOUT)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_finishes_earlier_is_told(comm):
+    """Its sum meets that of an outer step of the others; nothing of either is kept."""
+    model, local = make(comm, every=5)
+    train(comm, model, local, range(5))
+    before = {name: each.clone() for name, each in local.outer_parameters().items()}
+    early = comm.rank == comm.size - 1
+    train(comm, model, local, range(2 if early else 4))
+    with pytest.raises(gq.MismatchError, match="another number of steps") as caught:
+        local.finish() if early else train(comm, model, local, [9])
+    assert caught.value.field == "frame"
+    assert same(local.outer_parameters(), before)
+    local.close()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_steps_are_compared_after_a_state_is_loaded(comm):
+    model, local = make(comm, every=5)
+    train(comm, model, local, range(5))
+    other, again = make(comm, every=5)
+    again.load_state_dict(local.state_dict())
+    train(comm, other, again, range(5))
+    again.compare()
+    local.close()
+    again.close()
