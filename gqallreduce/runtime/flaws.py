@@ -10,7 +10,7 @@ from gqallreduce.coding.codec import NOT_FINITE
 from gqallreduce.coding.frame import NO_RANK
 from gqallreduce.coding.layout import Chunk, Span
 from gqallreduce.coding.preparing import Parts, alone
-from gqallreduce.errors import NonFiniteError
+from gqallreduce.errors import NonFiniteError, WireError
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
@@ -106,10 +106,15 @@ def own_flaws(v, residual) -> np.ndarray:
     return flaws
 
 
-def not_finite(flaw: tuple[int, int], keys, sources) -> NonFiniteError:
-    """The error of a flaw: with the key that the number of the element belongs to, and its C-order index."""
+def not_finite(flaw: tuple[int, int], keys, sources, size: int) -> NonFiniteError:
+    """The error of a flaw: with the key that the number of the element belongs to, and its C-order index.
+
+    WireError if there is no such element, or rank: a frame said so.
+    """
     rank, number = flaw
-    at = 0
+    at, total = 0, sum(source.size for source in sources)
+    if number >= total or not (rank < size or rank == NO_RANK):
+        raise WireError(f"got a frame that names element {number} of rank {rank}, expected one of {total} of {size}")
     while number >= sources[at].size:
         number, at = number - sources[at].size, at + 1
     return NonFiniteError(None if rank == NO_RANK else rank, keys[at], number)

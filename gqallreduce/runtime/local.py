@@ -88,7 +88,7 @@ class LocalAllreduce:
         assert len(flaws) == 1, f"ranks disagree on what was not finite: {flaws}"
         flaw = flaws.pop()
         if flaw:
-            raise not_finite(flaw, keys, sources[0])
+            raise not_finite(flaw, keys, sources[0], len(sources))
         for memory, after, known in zip(self.memory, states, learned, strict=True):
             for each, found in zip(keys, known, strict=False):
                 after[each] = after[each].replaced(learned=found)

@@ -70,7 +70,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
             pairs = zip(given.keys, learned, strict=True)
             states.update({key: states[key].replaced(learned=each) for key, each in pairs})
     if flaw is not None:
-        raise not_finite(flaw, given.keys, given.sources)
+        raise not_finite(flaw, given.keys, given.sources, allreduce.size)
     if staged:
         given.copy_back(processor, staged)
     if verify:

@@ -1,0 +1,148 @@
+"""A rank whose frames lie: the others get an error or a finite sum, and nothing is written outside their buffers.
+
+The last rank takes part by the interpreter in Python, and changes what it sends; the others run as they usually do.
+"""
+
+import struct
+
+import numpy as np
+import pytest
+from ranks import inputs, pairs, works
+
+import gqallreduce as gq
+from gqallreduce.coding import frame
+from gqallreduce.runtime import interpreter
+
+pytestmark = pytest.mark.mpi(min_size=2)
+SIZE, GUARD, TIMEOUT = 3000, 500, 3
+HUGE = (2**16, 2**31 - 1, 2**32, 2**63, 2**64 - 1)
+
+
+# With --few every sixth.
+SCHEMES = pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param(text, marks=pytest.mark.slow if number % 6 else ())
+        for number, text in enumerate(pairs(True, False))
+    ],
+)
+
+
+def patched(layout, at, value):
+    def lie(message, _):
+        struct.pack_into(layout, message, at, value)
+        return message
+
+    return lie
+
+
+def added(layout, at, value):
+    def lie(message, _):
+        (found,) = struct.unpack_from(layout, message, at)
+        struct.pack_into(layout, message, at, (found + value) % 2 ** (8 * struct.calcsize(layout)))
+        return message
+
+    return lie
+
+
+def payload(change):
+    def lie(message, random):
+        values = np.frombuffer(message, np.uint8)[frame.SIZE :]
+        values[:] = change(values, random)
+        return message
+
+    return lie
+
+
+def one_bit(values, random):
+    found = values.copy()
+    if found.size:
+        found[random.integers(min(64, found.size))] ^= 1 << random.integers(8)
+    return found
+
+
+HEADERS = {
+    "magic": patched("<H", 0, 0),
+    "version": added("<B", 2, 1),
+    **{f"kind {kind}": patched("<B", 3, kind) for kind in (*range(2, 8), 255)},
+    "step": added("<I", 4, 1),
+    "signature": added("<Q", 8, 1),
+    "longer": added("<Q", 16, 1),
+    "shorter": added("<Q", 16, 2**64 - 1),
+    **{f"length {length}": patched("<Q", 16, length) for length in (0, *HUGE)},
+    "author": added("<I", 24, 1),
+    "lane": added("<B", 30, 1),
+    "last byte": patched("<B", 31, 1),
+    "cut in the header": lambda message, _: message[: frame.SIZE // 2],
+    "cut behind it": lambda message, _: message[: frame.SIZE + (len(message) - frame.SIZE) // 2],
+    "no byte": lambda message, _: message[:0],
+}
+NOT_FINITE = {
+    f"not finite, index {index}, rank {rank}": (
+        lambda message, _, index=index, rank=rank: bytearray(
+            message[:3] + struct.pack("<BIQQI", 1, *struct.unpack_from("<IQ", message, 4), index, rank) + message[28:32]
+        )
+    )
+    for index in (0, SIZE, *HUGE)
+    for rank in (0, 7, 2**31, frame.NO_RANK)
+}
+PAYLOADS = {
+    "zeros": payload(lambda values, _: 0),
+    "ones": payload(lambda values, _: 255),
+    **{f"random {number}": payload(lambda values, random: random.integers(0, 256, values.size)) for number in range(3)},
+    **{f"one bit {number}": payload(one_bit) for number in range(5)},
+}
+
+
+def lying(comm, monkeypatch, lie, scheme):
+    """What a call of a new object comes to on this rank, where the last one lies: None, or its error."""
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            random, outgoing = np.random.default_rng(5), interpreter.Outgoing
+
+            def changed(to, data, bound, made=None):
+                return outgoing(to, np.frombuffer(lie(bytearray(data), random), np.uint8).copy(), bound, made)
+
+            patch.setattr(interpreter, "Outgoing", changed)
+            patch.setenv("GQALLREDUCE_RUNTIME", "python")
+        allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+        around = np.full(SIZE + 2 * GUARD, 7.0, np.float32)
+        array = around[GUARD:-GUARD]
+        array[:] = inputs(comm.size, SIZE)[comm.rank]
+        try:
+            allreduce(array, key="w")
+        except gq.Error as error:
+            return error
+        finally:
+            assert (around[:GUARD] == 7).all()
+            assert (around[-GUARD:] == 7).all()
+        assert np.isfinite(array).all()
+        return None
+
+
+@SCHEMES
+def test_headers_that_lie(comm, monkeypatch, scheme):
+    """All that meet the lie, and by its abort all others, get an error."""
+    for name, lie in HEADERS.items():
+        found = lying(comm, monkeypatch, lie, scheme)
+        if comm.rank == 0:
+            assert isinstance(found, (gq.MismatchError, gq.WireError)), (name, found)
+    works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
+
+
+@SCHEMES
+def test_values_that_are_told_not_to_be_finite(comm, monkeypatch, scheme):
+    """Whatever place and rank they name."""
+    for name, lie in NOT_FINITE.items():
+        found = lying(comm, monkeypatch, lie, scheme)
+        if comm.rank == 0:
+            assert isinstance(found, gq.Error), (name, found)
+    works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
+
+
+@SCHEMES
+def test_bytes_that_lie(comm, monkeypatch, scheme):
+    """Some are lawful, and make another sum: then it is finite."""
+    for lie in PAYLOADS.values():
+        lying(comm, monkeypatch, lie, scheme)
+    works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
