@@ -21,6 +21,7 @@ from gqallreduce.coding.distributions import Histogram
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.levels import NormCodec
 from gqallreduce.coding.preparing import FROM_RANK, POOLED, SUM, Ask, Prepared, mark_of
+from gqallreduce.errors import WireError
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,11 @@ class LearnedCodec(NormCodec):
         learned = {"calls": calls + 1, "updates": updates, "levels": levels, "gathered": gathered}
         if levels is None:
             return Prepared(self, None, learned, mark_of(calls), reason)
-        return Prepared(self.with_levels(levels), None, learned, mark_of(calls, levels), reason)
+        try:
+            codec = self.with_levels(levels)
+        except ValueError as problem:
+            raise WireError(f"what ranks agreed on is no set of levels: {problem}") from problem
+        return Prepared(codec, None, learned, mark_of(calls, levels), reason)
 
     def _updates_until(self, call: int) -> int:
         """How many updates are due in calls 0 to `call`; one that is due twice is made once."""

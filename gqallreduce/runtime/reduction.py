@@ -216,7 +216,8 @@ def _agree(call: Call, allreduce, label: tuple, on_device: bool):
     if allreduce.size == 1:
         return agreed
     names, step = plans.choices(), _steps(allreduce.memory, label[0])
-    chosen = names[(yield from agree(call.link, agreed.hashes, (allreduce.number, step), names.index(agreed.choice)))]
+    mine = names.index(agreed.choice)
+    chosen = names[(yield from agree(call.link, agreed.hashes, (allreduce.number, step), mine, len(names)))]
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
 
 

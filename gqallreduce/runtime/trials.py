@@ -58,7 +58,7 @@ class Trials:
 
     def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int):
         """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""
-        word = yield from agree(call.link, hashes, step, self._word())
+        word = yield from agree(call.link, hashes, step, self._word(), 3 * TRIES * len(self._names))
         word, number = divmod(word, len(self._names))
         what, turn = divmod(word, TRIES)
         if what == TRY:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from gqallreduce.errors import MismatchError, ReplicaError
+from gqallreduce.errors import MismatchError, ReplicaError, WireError
 from gqallreduce.hashing import checksum, hash64
 from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, VERIFY, Gather, Largest
 from gqallreduce.transport.link import Link
@@ -19,12 +19,14 @@ _DETAILS = {"frame": "another object, or another step of the key: load states of
 assert 2 + 2 * len(COMPARED) == FIRST_WORDS
 
 
-def agree(link: Link, hashes, step, word: int):
+def agree(link: Link, hashes, step, word: int, words: int = 1):
     """Compare this call with the others'; returns rank 0's `word` (its decision where one must decide for all).
 
     A generator of stages.
     hashes
         of FIELDS; None if this rank's own call is invalid: it takes part, and the others learn of it.
+    words
+        how many words there are, from 0 on; WireError for another one.
     step
         which object calls, and at which step of the key; any value with a repr.
     Raises MismatchError on every rank whose own call is valid. The usual case is
@@ -42,6 +44,8 @@ def agree(link: Link, hashes, step, word: int):
     yield first
     found = first.found
     if not found[0] and (found[2::2] == found[3::2] ^ np.uint64(_ALL)).all():
+        if found[1] >= words:
+            raise WireError(f"rank 0 decided {int(found[1])}, expected a number below {words}")
         return int(found[1])
     asked = Gather(link.rank, link.size, NAMES, mine)
     yield asked

@@ -12,6 +12,7 @@ from ranks import inputs, pairs, works
 import gqallreduce as gq
 from gqallreduce.coding import frame
 from gqallreduce.runtime import interpreter
+from gqallreduce.transport import exchange
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZE, GUARD, TIMEOUT = 3000, 500, 3
@@ -94,18 +95,20 @@ PAYLOADS = {
 }
 
 
-def lying(comm, monkeypatch, lie, scheme):
+def lying(comm, monkeypatch, lie, scheme, sender=interpreter):
     """What a call of a new object comes to on this rank, where the last one lies: None, or its error."""
     with monkeypatch.context() as patch:
-        if comm.rank == comm.size - 1:
-            random, outgoing = np.random.default_rng(5), interpreter.Outgoing
+        lies = comm.rank == comm.size - 1
+        if lies:
+            patch.setenv("GQALLREDUCE_RUNTIME", "python")
+        allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+        if lies:
+            random, outgoing = np.random.default_rng(5), sender.Outgoing
 
             def changed(to, data, bound, made=None):
                 return outgoing(to, np.frombuffer(lie(bytearray(data), random), np.uint8).copy(), bound, made)
 
-            patch.setattr(interpreter, "Outgoing", changed)
-            patch.setenv("GQALLREDUCE_RUNTIME", "python")
-        allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+            patch.setattr(sender, "Outgoing", changed)
         around = np.full(SIZE + 2 * GUARD, 7.0, np.float32)
         array = around[GUARD:-GUARD]
         array[:] = inputs(comm.size, SIZE)[comm.rank]
@@ -145,4 +148,26 @@ def test_bytes_that_lie(comm, monkeypatch, scheme):
     """Some are lawful, and make another sum: then it is finite."""
     for lie in PAYLOADS.values():
         lying(comm, monkeypatch, lie, scheme)
+    works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
+
+
+EXCHANGES = {
+    "random": lambda message, random: bytearray(random.integers(0, 256, len(message), np.uint8).tobytes()),
+    "ones": lambda message, _: bytearray(b"\xff" * len(message)),
+    "zeros": lambda message, _: bytearray(len(message)),
+    "cut": lambda message, _: message[: len(message) // 2],
+    "no byte": lambda message, _: message[:0],
+    "rank 0's word": lambda message, _: message[:8] + b"\xff" * 8 + message[16:],
+}
+
+
+@pytest.mark.parametrize("auto", ["measure", "model"])
+@pytest.mark.parametrize(
+    "scheme", ["auto/qsgd/ef", "direct/terngrad", "direct/thc", "direct/alq/ef", "direct/powersgd/ef"]
+)
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_exchanges_that_lie(comm, monkeypatch, auto, scheme, name):
+    """Those by which ranks agree on a call, a scale or levels."""
+    monkeypatch.setenv("GQALLREDUCE_AUTO", auto)
+    lying(comm, monkeypatch, EXCHANGES[name], scheme, exchange)
     works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
