@@ -20,7 +20,7 @@ from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
-from gqallreduce.runtime.plans import Plans
+from gqallreduce.runtime.plans import Plans, measures
 from gqallreduce.runtime.reduction import Found, reduce
 from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import Together
@@ -63,6 +63,7 @@ class Allreduce(Calls):
         trace=None,
     ):  # fmt: skip
         self.scheme = Scheme.parse(scheme)
+        measures()  # a ValueError before other ranks are met
         if check not in ("first", "always"):
             raise ValueError(f"check={check!r}, expected 'first' or 'always'")
         if not timeout > 0:

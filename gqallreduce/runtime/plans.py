@@ -93,7 +93,7 @@ class Plans:
         self._last: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
         self._trials: dict[tuple, Trials] = {}
-        self.measures = scheme.schedule == AUTO and self.size > 1 and _measures()
+        self.measures = scheme.schedule == AUTO and self.size > 1 and measures()
 
     # --- what is known ---
 
@@ -113,6 +113,8 @@ class Plans:
         key, forms = label
         if self._last.get(key) is agreed:
             return
+        if isinstance(key, tuple) and key not in self._groups:
+            return  # forgotten while it was under way; elsewhere perhaps after it
         if agreed.known is None:
             agreed.known = _kernels.KnownForms(forms, isinstance(key, tuple))
         self._last[key] = agreed
@@ -140,13 +142,13 @@ class Plans:
                 self._forget(label)
 
     def _forget(self, label: tuple) -> None:
-        agreed = self._known.pop(label)
-        self._trials.pop(label, None)
-        form = agreed.form
+        agreed, forms = self._known.pop(label), label[1]
+        for on_device in (False, True):
+            self._trials.pop((label, on_device), None)
         if self._last.get(label[0]) is agreed:
             del self._last[label[0]]
-        if all(agreed.form != form for agreed in self._known.values()):
-            for name in [name for name in self._plans if name[: len(form)] == form]:
+        if all(each.form[1] != forms for each in self._known.values()):
+            for name in [name for name in self._plans if name[1] == forms]:  # of all choices
                 del self._plans[name]
 
     def clear(self) -> None:
@@ -180,13 +182,17 @@ class Plans:
 
     def trials(self, label: tuple, on_device: bool) -> Trials:
         """What is known of (name, forms) by trying, where `measures`; for a buffer on a device never MPI's own sum."""
-        found = self._trials.get(label)
+        found = self._trials.get((label, on_device))
         if found is None:
             codec = self.scheme.codec
             names = model.candidates(codec, self.size, label[1], self.profile)
             exact = {model.DENSE, model.EXACT} | (set(SCHEDULES) if codec.name == "raw" else set())
-            found = Trials(self.choices(), exact, names[1:] if on_device else names)
-            self._trials[label] = found
+            if on_device:
+                names.remove(model.DENSE)
+            found = self._trials[label, on_device] = Trials(self.choices(), exact, names, model.DENSE, on_device)
+            unknown = [each for each in self._trials if each[0] not in self._known]
+            for each in unknown[:-GROUPS_MOST]:  # of calls that have not succeeded
+                del self._trials[each]
         return found
 
     # --- making ---
@@ -268,7 +274,7 @@ class Plans:
         return found
 
 
-def _measures() -> bool:
+def measures() -> bool:
     """Does `auto/` measure? GQALLREDUCE_AUTO=model: it decides by predicted times, and tries nothing."""
     auto = os.environ.get("GQALLREDUCE_AUTO", "measure")
     if auto not in ("measure", "model"):

@@ -60,7 +60,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
     with worker.active((staged or given).located, given.name):
         states, norm = allreduce.memory.next(given.keys, agreed.kept, worker, allreduce.scheme.feedback)
     operands = Operands(staged or given, states.values(), agreed.streams)
-    started = began  # MPI's own sum is agreed on in each call
+    started = perf_counter()
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
@@ -227,7 +227,8 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     last: what ran for these names and forms before.
     """
     plans, trials = allreduce.plans, last and last.trials
-    trials = trials or plans.trials(label, on_device)
+    if trials is None or trials.on_device != on_device:
+        trials = plans.trials(label, on_device)
     known = last is not None and not last.by_mpi and allreduce.check == "first"
     if known and trials.settled and last.choice == trials.chosen:
         (choice, why), place = trials.go_on(), None

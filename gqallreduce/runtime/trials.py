@@ -7,6 +7,8 @@ all ranks begin to try again.
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import numpy as np
 
 from gqallreduce.transport.agreement import agree
@@ -28,18 +30,25 @@ class Trials:
     exact
         those of them that lose nothing.
     candidates
-        numbers of those that this rank would try, as rank 0, in this order; the first also where no try succeeded.
+        those that this rank would try, as rank 0, in this order; the first also where no try succeeded.
+    compared
+        the one of which ranks compare every call: its time has an agreement's in it.
+    on_device
+        are the buffers in the memory of a device?
     """
 
-    def __init__(self, names: list[str], exact: set[str], candidates: list[str]):
-        self._names, self._exact = names, exact
+    def __init__(
+        self, names: list[str], exact: set[str], candidates: list[str], compared: str, on_device: bool = False
+    ):
+        self._names, self._exact, self._compared, self.on_device = names, exact, names.index(compared), on_device
         self._candidates = [names.index(each) for each in candidates]
         self._left, self._chosen, self._reason = 0, None, ""
         self._begin()
 
     def _begin(self) -> None:
         """All are to be tried."""
-        self._next, self._tries = 0, [(number, 0) for number in self._candidates]
+        self._next, self._tries, self._rounds = 0, [(number, 0) for number in self._candidates], 0
+        self._agreement = np.inf  # seconds of the shortest
         self._times = np.full((len(self._names), TRIES), np.inf)
 
     @property
@@ -58,7 +67,9 @@ class Trials:
 
     def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int):
         """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""
+        began = perf_counter()
         word = yield from agree(call.link, hashes, step, self._word(), 3 * TRIES * len(self._names))
+        self._agreement = min(self._agreement, perf_counter() - began)
         word, number = divmod(word, len(self._names))
         what, turn = divmod(word, TRIES)
         if what == TRY:
@@ -67,23 +78,36 @@ class Trials:
         if what == GO_ON:  # the others do as rank 0, whatever they have counted
             self._chosen, self._left = number, max(0, self._left - 1)
             return self.chosen, self._reason or "rank 0's choice", None
-        slowest = Largest(call.link.rank, call.link.size, TIMES, self._times.reshape(-1), signature)
+        mine = np.append(self._times, -self._agreement)  # of agreements the least: no rank waits for a late one
+        slowest = Largest(call.link.rank, call.link.size, TIMES, mine, signature)
         yield slowest
-        self._decide(slowest.found.reshape(self._times.shape).min(axis=1), number)
+        seconds = slowest.found[:-1].reshape(self._times.shape).min(axis=1)
+        seconds[self._compared] -= slowest.found[-1]
+        self._decide(seconds, number)
         self._begin()
         return *self.go_on(), None
 
     def _word(self) -> int:
         """What this rank says if it is rank 0: what to do, for which time, and which choice."""
-        if self._next == len(self._tries) == len(self._candidates):
-            best = sorted(self._candidates, key=lambda number: self._times[number, 0])[:BEST]
-            self._tries += [(number, turn) for turn in range(1, TRIES) for number in best]
+        if self._next == len(self._tries):
+            self._add_tries()
         what, number, turn = DECIDE, self._candidates[0], 0
         if self.settled:
             what, number = GO_ON, self._chosen
         elif self._next < len(self._tries):
             what, (number, turn) = TRY, self._tries[self._next]
         return (what * TRIES + turn) * len(self._names) + number
+
+    def _add_tries(self) -> None:
+        """After the first try of each: once more those that failed, then the best."""
+        self._rounds += 1
+        failed = [number for number in self._candidates if self._times[number, 0] == np.inf]
+        if self._rounds == 1 and failed:
+            self._tries += [(number, 0) for number in failed]
+        elif self._rounds <= 2:
+            best = sorted(self._candidates, key=lambda number: self._times[number, 0])[:BEST]
+            self._tries += [(number, turn) for turn in range(1, TRIES) for number in best]
+            self._rounds = 2
 
     def _decide(self, seconds: np.ndarray, otherwise: int) -> None:
         """The fastest; how many calls it is kept for follows from what trying again would cost."""

@@ -255,9 +255,10 @@ def choose(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dty
 
 
 def candidates(codec, size: int, what: int | tuple[Form, ...], profile: Profile) -> list[str]:
-    """For `auto/` that measures: both exact sums, and of the schedules those with the best predicted times."""
-    schedules = [name for name in _times(codec, size, what, profile) if name in SCHEDULES]
-    return [DENSE, EXACT, *schedules[:SCHEDULES_TRIED]]
+    """For `auto/` that measures: both exact sums and some schedules, by predicted time, the best first."""
+    times = _times(codec, size, what, profile)
+    schedules = [name for name in times if name in SCHEDULES][:SCHEDULES_TRIED]
+    return [name for name in times if name in (DENSE, EXACT) or name in schedules]
 
 
 def _times(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
