@@ -19,14 +19,9 @@ SIZE, GUARD, TIMEOUT = 3000, 500, 3
 HUGE = (2**16, 2**31 - 1, 2**32, 2**63, 2**64 - 1)
 
 
-# With --few every sixth.
-SCHEMES = pytest.mark.parametrize(
-    "scheme",
-    [
-        pytest.param(text, marks=pytest.mark.slow if number % 6 else ())
-        for number, text in enumerate(pairs(True, False))
-    ],
-)
+# Each lie that is noticed leaves a communicator of the MPI behind, of which MPICH has 2048 in a session.
+SOME = pytest.mark.parametrize("scheme", pairs(True, False)[::6])
+MORE = pytest.mark.parametrize("scheme", pairs(True, False)[::3])
 
 
 def patched(layout, at, value):
@@ -84,8 +79,8 @@ NOT_FINITE = {
             message[:3] + struct.pack("<BIQQI", 1, *struct.unpack_from("<IQ", message, 4), index, rank) + message[28:32]
         )
     )
-    for index in (0, SIZE, *HUGE)
-    for rank in (0, 7, 2**31, frame.NO_RANK)
+    for index in (0, SIZE, 2**32, 2**64 - 1)
+    for rank in (0, 2**31, frame.NO_RANK)
 }
 PAYLOADS = {
     "zeros": payload(lambda values, _: 0),
@@ -123,7 +118,7 @@ def lying(comm, monkeypatch, lie, scheme, sender=interpreter):
         return None
 
 
-@SCHEMES
+@SOME
 def test_headers_that_lie(comm, monkeypatch, scheme):
     """All that meet the lie, and by its abort all others, get an error."""
     for name, lie in HEADERS.items():
@@ -133,7 +128,7 @@ def test_headers_that_lie(comm, monkeypatch, scheme):
     works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
 
 
-@SCHEMES
+@SOME
 def test_values_that_are_told_not_to_be_finite(comm, monkeypatch, scheme):
     """Whatever place and rank they name."""
     for name, lie in NOT_FINITE.items():
@@ -143,7 +138,7 @@ def test_values_that_are_told_not_to_be_finite(comm, monkeypatch, scheme):
     works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
 
 
-@SCHEMES
+@MORE
 def test_bytes_that_lie(comm, monkeypatch, scheme):
     """Some are lawful, and make another sum: then it is finite."""
     for lie in PAYLOADS.values():

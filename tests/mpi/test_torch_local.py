@@ -109,7 +109,7 @@ def test_parts_are_about_equal_and_none_is_empty(number):
 
 def test_outer_parameters_are_alike_and_the_training_goes_on(comm):
     model, local = make(comm, LOSSY)
-    before = loss_of(model, *batch(comm, 0)).item()
+    before = comm.allreduce(loss_of(model, *batch(comm, 0)).item())
     train(comm, model, local, 31 * [0])
     local.compare()
     outer = b"".join(each.numpy().tobytes() for each in local.outer_parameters().values())
@@ -117,7 +117,7 @@ def test_outer_parameters_are_alike_and_the_training_goes_on(comm):
     assert local.parts[0].reducer.stats.steps == 10
     with local.outer_model():
         assert b"".join(each.detach().numpy().tobytes() for each in model.parameters()) == outer
-        assert loss_of(model, *batch(comm, 0)).item() < before
+        assert comm.allreduce(loss_of(model, *batch(comm, 0)).item()) < before
 
 
 def test_the_model_has_its_own_parameters_again_after_a_look_at_the_outer_ones(comm):
