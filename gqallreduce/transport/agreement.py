@@ -59,7 +59,7 @@ def agree(link: Link, hashes, step, word: int, words: int = 1):
         differing = differing_ranks(everyone[:, 2 + 2 * column].tolist())
         if differing:
             raise MismatchError(name, differing, _DETAILS.get(name, ""))
-    raise AssertionError("the two exchanges of one agreement contradict each other")
+    raise WireError("the two exchanges of one agreement contradict each other: a rank sends what it should not")
 
 
 def differing_ranks(values: list[int]) -> list[int]:
