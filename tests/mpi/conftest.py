@@ -10,6 +10,7 @@ after a rank left early with 0.
 Without `--with-mpi` nothing here imports MPI.
 """
 
+import atexit
 import faulthandler
 import os
 import shutil
@@ -122,6 +123,10 @@ def pytest_configure(config):
     folder = config.rootpath / ".pytest-logs" / f"{name}-{comm.size}"
     folder.mkdir(parents=True, exist_ok=True)
     config.ranks = Ranks(comm, open_log(config, comm.rank, folder), folder)
+    # In one folder for all, ranks that clean up at the end remove each other's files, which is an error for pytest.
+    own = tempfile.mkdtemp(prefix=f"rank{comm.rank}-")
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = own
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
 
 
 def pytest_collection_finish(session):
