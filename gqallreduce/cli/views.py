@@ -8,7 +8,7 @@ from gqallreduce.cli.plots import COLOURS
 
 AXES = "xaxis", "yaxis"
 MOST_POINTS = 1000  # of one line
-MOST_LINES = 100  # of one plot; more than these nobody can tell apart, and a browser stops at some ten thousand
+MOST_LINES = 100  # of one plot: more cannot be told apart, and with some ten thousand a browser hangs
 LARGEST = 1e300
 DASHES = "solid", "dash", "dot"
 WIDE = 4  # so many times as large is the largest value as the least from which on an axis is logarithmic

@@ -201,7 +201,9 @@ class LocalSGD:
             raise Error(f"{what} after close()" if self._closed else f"{what} within outer_model()")
 
     def _make_outer_steps(self, arriving: list[Fragment], due: list[Fragment], at_once: bool) -> None:
-        """Starts the sums of parts that are due; outer steps of those that arrive, and `at_once` of those that are due.
+        """Start the sums of parts that are due, then make the outer steps of parts whose sums arrive.
+
+        at_once: also wait for the sums of those that are due, and make their outer steps.
 
         A NonFiniteError is raised when all are done: then all ranks have made the same calls. The model has the outer
         parameters, of all parts, since a NaN spreads.

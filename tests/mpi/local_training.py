@@ -7,10 +7,6 @@ EXACT = "ring/raw"
 LOSSY = "*.bias=ring/raw; *=direct/onebit/ef"
 
 
-def mean(parameters):
-    return torch.optim.SGD(parameters, lr=1)
-
-
 def make(comm, rules=EXACT, outer=None, model=torch_linear, inner=None, **options):
     torch.manual_seed(comm.rank)  # the object makes the start alike
     model = model()

@@ -80,7 +80,7 @@ def test_the_fastest_is_kept(comm, seconds):
 
 
 def test_the_agreement_counts_where_each_call_needs_it_but_not_waiting_for_a_late_rank(comm, seconds, monkeypatch):
-    """Of all ranks the least: the last one waits for nobody."""
+    """The shortest agreement of all ranks counts: the rank that comes last does not wait."""
     now, agree = [0.0], trials.agree
 
     def slow(*given):

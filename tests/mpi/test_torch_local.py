@@ -4,7 +4,7 @@ import copy
 import io
 
 import pytest
-from local_training import EXACT, LOSSY, make, mean, train
+from local_training import EXACT, LOSSY, make, train
 from torch_training import Net, alike, batch, gqt, loss_of, torch, torch_linear
 
 import gqallreduce as gq
@@ -66,8 +66,8 @@ def require_equal(comm, model, local, reference):
 
 
 def test_with_a_plain_outer_step_it_is_the_mean_of_the_models(comm):
-    model, local = make(comm, outer=mean)
-    reference = Reference(comm, model, 3, mean)
+    model, local = make(comm, outer=gqt.mean)
+    reference = Reference(comm, model, 3, gqt.mean)
     for step in range(7):
         train(comm, model, local, [step])
         reference.step()
@@ -402,7 +402,7 @@ def test_at_the_end_the_model_is_the_common_one(comm, delay):
 
 
 def test_the_end_takes_over_what_was_trained_since_the_last_outer_step(comm):
-    model, local = make(comm, outer=mean)
+    model, local = make(comm, outer=gqt.mean)
     train(comm, model, local, range(5))
     mine = [each.detach().clone() for each in model.parameters()]
     local.finish()

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from local_training import EXACT, make, mean, train
+from local_training import EXACT, make, train
 from ranks import TIMEOUT
 from torch_training import gqt, torch, torch_linear
 
@@ -105,7 +105,9 @@ def test_what_changes_the_model_is_refused_within_the_outer_model(comm, what):
 
 
 def test_first_outer_steps_by_other_rules_of_the_whole_model(comm):
-    model, local = make(comm, rules="*=onebit/ef", outer=mean, fragments=2, warmup=1, warmup_rules="0.*=raw; *=dense")
+    model, local = make(
+        comm, rules="*=onebit/ef", outer=gqt.mean, fragments=2, warmup=1, warmup_rules="0.*=raw; *=dense"
+    )
     train(comm, model, local, range(3))
     for part in local.parts:
         texts = {each.rule for each in part.reducer.stats.tensors.values()}
