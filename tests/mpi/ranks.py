@@ -88,6 +88,11 @@ def bytes_of(array):
     return np.asarray(array).tobytes()
 
 
+def alike(comm, value):
+    """Is it the same on all ranks, an array bit for bit?"""
+    return len(set(comm.allgather(bytes_of(value) if isinstance(value, np.ndarray) else value))) == 1
+
+
 def state(allreduce):
     """Of all keys, what `state_dict` has of them, to be compared."""
     return _frozen(allreduce.state_dict()["keys"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import TIMEOUT, bytes_of, errors, inputs, works
+from ranks import TIMEOUT, alike, errors, inputs, works
 
 import gqallreduce as gq
 from gqallreduce.runtime import plans, trials
@@ -25,12 +25,6 @@ def seconds(monkeypatch):
 
     monkeypatch.setattr(trials.Trials, "note", pretend)
     return found
-
-
-def alike(comm, found):
-    """Is it the same on all ranks?"""
-    found = bytes_of(found) if isinstance(found, np.ndarray) else found
-    return len(set(comm.allgather(found))) == 1
 
 
 def make(comm, scheme="auto/onebit/ef", **options):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ranks import alike
 from sklearn.datasets import load_digits
-from torch_training import alike, torch
+from torch_training import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.mpi

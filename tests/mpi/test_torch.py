@@ -4,7 +4,8 @@ import io
 
 import numpy as np
 import pytest
-from torch_training import Net, alike, batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
+from ranks import alike
+from torch_training import Net, batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
 
 import gqallreduce as gq
 

@@ -5,7 +5,8 @@ import io
 
 import pytest
 from local_training import EXACT, LOSSY, make, train
-from torch_training import Net, alike, batch, gqt, loss_of, torch, torch_linear
+from ranks import alike
+from torch_training import Net, batch, gqt, loss_of, torch, torch_linear
 
 import gqallreduce as gq
 

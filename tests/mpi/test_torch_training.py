@@ -5,7 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from torch_training import alike, torch
+from ranks import alike
+from torch_training import torch
 
 from gqallreduce.cli.torch_training import command, summary
 from gqallreduce.cli.torch_training.experiment import Experiment, Run, Setting

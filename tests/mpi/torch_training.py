@@ -72,7 +72,3 @@ def train_scaled(comm, model, optimizer, attached, scaler, step):
 def content(model):
     """Of parameters; batch norm's running means follow a rank's own batches."""
     return b"".join(each.detach().numpy().tobytes() for _, each in model.named_parameters())
-
-
-def alike(comm, value):
-    return len(set(comm.allgather(value))) == 1
