@@ -1,10 +1,14 @@
 // The families of codecs that the runtime can call, each by the doors that Python calls it by.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 #include "gq/adaptive_doors.hpp"
 #include "gq/coded_doors.hpp"
 #include "gq/door.hpp"
+#include "gq/golomb_doors.hpp"
+#include "gq/integers_doors.hpp"
 #include "gq/levels_doors.hpp"
 #include "gq/onebit_doors.hpp"
 #include "gq/places_doors.hpp"
@@ -16,6 +20,8 @@
 namespace gq::runtime {
 
 namespace {
+
+constexpr std::size_t kReadBehind = 8;  // bytes behind Golomb-Rice codes that a reader looks at
 
 // What a door of a codec with messages of one size returns, as a number of bytes.
 std::int64_t nbytes_if_good(int bad, std::size_t nbytes) {
@@ -97,16 +103,46 @@ std::int64_t plain_decode(const Options& options, const std::uint8_t* wire, std:
   return nbytes_if_good(bad, expected);
 }
 
-std::int64_t adaptive_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
-                             const Regions& regions, const Stream*, const Kept* kept, EncodingState&) {
+std::int64_t adaptive_encode(const Options& options, const float*, const float*, float* r, std::uint8_t* wire,
+                             const Regions& regions, const Stream*, const Kept* kept, EncodingState& state) {
   if (!kept->finite) return kRefused;
-  return gq::adaptive_encode(kept->index, kept->value, kept->counts, r, wire, regions);
+  if (!options.golomb) return gq::adaptive_encode(kept->index, kept->value, kept->counts, r, wire, regions);
+  state.room.resize((gq::adaptive_nbytes(regions, kept->count) + sizeof(float) - 1) / sizeof(float));
+  auto* const message = reinterpret_cast<std::uint8_t*>(state.room.data());
+  const std::int64_t nbytes = gq::adaptive_encode(kept->index, kept->value, kept->counts, r, message, regions);
+  if (nbytes < 0) return kRefused;
+  return gq::golomb_encode(message, static_cast<std::size_t>(nbytes), wire, regions);
 }
 
-std::int64_t adaptive_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                             const Regions& regions, float scale, bool add, bool streaming) {
+// The bytes of messages with Golomb-Rice codes, which are longer in `message`; kRefused if one is malformed.
+std::int64_t golomb_decode(const std::uint8_t* wire, std::size_t nbytes, const Regions& regions,
+                           std::vector<std::uint8_t>& message) {
+  const GolombSizes sizes = gq::golomb_sizes(wire, nbytes, regions);
+  if (sizes.coded < 0) return kRefused;
+  const auto coded = static_cast<std::size_t>(sizes.coded);
+  message.resize(sizes.nbytes + coded + kReadBehind);
+  std::uint8_t* const copy = message.data() + sizes.nbytes;
+  std::memcpy(copy, wire, coded);
+  std::memset(copy + coded, 0, kReadBehind);
+  const bool good = gq::golomb_decode(copy, message.data(), regions);
+  message.resize(sizes.nbytes);
+  return good ? sizes.coded : kRefused;
+}
+
+std::int64_t fixed_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const Regions& regions, float scale,
+                          bool add, bool streaming) {
   return add ? gq::adaptive_decode_add(wire, nbytes, y, regions)
              : gq::adaptive_decode(wire, nbytes, y, regions, scale, streaming);
+}
+
+std::int64_t adaptive_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
+                             const Regions& regions, float scale, bool add, bool streaming) {
+  if (!options.golomb) return fixed_decode(wire, nbytes, y, regions, scale, add, streaming);
+  thread_local std::vector<std::uint8_t> message;
+  const std::int64_t used = golomb_decode(wire, nbytes, regions, message);
+  if (used < 0) return used;
+  const std::int64_t read = fixed_decode(message.data(), message.size(), y, regions, scale, add, streaming);
+  return read < 0 ? kRefused : used;
 }
 
 std::int64_t sparse_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
@@ -122,6 +158,46 @@ std::int64_t sparse_decode(const Options&, const std::uint8_t* wire, std::size_t
                            const Regions& regions, float scale, bool add, bool) {
   const std::int64_t read = gq::sparse_decode(wire, nbytes, y, scale, add, false, regions);
   return read < 0 ? kRefused : read;
+}
+
+// A region's largest magnitude, or `clip` times the root mean square where that is less; not finite if a value is not.
+float own_unit(const float* x, const float* e, const Region& region, double clip) {
+  std::uint32_t bits;
+  double squares;
+  gq::measure(x, e, {&region, 1}, clip > 0, &bits, &squares);
+  float largest;
+  std::memcpy(&largest, &bits, sizeof largest);
+  if (!(largest < HUGE_VALF) || !(clip > 0) || region.size == 0) return largest;
+  const double clipped = clip * std::sqrt(squares / static_cast<double>(region.size));
+  return clipped >= static_cast<double>(largest) ? largest : static_cast<float>(clipped);
+}
+
+std::int64_t ternary_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
+                            const Regions& regions, const Stream* streams, const Kept*, EncodingState& state) {
+  std::vector<float>& units = state.room;
+  units.clear();
+  std::size_t at = 0;
+  for (const Region& region : regions) {
+    units.push_back(own_unit(x + at, e ? e + at : nullptr, region, options.clip));
+    at += region.size;
+  }
+  const std::int64_t nbytes =
+      gq::integers_encode_own(x, e, r, wire, units.data(), true, regions, streams, &state.clipped);
+  return nbytes < 0 ? kRefused : nbytes;
+}
+
+std::int64_t ternary_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
+                            const Regions& regions, float scale, bool add, bool) {
+  const float any = -1;
+  std::size_t read = 0, at = 0;
+  for (const Region& region : regions) {
+    const std::int64_t used =
+        gq::integers_decode(wire + read, nbytes - read, y + at, &any, false, scale, add, 1, {&region, 1});
+    if (used < 0) return kRefused;
+    read += static_cast<std::size_t>(used);
+    at += region.size;
+  }
+  return static_cast<std::int64_t>(read);
 }
 
 }  // namespace
@@ -150,6 +226,8 @@ Coder coder_of(Family family) {
       return {adaptive_encode, adaptive_decode, nullptr, {}};
     case Family::kSparse:
       return {sparse_encode, sparse_decode, nullptr, {}};
+    case Family::kTernary:
+      return {ternary_encode, ternary_decode, nullptr, {}};
     case Family::kUnion:
     case Family::kIntegers:
     case Family::kMultiples:

@@ -234,7 +234,8 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
 
 cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
     cdef enum class Family "gq::runtime::Family":
-        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse, kUnion, kIntegers, kMultiples
+        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse, kUnion, kIntegers, kMultiples,
+        kTernary
     cdef enum class Selects "gq::runtime::Selects":
         kNothing, kLargest, kOfColumns
     cdef struct Options "gq::runtime::Options":
@@ -247,6 +248,7 @@ cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
         Selects selects
         size_t pi
         bint separate
+        bint golomb
         size_t k
         double ratio
         const float* units
@@ -255,6 +257,7 @@ cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
         int steps
         bint rotated
         uint32_t terms
+        double clip
     cdef struct CKept "gq::runtime::Kept":
         const uint32_t* index
         const float* value

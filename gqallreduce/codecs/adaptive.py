@@ -92,9 +92,8 @@ class Adaptive(RegionCodec):
         return Prepared(self, selected)
 
     def coder(self):
-        if self.coding != "fixed":
-            return None
-        return _kernels.adaptive_coder(self.pi, self.signs == "separate", self.scope == "column")
+        separate, of_columns, golomb = self.signs == "separate", self.scope == "column", self.coding == "golomb"
+        return _kernels.adaptive_coder(self.pi, separate, of_columns, golomb)
 
     def encode(self, x, residual, new_residual, wire, region: Region, stream=None, selected=None) -> int:
         if selected is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from gqallreduce import _kernels
 from gqallreduce.coding import layout
 from gqallreduce.coding.arithmetic import scale_of
 from gqallreduce.coding.codec import choice, register
@@ -80,6 +81,9 @@ class TernGrad(IntegerCodec):
         if self.unit_is_known:
             return super().unit_of(x, residual, region)
         return self.arithmetic.own_unit(x, residual, region, self._clip)
+
+    def coder(self):
+        return super().coder() if self.shared else _kernels.ternary_coder(self._clip)
 
     def prepare(self, parts):
         return self._agree(parts) if self.shared else None

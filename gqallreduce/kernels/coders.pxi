@@ -53,12 +53,13 @@ def plain_coder(int format):
     return coder
 
 
-def adaptive_coder(size_t pi, bint separate, bint of_columns):
-    """`of_columns`: are the largest values of each column sent?"""
+def adaptive_coder(size_t pi, bint separate, bint of_columns, bint golomb):
+    """`of_columns`: are the largest values of each column sent? golomb: are entries written as Golomb-Rice codes?"""
     require_proportion(pi)
     cdef Coder coder = new_coder(Family.kAdaptive)
     coder.data.options.pi = pi
     coder.data.options.separate = separate
+    coder.data.options.golomb = golomb
     coder.data.options.selects = Selects.kOfColumns if of_columns else Selects.kLargest
     return coder
 
@@ -86,6 +87,15 @@ def integers_coder(units, bint ternary, uint32_t terms):
     cdef Coder coder = new_coder(Family.kIntegers)
     set_units(coder, units, terms)
     coder.data.options.ternary = ternary
+    return coder
+
+
+def ternary_coder(double clip):
+    """Of -1, 0 and 1 times a unit that each message has: at most `clip` times the root mean square, if that is not 0."""
+    if not clip >= 0:
+        raise ValueError(f"clip: got {clip}, expected a number of 0 or more")
+    cdef Coder coder = new_coder(Family.kTernary)
+    coder.data.options.clip = clip
     return coder
 
 

@@ -8,12 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gqallreduce as gq
+from gqallreduce.coding.layout import Form
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.runtime.plans import Plans
+from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheme import Scheme
 
 RUNTIMES = "native", "python"
 SCHEMES = (
     "direct/adaptive(pi=7)/ef", "ring/adaptive(pi=64, signs=separate)/ef", "recursive_doubling/topk(k=9)/ef",
     "direct/topk(ratio=0.05)", "direct/topk(ratio=0.05, reuse=2)/ef", "allgather/adaptive(pi=3, scope=column)/ef",
+    "recursive_doubling/adaptive(pi=5, coding=golomb)/ef", "ring/adaptive(pi=2, scope=column, coding=golomb)",
+    "direct/terngrad(shared=False)/ef", "ring/terngrad(shared=False, clip=0)",
 )  # fmt: skip
 EXACT = (
     "direct/terngrad", "ring/threshold(tau=0.5)/ef", "recursive_doubling/thc(bits=4)", "direct/thc(bits=3)/ef",
@@ -106,3 +112,14 @@ def test_a_value_that_is_not_finite_is_named_and_the_next_call_is_right(monkeypa
     allreduce(mine, key=keys)
     fresh(others, key=keys)
     assert [x.tobytes() for of_rank in mine for x in of_rank] == [x.tobytes() for of_rank in others for x in of_rank]
+
+
+@of_both
+@every_scheme
+def test_they_are_carried_out_in_cpp(runtime, text):
+    """Else the two runtimes above would be one."""
+    scheme, form = Scheme.parse(text), Form((1000,), "C", "float32")
+    plans, processor = Plans(scheme, 0, apart(2), False, 0), LocalAllreduce("raw", 1).processors[0]
+    plan = plans.plan(plans.propose(("w", (form,)), 0, 0, False), processor)
+    assert plan.native is not None
+    assert all(tensor.coder is not None for tensor in plan.tensors)

@@ -31,6 +31,7 @@ struct Options {
   Selects selects;
   std::size_t pi;  // one value in so many is chosen; 0: as k says, or the ratio
   bool separate;   // are positive and negative values chosen apart?
+  bool golomb;     // of adaptive: are entries written as Golomb-Rice codes?
   std::size_t k;   // of a whole vector; 0: as the ratio says
   double ratio;
   const float* units;  // of codecs with integer sums: one of each segment, or the only one
@@ -39,6 +40,7 @@ struct Options {
   int steps;     // of these, with several steps: at most so many units
   bool rotated;
   std::uint32_t terms;  // the most units of a sum
+  double clip;  // where each message has a unit of its own: this times the root mean square at most; 0: no limit
 
   // How many of `elements` values, a part of a vector of `total`, are chosen.
   std::size_t most(std::size_t elements, std::size_t total) const;
@@ -97,7 +99,8 @@ enum class Family : int {
   kSparse,
   kUnion,
   kIntegers,
-  kMultiples
+  kMultiples,
+  kTernary
 };
 
 // The functions of a family of codecs, with options that are all zero.
