@@ -148,6 +148,31 @@ def draw_overlap(machine, rows, name):
     return save(drawing, f"What a call hides behind its caller's computation, over {place(machine)}", machine, name)
 
 
+def draw_many_ranks(machine, rows, name):
+    """Draws calls beside their messages alone, or what a message costs in one process, into name.png and name.svg."""
+    over_mpi = "alone" in rows[0]
+    drawing, (axes,) = figure(1)
+    if over_mpi:
+        labels = [f"{row['scheme']}\n{size_text(row['bytes'])}" for row in rows]
+        lines = ("seconds", "the call", 0), ("alone", "its messages alone", 2), ("dense", "MPI_Allreduce", 7)
+        for place_of_bar, (what, label, number) in enumerate(lines):
+            heights, at = [1e3 * row[what] for row in rows], np.arange(len(rows)) + 0.27 * (place_of_bar - 1)
+            axes.bar(at, heights, 0.25, label=label, color=COLOURS[number])
+        axes.set_xticks(range(len(rows)), labels, fontsize="small")
+        axes.set(ylabel="milliseconds (slowest rank)", yscale="log")
+    else:
+        for number, (scheme, nbytes) in enumerate(dict.fromkeys((row["scheme"], row["bytes"]) for row in rows)):
+            shown = [row for row in rows if (row["scheme"], row["bytes"]) == (scheme, nbytes)]
+            costs = [1e6 * (row["seconds"] - row["kernels"]) / max(row["messages"], 1) for row in shown]
+            label = f"{scheme}, {size_text(nbytes)}"
+            axes.plot([row["ranks"] for row in shown], costs, label=label, **look_of(number))
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="ranks", ylabel="microseconds a message, kernels excluded", ylim=(0, None))
+        axes.xaxis.set_major_formatter(plain_number)
+    drawing.legend(loc="outside lower center", ncols=1, frameon=False)
+    return save(drawing, f"Messages of many ranks, over {place(machine)}", machine, name)
+
+
 def draw_codecs(machine, rows, name):
     """Draws times over memcpy's against size, a line of panels for each SIMD level, into name.png and name.svg.
 

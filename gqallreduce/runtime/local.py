@@ -50,6 +50,7 @@ class LocalAllreduce:
         self.memory = [Memory() for _ in range(size)]
         self.spent = [Spent() for _ in range(size)]
         self.order = list  # tests shuffle: which rank goes on, and what arrives first
+        self._plans: dict[tuple, object] = {}
 
     @usual_arithmetic()
     def __call__(self, arrays, *, key: str | list[str] | None = None, out=None):
@@ -79,7 +80,7 @@ class LocalAllreduce:
             plan = self.plan(rank, *sources[rank], learned=[each.learned for each in operands])
             operations.append(begin(plan, operands, key, hash64(key), self.spent[rank]))
         try:
-            self._carry_out(operations)
+            self.carry_out(operations)
             flaws = {operation.flaws.first for operation in operations}
             learned = [operation.learned for operation in operations]
         finally:
@@ -102,9 +103,13 @@ class LocalAllreduce:
         topology, processor = apart(self.size), self.processors[rank]
         codec = self.scheme.codec
         borders = [tuple(map(codec.borders, learned or [None] * len(forms)))] if codec.moves_borders else []
-        return plan_for(schedule, codec, rank, topology, forms, self.average, processor, *borders)
+        which = (rank, forms, *borders)
+        if which not in self._plans:
+            made = plan_for(schedule, codec, rank, topology, forms, self.average, processor, *borders)
+            self._plans[which] = made
+        return self._plans[which]
 
-    def _carry_out(self, operations: list) -> None:
+    def carry_out(self, operations: list) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""
         mailboxes = _kernels.Mailboxes(self.tap)
         ranks = [Mailbox(rank, mailboxes, self.order, self.poll_every) for rank in range(self.size)]
