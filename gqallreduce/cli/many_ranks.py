@@ -1,11 +1,12 @@
 """What messages cost with many ranks, beside the kernels.
 
-Over MPI a scheme is measured in turn with the same messages alone: persistent requests of the same sizes from and to the
-same ranks, round by round, started and waited for by one call of mpi4py each. In one process (`--in-process`) every rank
-runs its own program, messages go through memory, and what is left without the kernels is the runtime's own time.
+Over MPI a scheme is measured in turn with the same messages alone: persistent requests of the same sizes from and to
+the same ranks, round by round, started and waited for by one call of mpi4py each. In one process (`--in-process`) every
+rank runs its own program, messages go through memory, and what is left without the kernels is the runtime's own time.
 """
 
 import gc
+import itertools
 from time import perf_counter
 
 import numpy as np
@@ -89,13 +90,17 @@ def over_mpi(comm, scheme, nbytes, rounds):
 
 
 class Messages:
-    """The messages that a rank sends and receives in a call on a Plan, at their longest, without any codec."""
+    """The messages that a rank sends and receives in a call on a Plan, at their longest, without any codec.
+
+    sent, bytes_sent
+        of those that it sends.
+    """
 
     def __init__(self, comm, plan):
         from mpi4py import MPI
 
         self._comm, self._waitall, self._startall = comm.Dup(), MPI.Prequest.Waitall, MPI.Prequest.Startall
-        self._rounds = []
+        self._rounds, self.sent, self.bytes_sent = [], 0, 0
         wires = {each.slot: each.wires for each in plan.program if isinstance(each, (Post, Join))}
         wires |= {each.slot: (Wire(each.chunk, 0),) for each in plan.program if isinstance(each, Encode)}
         for found in plan.rounds:
@@ -105,9 +110,11 @@ class Messages:
                     if isinstance(each, Join):
                         continue
                     memory = np.zeros(plan.bound(lane, wires[each.slot]), np.uint8)
-                    made = self._comm.Send_init if isinstance(each, Transmit) else self._comm.Recv_init
-                    peer = each.to if isinstance(each, Transmit) else each.source
-                    requests.append(made(memory, peer, lane))
+                    if isinstance(each, Transmit):
+                        requests.append(self._comm.Send_init(memory, each.to, lane))
+                        self.sent, self.bytes_sent = self.sent + 1, self.bytes_sent + memory.size
+                    else:
+                        requests.append(self._comm.Recv_init(memory, each.source, lane))
             self._rounds.append(requests)
 
     def __call__(self):
@@ -117,7 +124,7 @@ class Messages:
 
     def free(self):
         """Frees requests and communicator; all ranks call it."""
-        for request in sum(self._rounds, []):
+        for request in itertools.chain(*self._rounds):
             request.Free()
         self._comm.Free()
 
