@@ -158,8 +158,9 @@ def draw_many_ranks(machine, rows, name):
         for place_of_bar, (what, label, number) in enumerate(lines):
             heights, at = [1e3 * row[what] for row in rows], np.arange(len(rows)) + 0.27 * (place_of_bar - 1)
             axes.bar(at, heights, 0.25, label=label, color=COLOURS[number])
+        drawing.set_figwidth(max(drawing.get_figwidth(), 1.8 * len(rows)))
         axes.set_xticks(range(len(rows)), labels, fontsize="small")
-        axes.set(ylabel="milliseconds (slowest rank)", yscale="log")
+        axes.set(ylabel="milliseconds (slowest rank)")
     else:
         for number, (scheme, nbytes) in enumerate(dict.fromkeys((row["scheme"], row["bytes"]) for row in rows)):
             shown = [row for row in rows if (row["scheme"], row["bytes"]) == (scheme, nbytes)]
@@ -170,7 +171,8 @@ def draw_many_ranks(machine, rows, name):
         axes.set(xlabel="ranks", ylabel="microseconds a message, kernels excluded", ylim=(0, None))
         axes.xaxis.set_major_formatter(plain_number)
     drawing.legend(loc="outside lower center", ncols=1, frameon=False)
-    return save(drawing, f"Messages of many ranks, over {place(machine)}", machine, name)
+    where = place(machine) if over_mpi else machine.get("link", "")
+    return save(drawing, f"Messages of many ranks, over {where}", machine, name)
 
 
 def draw_codecs(machine, rows, name):
