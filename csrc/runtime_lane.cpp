@@ -1,6 +1,5 @@
 // How a lane goes on, and its messages; its values: runtime_lane_values.cpp.
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 
 #include "gq/runtime/fault.hpp"
@@ -8,7 +7,7 @@
 
 namespace gq::runtime {
 
-void stop_process() { std::raise(SIGSTOP); }
+void stop_process() { std::raise(stopping_signal); }
 
 Lane::Lane(Operation& of_operation, int of_number)
     : operation(of_operation),

@@ -316,6 +316,9 @@ cdef extern from "gq/runtime/fault.hpp" namespace "gq::runtime" nogil:
     cdef cppclass AtomicLong "std::atomic<long>":
         void store(long)
     AtomicLong instructions_left
+    cdef cppclass AtomicInt "std::atomic<int>":
+        void store(int)
+    AtomicInt stopping_signal
 
 cdef extern from "gq/runtime/event.hpp" namespace "gq::runtime" nogil:
     cdef enum class Kind "gq::runtime::Kind":

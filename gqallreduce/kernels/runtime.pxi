@@ -1,6 +1,7 @@
 """The runtime in C++: programs, operations on them, and the engine that advances them without the GIL."""
 
 import os
+import signal
 
 cimport cython
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -474,8 +475,9 @@ cdef class Engine:
         return event_of(found, None)
 
 
-def stop_at_instruction(long number):
-    """For tests: the process stops itself (SIGSTOP) at that instruction from now on, counted from 1; 0 for never."""
+def stop_at_instruction(long number, int by=signal.SIGSTOP):
+    """For tests: the process sends itself a signal at that instruction from now on, counted from 1; 0 for never."""
+    stopping_signal.store(by)
     instructions_left.store(number)
 
 

@@ -37,18 +37,29 @@ with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
 """
 
 
+def is_open_mpi():
+    """Is the MPI of this environment Open MPI? Asked without starting it."""
+    about = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout
+    return "Open MPI" in about
+
+
 def run(folder, script, size, seconds):
     """What each rank of a script left in `report`; the end must be clean, and come in time."""
-    (folder / "script.py").write_text(script + TAIL)
-    done = subprocess.run(
-        [MPIRUN, "-n", str(size), sys.executable, folder / "script.py", folder],
+    done = launch(folder, script, size, seconds)
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout, done.stdout
+    assert "ignal" not in done.stdout, done.stdout
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def launch(folder, script, size, seconds, options=(), end=""):
+    """Runs a script, after which each rank leaves its `report` in a file, and comes to `end`. options: mpirun's."""
+    (folder / "script.py").write_text(script + TAIL + end)
+    return subprocess.run(
+        [MPIRUN, *options, "-n", str(size), sys.executable, folder / "script.py", folder],
         env={**os.environ, "MPIEXEC_TIMEOUT": str(seconds), "OMP_NUM_THREADS": "1"},
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert done.returncode == 0, done.stdout
-    assert "Traceback" not in done.stdout, done.stdout
-    assert "ignal" not in done.stdout, done.stdout
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]

@@ -1,11 +1,14 @@
-// For tests: a process that stops at an instruction, as one that dies does for the others.
+// For tests: a process that stops at an instruction, as one that dies does for the others, or is killed there.
 #pragma once
 #include <atomic>
+#include <csignal>
 
 namespace gq::runtime {
 
 // How many instructions are left until the process stops itself; 0 or less: it does not.
 inline std::atomic<long> instructions_left{0};
+// What it is stopped by.
+inline std::atomic<int> stopping_signal{SIGSTOP};
 
 void stop_process();
 
