@@ -16,6 +16,7 @@
 #include "gq/rotation_doors.hpp"
 #include "gq/runtime/arithmetic.hpp"
 #include "gq/runtime/coder.hpp"
+#include "gq/runtime/own_scale.hpp"
 
 namespace gq::runtime {
 
@@ -160,25 +161,15 @@ std::int64_t sparse_decode(const Options&, const std::uint8_t* wire, std::size_t
   return read < 0 ? kRefused : read;
 }
 
-// A region's largest magnitude, or `clip` times the root mean square where that is less; not finite if a value is not.
-float own_unit(const float* x, const float* e, const Region& region, double clip) {
-  std::uint32_t bits;
-  double squares;
-  gq::measure(x, e, {&region, 1}, clip > 0, &bits, &squares);
-  float largest;
-  std::memcpy(&largest, &bits, sizeof largest);
-  if (!(largest < HUGE_VALF) || !(clip > 0) || region.size == 0) return largest;
-  const double clipped = clip * std::sqrt(squares / static_cast<double>(region.size));
-  return clipped >= static_cast<double>(largest) ? largest : static_cast<float>(clipped);
-}
-
 std::int64_t ternary_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
                             const Regions& regions, const Stream* streams, const Kept*, EncodingState& state) {
   std::vector<float>& units = state.room;
   units.clear();
   std::size_t at = 0;
   for (const Region& region : regions) {
-    units.push_back(own_unit(x + at, e ? e + at : nullptr, region, options.clip));
+    OwnScale scale;
+    scale.add(x + at, e ? e + at : nullptr, region, options.clip);
+    units.push_back(scale.of(options.clip));
     at += region.size;
   }
   const std::int64_t nbytes =

@@ -8,6 +8,7 @@
 #include "gq/runtime/event.hpp"
 #include "gq/runtime/lane.hpp"
 #include "gq/runtime/operation.hpp"
+#include "gq/runtime/own_scale.hpp"
 #include "gq/runtime/own_selection.hpp"
 
 namespace gq::runtime {
@@ -120,6 +121,25 @@ Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tenso
 }
 
 Operation::~Operation() = default;
+
+std::vector<float> Operation::own_scales(double clip) {
+  const Timed timed(spent.encode);
+  std::vector<OwnScale> found(tensors.size());
+  for (const std::vector<Chunk>& chunks : program.lanes)
+    for (const Chunk& chunk : chunks)
+      for (const Extent& extent : chunk.extents) {
+        const Own values = own(extent);
+        std::size_t at = 0;
+        for (const Region& region : extent.regions) {
+          const std::size_t tensor = extent.tensor == Extent::kBatch ? region.segment : extent.tensor;
+          found[tensor].add(values.x + at, shifted(values.residual, at), region, clip);
+          at += region.size;
+        }
+      }
+  std::vector<float> scales;
+  for (const OwnScale& each : found) scales.push_back(each.of(clip));
+  return scales;
+}
 
 void Operation::select_own() {
   selection = std::make_unique<OwnSelection>(*this);

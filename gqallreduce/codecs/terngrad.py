@@ -67,6 +67,10 @@ class TernGrad(IntegerCodec):
         return CLIP_WITH_FEEDBACK if self.contracted else self.clip
 
     @property
+    def clip_of_scale(self) -> float | None:
+        return self._clip if self.shared else None
+
+    @property
     def linear(self) -> bool:
         return self.shared
 

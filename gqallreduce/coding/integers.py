@@ -19,6 +19,7 @@ from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Region, RegionCodec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.preparing import LARGEST, Ask
+from gqallreduce.errors import WireError
 
 ANY_UNIT = -1.0
 
@@ -133,12 +134,20 @@ def agreed_scale(parts, measured, scale_of):
         of_tensor[0] = measured
     scales = np.array([scale_of(found) for found in of_tensor.values()])
     scales[scales == math.inf] = 0.0
-    largest = yield Ask(LARGEST, scales)
+    largest = lawful((yield Ask(LARGEST, scales)))
     if len(largest) == 1:
         return float(largest[0])
     by_segment = np.zeros(max(of_tensor) + 1, np.float32)
     by_segment[list(of_tensor)] = largest
     return by_segment
+
+
+def lawful(scales: np.ndarray) -> np.ndarray:
+    """Scales from other ranks; WireError for one that no rank has."""
+    if not ((scales >= 0) & (scales <= np.finfo(np.float32).max)).all():
+        found = f"a scale of {scales.min()} or {scales.max()}"
+        raise WireError(f"got {found} from another rank, expected float32 numbers of 0 or more")
+    return scales
 
 
 def by_region(unit, region: Region):

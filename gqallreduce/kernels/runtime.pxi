@@ -197,6 +197,21 @@ cdef class NativeOperation:
         cdef CFlaw found = self.data.first_flaw()
         return (found.rank, found.number) if found.known else None
 
+    def own_scales(self, double clip):
+        """Of each tensor the largest magnitude, or `clip` times the root mean square where that is less (0: no limit),
+        as float64; inf or NaN if a value is not finite."""
+        cdef vector[float] found
+        with nogil:
+            found = self.data.own_scales(clip)
+        return np.array(found, np.float64)
+
+    def take_coder(self, Coder coder not None):
+        """Of all tensors, from now on."""
+        cdef size_t number
+        for number in range(self.data.tensors.size()):
+            self.data.tensors[number].coder = &coder.data
+        self.held.append(coder)
+
     def keep(self, int lane, int chunk, kept):
         """What of each extent of own values is encoded: (index, value, counts, finite) as the kernels have them."""
         cdef const uint32_t[::1] index

@@ -14,7 +14,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Chunk, Piece, Span
-from gqallreduce.coding.preparing import Parts
+from gqallreduce.coding.preparing import Parts, Prepared
 from gqallreduce.runtime import native
 from gqallreduce.runtime.batch import Batch
 from gqallreduce.runtime.flaws import Flaws
@@ -180,6 +180,15 @@ class Operation(Lending):
             batch = self.values[-1]
             found.append((batch.prepare(together), partial(batch.prepared, together), None))
         return [each for each in found if each[0] is not None]
+
+    def prepare_all(self, codec) -> None:
+        """The codecs of all tensors have been prepared elsewhere, as this one."""
+        for together in self.plan.batched.values():
+            self.values[-1].prepared(together, Prepared(codec))
+        for number, each in enumerate(self.tensors):
+            if each.batch is None:
+                unit = float(codec.unit[number]) if len(self.tensors) > 1 else codec.unit
+                each.prepared(Prepared(codec.knowing(unit=unit)))
 
     def mark(self, mark: int) -> None:
         """Messages of ranks that were marked otherwise are refused; the order of several marks does not matter."""

@@ -127,6 +127,17 @@ class Plan:
         return self.codec.prepare is not None and not self.selects_natively
 
     @cached_property
+    def shares_scales(self) -> bool:
+        """Does the runtime in C++ carry a call out, once ranks have agreed on a scale of each tensor?"""
+        return self.native is not None and self.codec.clip_of_scale is not None
+
+    @cached_property
+    def scale_order(self) -> list[int]:
+        """Tensors in the order in which ranks tell each other their scales."""
+        together = [number for each in self.batched.values() for number in each.numbers]
+        return [number for number in range(len(self.tensors)) if number not in set(together)] + together
+
+    @cached_property
     def runs(self) -> bool:
         """Does the runtime in C++ carry a call out, and Python finds nothing out before or after it?"""
         return self.native is not None and not self.prepares and not self.codec.learns

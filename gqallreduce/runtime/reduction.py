@@ -17,7 +17,7 @@ from gqallreduce.runtime.integer_sum import add_by_mpi
 from gqallreduce.runtime.operand import Operand, Operands
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
-from gqallreduce.runtime.run import Run
+from gqallreduce.runtime.run import Run, ScaledRun
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
@@ -106,8 +106,8 @@ def _why_staged(agreed: Agreed) -> str:
 
 def carry_out(call: Call, plan, operands: Operands | list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of a Run or an Operation; its first flaw or None, and what it has learned."""
-    if plan.runs and call.owner.trace is None and not agreed.by_mpi:
-        run = call.data = Run(plan, operands, name, agreed.signature, spent)
+    if (plan.runs or plan.shares_scales) and call.owner.trace is None and not agreed.by_mpi:
+        run = call.data = (Run if plan.runs else ScaledRun)(plan, operands, name, agreed.signature, spent)
         try:
             yield from run.stages()
             return run.flaw, []

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
+from gqallreduce.coding.integers import lawful
 from gqallreduce.runtime import native
 from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.operation import Operation
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.stats import Spent
+from gqallreduce.transport.exchange import PREPARE, Largest
 
 
 class Run:
@@ -43,11 +47,16 @@ class Run:
             plan.native, pool, self.operands, self.signature, step, None, plan.selects_natively
         )
 
-    def answer(self, running: _kernels.NativeOperation, event: _kernels.Event) -> None:
-        """What the runtime tells: a flaw is noted, anything else raised."""
+    @property
+    def operation(self) -> Operation:
+        """For what Python must look at."""
         if self._operation is None:
             self._operation = Operation(self.plan, self.operands, self.key, self.signature, self.spent)
-        native.answer(self._operation, running, event)
+        return self._operation
+
+    def answer(self, running: _kernels.NativeOperation, event: _kernels.Event) -> None:
+        """What the runtime tells: a flaw is noted, anything else raised."""
+        native.answer(self.operation, running, event)
 
     def account(self, running: _kernels.NativeOperation) -> None:
         """The runtime is done with it."""
@@ -58,3 +67,31 @@ class Run:
         """Give everything borrowed back; also after an error."""
         if self._operation is not None:
             self._operation.end()
+
+
+class ScaledRun(Run):
+    """The same of codecs with a scale that all ranks share: they agree on it first, of each tensor the largest."""
+
+    __slots__ = ("_coded", "_running")
+
+    def stages(self):
+        """An exchange of the scales, then itself."""
+        plan, self._running = self.plan, super().native()
+        scales = self._running.own_scales(plan.codec.clip_of_scale)
+        scales[~np.isfinite(scales)] = 0.0  # the value comes out when it is encoded
+        if plan.size > 1:
+            exchange = Largest(plan.rank, plan.size, PREPARE, scales[plan.scale_order], self.signature)
+            yield exchange
+            scales[plan.scale_order] = lawful(exchange.found)
+        units = float(scales[0]) if scales.size == 1 else scales.astype(np.float32)
+        self._coded = plan.codec.knowing(unit=units)
+        self._running.take_coder(self._coded.coder())
+        yield from super().stages()
+
+    def native(self) -> _kernels.NativeOperation:
+        return self._running
+
+    def answer(self, running: _kernels.NativeOperation, event: _kernels.Event) -> None:
+        if self._operation is None:
+            self.operation.prepare_all(self._coded)
+        super().answer(running, event)
