@@ -42,6 +42,8 @@ def pairs_of(named) -> list[tuple]:
     if isinstance(named, Mapping):
         return list(named.items())
     pairs = list(named)
+    if set(map(type, pairs)) == {tuple} and set(map(len, pairs)) == {2}:
+        return pairs
     if not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in pairs):
         raise TypeError(f"got a {type(named).__name__}, expected a dict of names and arrays, or pairs (name, array)")
     return [tuple(each) for each in pairs]

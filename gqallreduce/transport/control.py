@@ -20,9 +20,12 @@ from mpi4py import MPI
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.errors import WireError
 from gqallreduce.transport.waiting import Deadline, abandon, begin, wait
 
 _TAG = 0
+_LONGEST = 1 << 16  # bytes of a message that is received, to be refused
+_AHEAD = 1024  # how many duplicates more than this rank's another rank can have: beyond all that has been seen
 
 
 class Offer(NamedTuple):
@@ -37,6 +40,10 @@ class Offer(NamedTuple):
     generation: int
     calls: int
     sound: bool
+
+
+class _TooLong(WireError):
+    """A message that is not received."""
 
 
 class Control:
@@ -54,7 +61,7 @@ class Control:
         self._go: frame.Header | None = None
         self._absent: set[int] = set()  # that have given up to meet
         self._attempts, self._gave_up = 0, False
-        self._buffer, self._outgoing = bytearray(frame.SIZE), deque()
+        self._buffer, self._source, self._outgoing = bytearray(frame.SIZE), 0, deque()
         self._duplicates: list = []  # (communicator, request) of the last one that was started; None for older ones
 
     # --- messages ---
@@ -78,7 +85,7 @@ class Control:
         return frame.Header(kind, call & frame.LARGEST_STEP, generation, word, self.rank)
 
     def read(self) -> None:
-        """Take in all messages that have come.
+        """Take in all messages that have come; WireError, after the others, if one is none of this channel.
 
         The buffer begins with a zero once its message is noted, so that an exception in between loses none.
         """
@@ -86,11 +93,41 @@ class Control:
             return
         if self._outgoing:
             self._send_outgoing()
-        while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG):
-            if not self._buffer[0]:
-                self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
-            self._note(frame.read(self._buffer, any_version=True))  # the first call compares versions
+        status, refused = MPI.Status(), None
+        while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+            try:
+                if not self._buffer[0]:
+                    self._receive(status.Get_source(), status.Get_count(MPI.BYTE))
+                header = frame.read(self._buffer, any_version=True)  # the first call compares versions
+                self._require_lawful(header)
+                self._note(header)
+            except _TooLong as error:  # it stays where it is, and no other can be looked for
+                refused = error
+                break
+            except WireError as error:
+                refused = refused or error
             self._buffer[0] = 0
+        if refused is not None:
+            raise refused
+
+    def _receive(self, source: int, nbytes: int) -> None:
+        """The next message of a rank; WireError if it has another length than all have."""
+        if nbytes > _LONGEST:
+            raise _TooLong(f"rank {source} sent {nbytes} bytes where {frame.SIZE} are sent: too long to be received")
+        if nbytes == frame.SIZE:
+            self._source = source
+            self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], source, _TAG)
+            return
+        self._comm.Recv([bytearray(nbytes), nbytes, MPI.BYTE], source, _TAG)
+        raise WireError(f"rank {source} sent {nbytes} bytes where {frame.SIZE} are sent")
+
+    def _require_lawful(self, header: frame.Header) -> None:
+        """WireError for what no rank says of itself."""
+        says_all = frame.GO, frame.MEETING
+        other = header.rank != self._source or (header.kind in says_all and self._source)
+        ahead = header.kind in (frame.ABORT, frame.GO) and header.signature > len(self._duplicates) + _AHEAD
+        if header.kind < frame.ABORT or other or ahead:
+            raise WireError(f"rank {self._source} sent a message that it has no reason to send: {header}")
 
     def _note(self, header: frame.Header) -> None:
         self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)

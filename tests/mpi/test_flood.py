@@ -1,0 +1,165 @@
+"""A rank that speaks raw MPI messages: floods of them, on the communicator of an object and on that of its aborts.
+
+Then it makes the call that the others make. These get an error in time, write nothing outside their buffers, and hold
+no more memory than MPI itself does for messages that nobody receives.
+"""
+
+import numpy as np
+import psutil
+import pytest
+from mpi4py import MPI
+from ranks import inputs, pairs, works
+
+import gqallreduce as gq
+from gqallreduce.coding import frame
+from gqallreduce.transport.exchange import FIRST
+
+pytestmark = pytest.mark.mpi(min_size=2)
+SIZE, GUARD, TIMEOUT, SHORT, MANY = 3000, 500, 3, 1.5, 2000
+# Not longer: where a message is longer than the receive that takes it, Open MPI 5 writes all of it, from 4 KiB on.
+LENGTHS = {"empty": 0, "of a header": 32, "short": 500, "longer": 3000}
+some_schemes = pytest.mark.parametrize("scheme", pairs(True, False)[::12])
+
+
+def flood(comm, link_comm, tags, nbytes, count):
+    """Sends of the last rank to all others, random bytes; returned are requests that may never complete."""
+    random = np.random.default_rng(7)
+    message = random.integers(0, 256, nbytes, np.uint8)
+    message[:2] = np.frombuffer(b"GQ", np.uint8)[: message[:2].size]
+    requests = []
+    for number in range(count):
+        for rank in range(comm.size - 1):
+            requests.append(link_comm.Isend([message, MPI.BYTE], rank, tags[number % len(tags)]))
+    return message, requests
+
+
+def called(comm, allreduce):
+    """What a call comes to: None, or its error."""
+    around = np.full(SIZE + 2 * GUARD, 7.0, np.float32)
+    array = around[GUARD:-GUARD]
+    array[:] = inputs(comm.size, SIZE)[comm.rank]
+    try:
+        allreduce(array, key="w")
+    except gq.Error as error:
+        return error
+    finally:
+        assert (around[:GUARD] == 7).all()
+        assert (around[-GUARD:] == 7).all()
+    assert np.isfinite(array).all()
+    return None
+
+
+def dropped(comm, message, requests):
+    """Whatever was not received is cancelled, or left to MPI."""
+    for request in requests:
+        if not request.Test():
+            request.Cancel()
+            request.Free()
+    comm.Barrier()
+
+
+@some_schemes
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_flood_in_place_of_a_call(comm, scheme, length):
+    """On the tags of the call that the others make, whose receives take the first of these messages."""
+    count = MANY if LENGTHS[length] < 1000 else 200
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=20)
+    assert called(comm, allreduce) is None
+    allreduce.timeout = TIMEOUT
+    comm.Barrier()
+    link = allreduce.home.link
+    signature = allreduce.plans.last("w").signature
+    tags = [link.tag(link.calls, lane, signature) for lane in (0, 1, 2, FIRST)]
+    before = psutil.Process().memory_info().rss
+    held = (None, [])
+    if comm.rank == comm.size - 1:
+        held = flood(comm, link.comm, tags, LENGTHS[length], count)
+    comm.Barrier()
+    errors = comm.allgather(called(comm, allreduce))[:-1]
+    assert all(isinstance(each, gq.Error) for each in errors), errors
+    assert any(isinstance(each, (gq.WireError, gq.MismatchError)) for each in errors), errors
+    grown = psutil.Process().memory_info().rss - before
+    assert grown < 4 * count * (LENGTHS[length] + 4096) + (32 << 20), f"{grown} bytes more"
+    dropped(comm, *held)
+    works(comm, gq.Allreduce(scheme, comm=comm, timeout=20))
+
+
+@some_schemes
+def test_a_flood_that_no_call_expects(comm, scheme):
+    """On tags of other calls: it stays with MPI, and the sums are right."""
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=20)
+    fresh = gq.Allreduce(scheme, comm=comm, timeout=20)
+    comm.Barrier()
+    link, held = allreduce.home.link, (None, [])
+    tags = [link.tag(link.calls + 500, lane, 3) for lane in range(3)]
+    if comm.rank == comm.size - 1:
+        held = flood(comm, link.comm, tags, 500, MANY)
+    for each in (allreduce, fresh):
+        assert called(comm, each) is None
+    dropped(comm, *held)
+
+
+@pytest.mark.parametrize("length", [0, 32, 5000, 200_000])
+def test_a_flood_of_aborts(comm, length):
+    """On the control channel, where a rank tells others that it gave up: what is none of its messages is an error.
+
+    Objects can be made again once all has been read; but for a message that is too long to be received.
+    """
+    own = comm.Dup()
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=own, timeout=20)
+    assert called(comm, allreduce) is None
+    allreduce.timeout = SHORT
+    comm.Barrier()
+    control, held = allreduce.home.control, (None, [])
+    if comm.rank == comm.size - 1:
+        held = flood(comm, control._comm, [0], length, 100)
+    comm.Barrier()
+    errors = [comm.allgather(error) for error in (called(comm, allreduce), made_again(own), made_again(own))]
+    assert any(isinstance(each, gq.WireError) for found in errors for each in found), errors
+    assert all(each is None or isinstance(each, gq.Error) for found in errors for each in found), errors
+    if length < 100_000:
+        goes_on(comm, own)
+    dropped(comm, *held)
+
+
+def made_again(comm):
+    """The error of making an object, or None."""
+    try:
+        gq.Allreduce("raw", comm=comm, timeout=SHORT)
+    except gq.Error as error:
+        return error
+    return None
+
+
+def goes_on(comm, own):
+    """After some tries, in which ranks read what is left and others wait for them, objects can be made."""
+    assert any(not any(comm.allgather(made_again(own))) for _ in range(6))
+    works(comm, gq.Allreduce("direct/onebit/ef", comm=own, timeout=20))
+
+
+LIES = {
+    "an abort of rank 0": (frame.ABORT, 1, 0),
+    "an abort of a rank that there is not": (frame.ABORT, 1, 10**6),
+    "an abort far ahead": (frame.ABORT, 2**63, None),
+    "rank 0's word": (frame.GO, 1, None),
+    "a call to meet": (frame.MEETING, 1, None),
+    "data": (frame.DATA, 1, None),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_no_rank_says_of_itself(comm, lie):
+    """It is refused, and then all can go on."""
+    own = comm.Dup()
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=own, timeout=20)
+    comm.Barrier()
+    control, (kind, generation, rank) = allreduce.home.control, LIES[lie]
+    if comm.rank == comm.size - 1 and comm.size > 1:
+        message = bytearray(frame.SIZE)
+        frame.Header(kind, 0, generation, 0, comm.rank if rank is None else rank).write(message)
+        for to in range(comm.size - 1):
+            control._comm.Send([message, MPI.BYTE], to, 0)
+    comm.Barrier()
+    found = comm.allgather(made_again(own))
+    assert any(isinstance(each, gq.WireError) for each in found), found
+    goes_on(comm, own)
