@@ -91,7 +91,7 @@ def integers_coder(units, bint ternary, uint32_t terms):
 
 
 def ternary_coder(double clip):
-    """Of -1, 0 and 1 times a unit that each message has: at most `clip` times the root mean square, if that is not 0."""
+    """Of -1, 0 and 1 times a unit of each message, at most `clip` times the root mean square; 0: no limit."""
     if not clip >= 0:
         raise ValueError(f"clip: got {clip}, expected a number of 0 or more")
     cdef Coder coder = new_coder(Family.kTernary)
