@@ -216,6 +216,25 @@ def test_plan_says_which_program_it_cannot_print(words, complaint, capsys):
     assert complaint in capsys.readouterr().err
 
 
+def test_plan_takes_cores_and_the_memory_of_a_node(capsys):
+    words = [
+        "--threads",
+        "64",
+        "--memory",
+        "10GB/s",
+        "--node-memory",
+        "100GB/s",
+        "--ranks-per-node",
+        "4",
+        "--message",
+        "2us",
+    ]
+    assert run(plan, "--ranks", "64", "--nbytes", "100MB", *words) == 0
+    shown = capsys.readouterr().out
+    assert "2 us a message" in shown
+    assert "memcpy at 10 GB/s on each of 64 cores, at most 25 GB/s for a rank" in shown
+
+
 @pytest.mark.slow
 def test_plan_takes_a_hundred_thousand_ranks():
     found = plan.predictions([gq.Scheme.parse("onebit/ef")], 100_000, 25_000_000, model.Profile())

@@ -153,3 +153,27 @@ def test_a_prediction_is_the_sum_of_its_terms():
         arithmetic = 4 * 2**20 * copy * (2.0 + 1.5 * 4.0)
         expected = 2 * 3.0 + 6 * 8 * 0.5 + max(wire, arithmetic) + min(wire, arithmetic) / 8
         assert predict("direct", RAW, 4, 2**20, profile) == pytest.approx(expected, rel=1e-12)
+
+
+@every_text
+@every_schedule
+def test_cores_share_out_the_arithmetic_up_to_what_the_memory_can_do(text, schedule):
+    codec = Scheme.parse(text).codec
+
+    def seconds(**machine):
+        return predict(schedule, codec, 8, 10**8, Profile(alpha=0, software=0, beta=1e-30, **machine))
+
+    assert seconds(threads=4) == pytest.approx(seconds() / 4)
+    # four cores at 10 GB/s, of a node whose two ranks copy 20 GB/s together: 10 GB/s for each, whatever a codec takes
+    bound = seconds(threads=10**9, memory=2 / 20e9)
+    assert bound <= seconds(threads=4, memory=2 / 20e9) <= seconds(memory=2 / 20e9)
+    assert seconds(threads=2 * 10**9, memory=2 / 20e9) == bound
+    assert seconds(memory=1e-15) == seconds()
+
+
+def test_the_dense_sum_is_added_by_all_cores_too():
+    machine = {"alpha": 0, "beta": 1e-30}
+    assert predict_dense(8, 10**8, Profile(**machine, threads=5)) == pytest.approx(
+        predict_dense(8, 10**8, Profile(**machine)) / 5
+    )
+    assert predict_dense(1, 10**8, Profile(threads=64, memory=1e-10)) == pytest.approx(1e-2)

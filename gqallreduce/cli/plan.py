@@ -45,8 +45,14 @@ def add_arguments(parser):
     parser.add_argument("--bandwidth", type=bandwidth, default=1 / usual.beta, metavar="RATE", help=rate)
     latency = f"of a round: 2us (default {usual.alpha * 1e6:g}us)"
     parser.add_argument("--latency", type=seconds, default=usual.alpha, metavar="TIME", help=latency)
-    copy = f"memcpy of float32 on a rank's cores (default {1e-9 / usual.copy:g}GB/s)"
+    copy = f"memcpy of float32 on one core (default {1e-9 / usual.copy:g}GB/s)"
     parser.add_argument("--memory", type=bandwidth, default=1 / usual.copy, metavar="RATE", help=copy)
+    parser.add_argument("--threads", type=count, default=usual.threads, metavar="N", help="cores of a rank (default 1)")
+    shared = "memcpy of float32 on all cores of a node at once, which its ranks share (default: no limit)"
+    parser.add_argument("--node-memory", type=bandwidth, metavar="RATE", help=shared)
+    parser.add_argument("--ranks-per-node", type=count, default=1, metavar="N", help="of --node-memory (default 1)")
+    each = f"of each message, in MPI and here (default {usual.software * 1e6:g}us)"
+    parser.add_argument("--message", type=seconds, default=usual.software, metavar="TIME", help=each)
     texts = "codecs as in a scheme, without a schedule (every codec's example)"
     parser.add_argument("--codecs", nargs="+", metavar="CODEC", help=texts)
 
@@ -63,12 +69,26 @@ def run(arguments):
     except ValueError as problem:
         print(f"plan: {problem}", file=sys.stderr)
         return 2
-    profile = replace(model.Profile(), alpha=arguments.latency, beta=1 / arguments.bandwidth, copy=1 / arguments.memory)
+    profile = profile_of(arguments)
     found = predictions(codecs, arguments.ranks, arguments.nbytes // ITEMSIZE, profile)
     dense = next(each for each in found if each.scheme == model.DENSE)
     print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
     print(_assumptions(arguments, profile))
     return 0
+
+
+def profile_of(arguments):
+    """What the options say of a machine."""
+    shared = arguments.ranks_per_node / arguments.node_memory if arguments.node_memory else 0.0
+    return replace(
+        model.Profile(),
+        alpha=arguments.latency,
+        software=arguments.message,
+        beta=1 / arguments.bandwidth,
+        copy=1 / arguments.memory,
+        threads=arguments.threads,
+        memory=shared,
+    )
 
 
 def _print_program(text, rank, ranks):
@@ -135,9 +155,15 @@ def _cells(each, dense):
 
 
 def _assumptions(arguments, profile):
+    cores = "one core" if profile.threads == 1 else f"each of {profile.threads} cores"
     return (
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
         f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
-        f"{8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at {1e-9 / profile.copy:.3g} GB/s. Messages are those of one "
-        "lane. dense is the better of a ring and recursive doubling; its bytes are the ring's."
+        f"{8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}"
+        f"{_at_most(profile)}. Messages are those of one lane. dense is the better of a ring and recursive doubling; "
+        "its bytes are the ring's."
     )
+
+
+def _at_most(profile):
+    return f", at most {1e-9 / profile.memory:.3g} GB/s for a rank" if profile.memory else ""

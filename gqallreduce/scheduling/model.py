@@ -92,12 +92,18 @@ def _message_bytes(codec, elements: int, dtype: str, contributions: int, total: 
 class Profile:
     """What a machine takes: the defaults are a cluster with 10 Gbit/s links and one core per rank.
 
+    The cores of a rank share out a pass over a vector, up to what the memory of its node can do.
+
     alpha, software
         seconds per round, and per message.
     beta
         seconds per byte and rank.
     copy
-        seconds per byte of float32 that memcpy takes; codec rates are multiples of it.
+        seconds per byte of float32 that memcpy takes on one core; codec rates are multiples of it.
+    threads
+        cores of a rank.
+    memory
+        seconds per byte that memcpy takes at least, with the ranks of a node at work at once; 0: no such limit.
     rates
         codec -> (encode, decode-and-add) time as multiples of memcpy's.
     """
@@ -106,6 +112,8 @@ class Profile:
     software: float = 5e-6
     beta: float = 8 / 10e9
     copy: float = 1 / 10e9
+    threads: int = 1
+    memory: float = 0.0
     rates: dict = field(
         default_factory=lambda: {
             "raw": (1.0, 1.0),
@@ -127,6 +135,10 @@ class Profile:
             "topk": (3.0, 0.5),
         }
     )
+
+    def a_pass(self, multiple: float = 1.0) -> float:
+        """Seconds per byte of what takes so many times as long as memcpy on one core."""
+        return max(multiple * self.copy / self.threads, self.memory)
 
 
 @dataclass(frozen=True)
@@ -213,7 +225,7 @@ def predict(
     found = sum(_predict(schedule, vector, size, profile) for vector in vectors)
     if codec.indirect:  # passes over the buffers
         elements = what if isinstance(what, int) else sum(form.size for form in what)
-        found += 4 * elements * profile.copy * sum(_rates(profile, codec))
+        found += 4 * elements * sum(map(profile.a_pass, _rates(profile, codec)))
         found += profile.beta * _bytes_gathered(codec, size, what)
     return found
 
@@ -223,7 +235,7 @@ def _predict(schedule: str, vector: Summed, size: int, profile: Profile) -> floa
     lanes = _lanes(schedule, vector, size)
     encode, decode = _rates(profile, vector.codec)
     wire = profile.beta * _bytes_sent(schedule, vector, size)
-    arithmetic = 4 * vector.elements * profile.copy * (encode * done.encoded + decode * done.decoded)
+    arithmetic = 4 * vector.elements * (profile.a_pass(encode) * done.encoded + profile.a_pass(decode) * done.decoded)
     latency = profile.alpha * done.rounds + profile.software * done.messages * lanes
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
 
@@ -235,9 +247,9 @@ def _rates(profile: Profile, codec) -> tuple[float, float]:
 def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
     """Seconds of a good MPI_Allreduce: the better of a ring and recursive doubling."""
     if size == 1:
-        return nbytes * profile.copy
+        return nbytes * profile.a_pass()
     log = math.ceil(math.log2(size))
-    add = nbytes * profile.copy
+    add = nbytes * profile.a_pass()
     ring = 2 * (size - 1) * profile.alpha + 2 * nbytes * (size - 1) / size * profile.beta + add
     doubling = log * (profile.alpha + nbytes * profile.beta + add)
     return min(ring, doubling)
