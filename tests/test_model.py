@@ -114,8 +114,9 @@ def test_message_bytes_are_the_bound_of_the_codec(text):
 def test_dense_time_is_that_of_the_better_algorithm():
     assert predict_dense(1, 10**6, Profile()) == pytest.approx(10**6 * Profile().copy)
     assert predict_dense(8, 8, Profile()) < predict_dense(8, 10**6, Profile()) < predict_dense(8, 10**8, Profile())
-    ring = 2 * 7 * 20e-6 + 2 * 10**9 * 7 / 8 * 8 / 10e9 + 10**9 / 10e9
-    assert predict_dense(8, 10**9, Profile()) == pytest.approx(ring)
+    halves = 2 * 10**9 * 7 / 8 * 8 / 10e9 + 10**9 / 10e9
+    assert predict_dense(8, 10**9, Profile()) == pytest.approx(2 * 3 * 20e-6 + halves)
+    assert predict_dense(2, 10**9, Profile()) == pytest.approx(20e-6 + 10**9 * 8 / 10e9 + 10**9 / 10e9)
 
 
 @every_text

@@ -160,8 +160,8 @@ def _assumptions(arguments, profile):
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
         f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
         f"{8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}"
-        f"{_at_most(profile)}. Messages are those of one lane. dense is the better of a ring and recursive doubling; "
-        "its bytes are the ring's."
+        f"{_at_most(profile)}. Messages are those of one lane. dense is the best of a ring, recursive "
+        "doubling, and halving and doubling; its bytes are the ring's."
     )
 
 

@@ -175,6 +175,29 @@ def draw_many_ranks(machine, rows, name):
     return save(drawing, f"Messages of many ranks, over {where}", machine, name)
 
 
+def draw_scale(machine, rows, name):
+    """Draws predicted speed-ups against the number of ranks, a panel for each rate, into name.png and name.svg."""
+    rates = list(dict.fromkeys(row["rate"] for row in rows))
+    nodes = dict(zip(dict.fromkeys(row["node"] for row in rows), ("--", "-", ":"), strict=False))
+    schemes = list(dict.fromkeys(row["scheme"] for row in rows))
+    drawing, axes = figure(len(rates))
+    for panel, rate in zip(axes, rates, strict=True):
+        for node, line in nodes.items():
+            for number, scheme in enumerate(schemes):
+                shown = [row for row in rows if (row["node"], row["rate"], row["scheme"]) == (node, rate, scheme)]
+                speedups = [row["dense"] / row["seconds"] for row in shown]
+                look = look_of(number) | {"linestyle": line, "markersize": 4}
+                panel.plot([row["ranks"] for row in shown], speedups, label=f"{scheme}, {node}", **look)
+        panel.axhline(1.0, color="#777777", linewidth=0.8, zorder=0)
+        panel.set(title=link_rate_text(8 * rate), ylabel="times as fast as dense", xlabel="ranks", yscale="log")
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter(plain_number)
+        ticks(panel.yaxis, "x")
+    handles, labels = axes[0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    return save(drawing, f"Predicted, {size_text(rows[0]['bytes'])} of float32, one rank on a node", machine, name)
+
+
 def draw_codecs(machine, rows, name):
     """Draws times over memcpy's against size, a line of panels for each SIMD level, into name.png and name.svg.
 

@@ -64,6 +64,8 @@ class Plan:
         pieces[lane][chunk]: a Chunk, with a piece of each tensor in the lane.
     lanes_at_once
         how many lanes may be under way, so that their messages stay below 0.75 of the vector in float32 (or 256 KiB).
+    live
+        bytes of their messages at most.
     messages, longest
         the most messages that a lane has under way at once in one direction; the most bytes of one.
     borders
@@ -103,7 +105,9 @@ class Plan:
         lengths = [self.bound(lane, each.wires) for lane in range(self.lanes) for each in self.program if _holds(each)]
         self.longest = max(lengths, default=0)
         room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * begin)
-        self.lanes_at_once = max(1, int(room // max([1, *map(self._most_live, range(self.lanes))])))
+        live = max([1, *map(self._most_live, range(self.lanes))])
+        self.lanes_at_once = max(1, int(room // live))
+        self.live = min(self.lanes_at_once, self.lanes) * live
 
     @property
     def lanes(self) -> int:

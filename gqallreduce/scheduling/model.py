@@ -245,14 +245,14 @@ def _rates(profile: Profile, codec) -> tuple[float, float]:
 
 
 def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
-    """Seconds of a good MPI_Allreduce: the better of a ring and recursive doubling."""
+    """Seconds of a good MPI_Allreduce: the best of a ring, recursive doubling, and halving and doubling."""
     if size == 1:
         return nbytes * profile.a_pass()
     log = math.ceil(math.log2(size))
     add = nbytes * profile.a_pass()
-    ring = 2 * (size - 1) * profile.alpha + 2 * nbytes * (size - 1) / size * profile.beta + add
+    halves = 2 * nbytes * (size - 1) / size * profile.beta + add
     doubling = log * (profile.alpha + nbytes * profile.beta + add)
-    return min(ring, doubling)
+    return min(2 * min(size - 1, log) * profile.alpha + halves, doubling)
 
 
 DENSE, EXACT = "dense", "ring/raw"
