@@ -77,7 +77,7 @@ $(EXTENSION): $(SOURCES) | $(STAMP)
 	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
 
 # What starts an mpirun or srun of its own; tried on each MPI from outside of one, and not beside other tests.
-HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_killed.py tests/test_one_build.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py tests/bench/test_first_look.py
+HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_killed.py tests/test_one_build.py tests/test_interposed.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py tests/bench/test_first_look.py
 
 ifeq ($(MPI),openmpi)
 test: test-alone test-harness test-ranks test-mpich
@@ -122,6 +122,8 @@ docs: build
 SANITIZED := build/sanitize
 SANITIZE_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
 SANITIZE_TESTS ?= tests/fuzz
+# Whole calls, and frames of a rank that lies.
+SANITIZE_MPI_TESTS ?= $(addprefix tests/mpi/,test_hostile_peer.py test_flood.py test_shared_scales.py test_requests.py)
 preload = $(shell $(CXX) -print-file-name=$(1))
 
 $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py') | $(STAMP)
@@ -134,6 +136,10 @@ sanitize: $(SANITIZED)/.complete sanitize-threads
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/mpirun -n 2 \
+	  env LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
+	  $(BIN)/pytest --with-mpi -p no:cacheprovider --few $(SANITIZE_MPI_TESTS)
 	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --each -n auto tests/cuda -m races
 
 # A third build, that looks for races between the thread of the runtime, those of kernels, and callers.

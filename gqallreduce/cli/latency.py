@@ -6,7 +6,9 @@ group have the size together. A file of the results can be compared with one of 
 """
 
 import itertools
+import os
 import random
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -22,13 +24,19 @@ from gqallreduce.quantities import seconds_text
 SCHEMES = ("onebit/ef", "direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
 UNDER_WAY = 10
 GROUP = 40
+MODEL = 200  # tensors, of 1 KiB each
 WARM_UPS = 3
 LEAST, MOST = 4, 4 << 20
+RUNTIME = "GQALLREDUCE_RUNTIME"
 
 
 def add_arguments(parser):
     """The options of the benchmark."""
     parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="SCHEME", help="schemes to measure")
+    how = "what carries calls out: C++ (native), Python, or both in turn"
+    parser.add_argument("--runtimes", nargs="+", default=["native"], choices=("native", "python"), help=how)
+    which = "one call alone, ten under way together, a group of tensors"
+    parser.add_argument("--calls", nargs="+", default=[*WAYS], choices=WAYS, help=which)
     parser.add_argument("--max", type=int, default=MOST, metavar="BYTES", help="largest buffer (4 MiB)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for one size (3)")
     parser.add_argument("--repetitions", type=int, default=500, help="most rounds of one size (500)")
@@ -50,10 +58,11 @@ def run_on(comm, arguments):
     about = machine.describe_job(comm, arguments.link)
     report.write("machine", about)
     found, todo = [], sizes(arguments.max)
+    places = {runtime: comm.Dup() for runtime in arguments.runtimes}
     with report.progress(len(todo)) as progress:
         for nbytes in todo:
             progress.show(size_text(nbytes))
-            found += _size(comm, nbytes, arguments)
+            found += _size(comm, places, nbytes, arguments)
             progress.step()
     for row in found:
         report.write("latency", row)
@@ -63,11 +72,11 @@ def run_on(comm, arguments):
 
 
 def sizes(most):
-    """4 bytes, and sixteen times as much each time; 4 KiB; forty tensors of 1 KiB; at last `most`."""
+    """4 bytes, and sixteen times as much each time; 4 KiB; 40 and 200 tensors of 1 KiB; at last `most`."""
     found = [LEAST]
     while found[-1] * 16 < most:
         found.append(found[-1] * 16)
-    return sorted({*found, *[each for each in (4 << 10, GROUP << 10) if each < most], max(most, LEAST)})
+    return sorted({*found, *[each for each in (4 << 10, GROUP << 10, MODEL << 10) if each < most], max(most, LEAST)})
 
 
 class _Alone:
@@ -112,14 +121,46 @@ class _Group:
         return perf_counter() - began
 
 
-def _size(comm, nbytes, arguments):
-    """The rows of one size."""
+def _alone(name, allreduce, nbytes):
+    return _Alone(name, partial(allreduce, key="alone"), nbytes)
+
+
+WAYS = {"alone": _alone, "together": _UnderWay, "group": _Group}
+
+
+class _Model:
+    """A step of a gq.Reducer on tensors of 256 values, or on as many values in one tensor."""
+
+    def __init__(self, name, comm, count):
+        self.scheme, self.how = name, f"model of {count} tensor{'s' * (count > 1)}"
+        self._reducer = gq.Reducer(f"*={name}", comm=comm)
+        size = MODEL * 256 // count
+        self._gradients = [(f"tensor {number}", np.zeros(size, np.float32)) for number in range(count)]
+
+    def __call__(self):
+        began = perf_counter()
+        self._reducer(self._gradients)
+        return perf_counter() - began
+
+
+def _made(text, runtime, comm):
+    """(name, object) of a scheme whose calls one of the runtimes carries out."""
+    before = os.environ.get(RUNTIME)
+    os.environ[RUNTIME] = runtime
+    try:
+        return text + ", in Python" * (runtime == "python"), gq.Allreduce(text, comm=comm)
+    finally:
+        os.environ.pop(RUNTIME) if before is None else os.environ.update({RUNTIME: before})
+
+
+def _size(comm, places, nbytes, arguments):
+    """The rows of one size; places: a communicator for each runtime."""
     contenders = [_Alone(DEFAULT, Dense(DEFAULT, comm), nbytes)]
-    for text in arguments.schemes:
-        allreduce = gq.Allreduce(text, comm=comm)
-        contenders.append(_Alone(text, lambda buffer, allreduce=allreduce: allreduce(buffer, key="alone"), nbytes))
-        contenders.append(_UnderWay(text, allreduce, nbytes))
-        contenders.append(_Group(text, allreduce, nbytes))
+    for text, (runtime, place) in itertools.product(arguments.schemes, places.items()):
+        text, allreduce = _made(text, runtime, place)
+        contenders += [WAYS[each](text, allreduce, nbytes) for each in arguments.calls]
+        if nbytes == MODEL << 10 and runtime == "native" and "group" in arguments.calls:
+            contenders += [_Model(text, comm, count) for count in (1, MODEL)]
     taken, began = [[] for _ in contenders], perf_counter()
     found, order = list(zip(contenders, taken, strict=True)), random.Random(nbytes)
     for number in range(-WARM_UPS, arguments.repetitions):
@@ -141,9 +182,10 @@ def _show(about, rows, output):
     from gqallreduce.cli import plots
 
     names = list(dict.fromkeys((row["scheme"], row["how"]) for row in rows))
-    columns = list(dict.fromkeys(row["bytes"] for row in rows))
+    columns = sorted({row["bytes"] for row in rows})
     medians = {(row["scheme"], row["how"], row["bytes"]): float(np.median(row["seconds"])) for row in rows}
-    cells = [[*name, *(seconds_text(medians[(*name, nbytes)]) for nbytes in columns)] for name in names]
+    shown = {each: seconds_text(median) for each, median in medians.items()}
+    cells = [[*name, *(shown.get((*name, nbytes), "") for nbytes in columns)] for name in names]
     heads = [size_text(nbytes) for nbytes in columns]
     print_plain(("scheme", "calls", *heads), cells, right=heads)
     written = plots.draw_latencies(about, rows, output)

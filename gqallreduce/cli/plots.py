@@ -93,7 +93,11 @@ def _errors(axes, rows, style):
 
 def draw_latencies(machine, rows, name):
     """Draws the time of a call against its size, a panel for each way of calling, into name.png and name.svg."""
-    ways = list(dict.fromkeys(row["how"] for row in rows if not row["dense"]))
+    sizes_of = defaultdict(set)
+    for row in rows:
+        if not row["dense"]:
+            sizes_of[row["how"]].add(row["bytes"])
+    ways = [how for how, sizes in sizes_of.items() if len(sizes) == max(map(len, sizes_of.values()))]
     drawing, axes = figure(len(ways))
     style = styles(rows)
     for panel, how in zip(axes, ways, strict=True):

@@ -8,6 +8,7 @@ from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
 from gqallreduce.transport import agreement as module
+from gqallreduce.transport import requests
 
 pytestmark = pytest.mark.mpi
 
@@ -268,3 +269,21 @@ def test_invalid_arguments_of_the_function_are_told_to_the_others(own, scheme, o
     array = np.ones(5, np.float32)
     gq.quantized_allreduce(array, "ring/raw", comm=own)
     assert (array == own.size).all()
+
+
+# --- the runtime in C++ ---
+
+
+def test_an_mpi_whose_functions_cannot_be_found(comm, monkeypatch):
+    """Then Python carries calls out, and statistics say so."""
+    found = []
+    for hidden in (False, True):
+        with monkeypatch.context() as patch:
+            if hidden:
+                patch.setattr(requests, "native_transport", lambda comm: None)
+            allreduce = gq.Allreduce("direct/qsgd(bits=4)/ef", comm=comm.Dup(), timeout=TIMEOUT)
+        array = np.random.default_rng(comm.rank).standard_normal(5000).astype(np.float32)
+        allreduce(array, key="w")
+        found.append((array.tobytes(), allreduce.residual("w").tobytes(), allreduce.stats.last.bytes_sent))
+        assert ("functions of this MPI cannot be looked up" in allreduce.stats.last.reason) == hidden
+    assert found[0] == found[1]

@@ -34,6 +34,17 @@ def test_the_benchmark_writes_and_draws(folder, comm, capsys):
     assert "direct/onebit/ef  10 under way" in printed
 
 
+def test_both_runtimes_in_turn_and_a_model(folder, comm, monkeypatch):
+    monkeypatch.setattr(latency, "sizes", lambda most: [100, latency.MODEL << 10])
+    assert latency.run_on(comm, arguments(folder, "--runtimes", "native", "python", "--calls", "alone", "group")) == 0
+    if comm.rank == 0:
+        _, rows = report.read(folder / "latency.jsonl")
+        ways = {(row["scheme"], row["how"]) for row in rows}
+        assert ("raw, in Python", "alone") in ways
+        assert {how for _, how in ways} == {"alone", "group of 40", "model of 1 tensor", "model of 200 tensors"}
+        assert {row["bytes"] for row in rows if row["how"].startswith("model")} == {latency.MODEL << 10}
+
+
 def test_a_scheme_that_is_none(folder, comm, capsys):
     assert latency.run_on(comm, arguments(folder, "--schemes", "qsdg")) == 2
     assert comm.rank > 0 or "did you mean" in capsys.readouterr().err
@@ -43,4 +54,4 @@ def test_sizes_end_with_the_largest():
     assert latency.sizes(4) == [4]
     assert latency.sizes(64) == [4, 64]
     assert latency.sizes(100) == [4, 64, 100]
-    assert latency.sizes(256 << 10) == [4, 64, 1024, 4096, 16384, 40960, 256 << 10]
+    assert latency.sizes(256 << 10) == [4, 64, 1024, 4096, 16384, 40960, 204800, 256 << 10]

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import time
 import tracemalloc
 import weakref
 from pathlib import Path
@@ -67,9 +68,9 @@ def test_a_call_allocates_next_to_nothing(comm, scheme, elements):
     assert most_bytes(lambda: allreduce(array, key="w"), count=15) < 64 << 10
 
 
-def blocks_left_by(call, count):
+def blocks_left_by(call, count, warm=20):
     """Objects that `count` calls leave behind (counted without tracing, which is slow)."""
-    for _ in range(20):
+    for _ in range(warm):
         call()
     gc.collect()
     before = sys.getallocatedblocks()
@@ -108,6 +109,24 @@ def test_nothing_grows_by_errors(comm):
         allreduce(array, key="w")
 
     assert blocks_left_by(call, 100) < 100
+
+
+@pytest.mark.mpi(min_size=2)
+def test_nothing_grows_by_timeouts(comm):
+    """One rank comes late, the others give up, and all make a new object: but for a communicator nothing is kept."""
+
+    def call():
+        allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+        array = np.ones(5000, np.float32)
+        allreduce(array, key="w")
+        allreduce.timeout = 0.1
+        if comm.rank == comm.size - 1:
+            time.sleep(0.3)
+        with pytest.raises(gq.Error):
+            allreduce(array, key="w")
+        comm.Barrier()
+
+    assert blocks_left_by(call, 6, warm=4) < 200
 
 
 @pytest.mark.parametrize("elements", [1000, MIB])
