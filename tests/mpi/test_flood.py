@@ -14,7 +14,10 @@ import gqallreduce as gq
 from gqallreduce.coding import frame
 from gqallreduce.transport.exchange import FIRST
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="what one rank does to others is the same with 2 or 3"),
+]
 SIZE, GUARD, TIMEOUT, SHORT, MANY = 3000, 500, 3, 1.5, 2000
 # Not longer: where a message is longer than the receive that takes it, Open MPI 5 writes all of it, from 4 KiB on.
 LENGTHS = {"empty": 0, "of a header": 32, "short": 500, "longer": 3000}
@@ -103,7 +106,7 @@ def test_a_flood_that_no_call_expects(comm, scheme):
     drained(comm, link.comm, held)
 
 
-@pytest.mark.parametrize("length", [0, 32, 5000, 200_000])
+@pytest.mark.parametrize("length", [32, 5000, 200_000])
 def test_a_flood_of_aborts(comm, length):
     """On the control channel, where a rank tells others that it gave up: what is none of its messages is an error.
 
