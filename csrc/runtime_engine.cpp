@@ -151,7 +151,7 @@ double Engine::run(double seconds, bool& received, bool& nothing) {
     if (!nothing) idle = after;
     if (!turn.worked) waited += after - before;
     // Time in which other processes had the core is not time in which nothing came.
-    if (++turns >= kLeastTurns && after - began > seconds) break;
+    if (after - began > (++turns < kLeastTurns ? kMost * seconds : seconds)) break;
     if (nothing && before - idle > kSpin) sched_yield();
   }
   return waited;

@@ -7,6 +7,7 @@ rank runs its own program, messages go through memory, and what is left without 
 
 import gc
 import itertools
+import sys
 from time import perf_counter
 
 import numpy as np
@@ -22,6 +23,7 @@ from gqallreduce.quantities import seconds_text
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling.instructions import Encode, Join, Post, Transmit
 from gqallreduce.scheduling.schedule import Wire
+from gqallreduce.scheme import AUTO, DENSE, MPI_SUM
 
 SCHEMES = ("direct/onebit/ef", "direct/qsgd(bits=4)")
 SIZES = (4 << 10, 1 << 20)
@@ -47,6 +49,13 @@ def run_on(comm, arguments):
     """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
     if not are_schemes("many_ranks", comm, arguments.schemes):
         return 2
+    for text in arguments.schemes:
+        scheme = gq.Scheme.parse(text)
+        if scheme.schedule in (AUTO, DENSE, MPI_SUM) or scheme.codec.indirect:
+            if comm.rank == 0:
+                why = "expected a schedule of this package, or none, and a codec that sums the buffer itself"
+                print(f"many_ranks: got {text!r}, {why}", file=sys.stderr)
+            return 2
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     about = machine.describe_job(comm, "memory of one process" if arguments.in_process else arguments.link)
     report.write("machine", about)
@@ -86,6 +95,7 @@ def over_mpi(comm, scheme, nbytes, rounds):
     alone.free()
     last = allreduce.stats.last
     kernels = max(comm.allgather(last.encode + last.decode))
+    allreduce.close()
     return {**found, "kernels": kernels, "messages": last.messages}
 
 
@@ -139,11 +149,15 @@ class _Timed(LocalAllreduce):
     carried = 0.0
 
     def carry_out(self, operations):
+        collects = gc.isenabled()
         gc.disable()
-        began = perf_counter()
-        super().carry_out(operations)
-        self.carried = perf_counter() - began
-        gc.enable()
+        try:
+            began = perf_counter()
+            super().carry_out(operations)
+            self.carried = perf_counter() - began
+        finally:
+            if collects:
+                gc.enable()
 
 
 def in_process(scheme, ranks, nbytes, rounds):

@@ -22,6 +22,7 @@ from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.progress import Progress
 
+PLANS_MOST = 8  # of each rank
 STUCK = 10.0  # seconds without anything that a rank can do: a device may be at work
 
 
@@ -103,10 +104,12 @@ class LocalAllreduce:
         topology, processor = apart(self.size), self.processors[rank]
         codec = self.scheme.codec
         borders = [tuple(map(codec.borders, learned or [None] * len(forms)))] if codec.moves_borders else []
-        which = (rank, forms, *borders)
+        which = (rank, forms, self.average, self.scheme, processor, *borders)
         if which not in self._plans:
             made = plan_for(schedule, codec, rank, topology, forms, self.average, processor, *borders)
             self._plans[which] = made
+            if len(self._plans) > PLANS_MOST * self.size:
+                del self._plans[next(iter(self._plans))]
         return self._plans[which]
 
     def carry_out(self, operations: list) -> None:

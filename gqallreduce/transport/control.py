@@ -25,7 +25,7 @@ from gqallreduce.transport.waiting import Deadline, abandon, begin, wait
 
 _TAG = 0
 _LONGEST = 1 << 16  # bytes of a message that is received, to be refused
-_AHEAD = 1024  # how many duplicates more than this rank's another rank can have: beyond all that has been seen
+_AHEAD = 64  # how many duplicates more than this rank's another rank can have: beyond all that has been seen
 
 
 class Offer(NamedTuple):
@@ -40,10 +40,6 @@ class Offer(NamedTuple):
     generation: int
     calls: int
     sound: bool
-
-
-class _TooLong(WireError):
-    """A message that is not received."""
 
 
 class Control:
@@ -62,6 +58,8 @@ class Control:
         self._absent: set[int] = set()  # that have given up to meet
         self._attempts, self._gave_up = 0, False
         self._buffer, self._source, self._outgoing = bytearray(frame.SIZE), 0, deque()
+        self._refused: WireError | None = None
+        self._longer = False
         self._duplicates: list = []  # (communicator, request) of the last one that was started; None for older ones
 
     # --- messages ---
@@ -85,7 +83,7 @@ class Control:
         return frame.Header(kind, call & frame.LARGEST_STEP, generation, word, self.rank)
 
     def read(self) -> None:
-        """Take in all messages that have come; WireError, after the others, if one is none of this channel.
+        """Take in all messages that have come. One that is none of this channel is refused: `raise_refused` tells.
 
         The buffer begins with a zero once its message is noted, so that an exception in between loses none.
         """
@@ -93,7 +91,7 @@ class Control:
             return
         if self._outgoing:
             self._send_outgoing()
-        status, refused = MPI.Status(), None
+        status = MPI.Status()
         while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
             try:
                 if not self._buffer[0]:
@@ -101,19 +99,23 @@ class Control:
                 header = frame.read(self._buffer, any_version=True)  # the first call compares versions
                 self._require_lawful(header)
                 self._note(header)
-            except _TooLong as error:  # it stays where it is, and no other can be looked for
-                refused = error
-                break
             except WireError as error:
-                refused = refused or error
+                self._refused, self._gave_up = error, True  # what else may come is not known
+                if self._longer:  # it stays where it is, and no other can be looked for
+                    break
             self._buffer[0] = 0
+
+    def raise_refused(self) -> None:
+        """WireError if a message was refused since the last time. In a call, or a meeting: other ranks learn of it."""
+        refused, self._refused = self._refused, None
         if refused is not None:
             raise refused
 
     def _receive(self, source: int, nbytes: int) -> None:
         """The next message of a rank; WireError if it has another length than all have."""
-        if nbytes > _LONGEST:
-            raise _TooLong(f"rank {source} sent {nbytes} bytes where {frame.SIZE} are sent: too long to be received")
+        self._longer = nbytes > _LONGEST
+        if self._longer:
+            raise WireError(f"rank {source} sent {nbytes} bytes where {frame.SIZE} are sent: too long to be received")
         if nbytes == frame.SIZE:
             self._source = source
             self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], source, _TAG)
@@ -123,10 +125,12 @@ class Control:
 
     def _require_lawful(self, header: frame.Header) -> None:
         """WireError for what no rank says of itself."""
-        says_all = frame.GO, frame.MEETING
-        other = header.rank != self._source or (header.kind in says_all and self._source)
-        ahead = header.kind in (frame.ABORT, frame.GO) and header.signature > len(self._duplicates) + _AHEAD
-        if header.kind < frame.ABORT or other or ahead:
+        kind, reason, concerned = header.kind, *frame.abort_of(header)[:2]
+        other = header.rank != self._source or (kind in (frame.GO, frame.MEETING) and self._source != 0)
+        other = other or (kind in (frame.PRESENT, frame.ABSENT) and (self._source == 0) == (self.rank == 0))
+        ahead = kind in (frame.ABORT, frame.GO) and header.signature > len(self._duplicates) + _AHEAD
+        unknown = kind == frame.ABORT and (reason not in frame.REASONS or concerned >= self.size)
+        if kind < frame.ABORT or other or ahead or unknown:
             raise WireError(f"rank {self._source} sent a message that it has no reason to send: {header}")
 
     def _note(self, header: frame.Header) -> None:
@@ -225,6 +229,7 @@ class Control:
             raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
         deadline.pause(due)
         self.read()
+        self.raise_refused()
 
     def _others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}
@@ -254,6 +259,7 @@ class Control:
         At rank 0: a rank that had given up when it was told to go on, and is present again, may come after all.
         """
         self.read()
+        self.raise_refused()
         abort = self.abort_of(target)
         if abort is not None:
             raise ForeignFrame(abort.rank, abort)

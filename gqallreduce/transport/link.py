@@ -145,6 +145,7 @@ class Link:
         if self.control is None:
             return
         self.control.read()
+        self.control.raise_refused()
         newest = self.calls - 1
         abort = self.control.abort_of(self.generation)
         if abort is not None and not frame.is_before(newest, abort.step):

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.mpi(min_size=2),
     pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="what one rank does to others is the same with 2 or 3"),
 ]
+WHY = frame.abort_word(frame.REASON_TIMEOUT, 0, 0)
 SIZE, GUARD, TIMEOUT, SHORT, MANY = 3000, 500, 3, 1.5, 2000
 # Not longer: where a message is longer than the receive that takes it, Open MPI 5 writes all of it, from 4 KiB on.
 LENGTHS = {"empty": 0, "of a header": 32, "short": 500, "longer": 3000}
@@ -58,7 +59,7 @@ def drained(comm, flooded, held):
     ended = None
     while ended is None or not ended.Test():
         status = MPI.Status()
-        while flooded.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+        while comm.rank < comm.size - 1 and flooded.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
             nbytes = status.Get_count(MPI.BYTE)
             flooded.Recv([bytearray(nbytes), nbytes, MPI.BYTE], status.Get_source(), status.Get_tag())
         if ended is None and MPI.Request.Testall(requests):
@@ -145,13 +146,27 @@ def goes_on(comm, own):
 
 
 LIES = {
-    "an abort of rank 0": (frame.ABORT, 1, 0),
-    "an abort of a rank that there is not": (frame.ABORT, 1, 10**6),
-    "an abort far ahead": (frame.ABORT, 2**63, None),
-    "rank 0's word": (frame.GO, 1, None),
-    "a call to meet": (frame.MEETING, 1, None),
-    "data": (frame.DATA, 1, None),
+    "an abort of rank 0": (frame.ABORT, 1, 0, WHY),
+    "an abort of a rank that there is not": (frame.ABORT, 1, 10**6, WHY),
+    "an abort far ahead": (frame.ABORT, 2**63, None, WHY),
+    "an abort some way ahead": (frame.ABORT, 1000, None, WHY),
+    "an abort by a rank that there is not": (frame.ABORT, 1, None, frame.abort_word(frame.REASON_TIMEOUT, 2**31, 0)),
+    "an abort without a reason": (frame.ABORT, 1, None, frame.abort_word(200, 0, 0)),
+    "rank 0's word": (frame.GO, 1, None, 0),
+    "a call to meet": (frame.MEETING, 1, None, 0),
+    "data": (frame.DATA, 1, None, 0),
 }
+
+
+def told(comm, control, header):
+    """The last rank tells all others."""
+    message = bytearray(frame.SIZE)
+    header.write(message)
+    comm.Barrier()
+    if comm.rank == comm.size - 1:
+        for to in range(comm.size - 1):
+            control._comm.Send([message, MPI.BYTE], to, 0)
+    comm.Barrier()
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -159,14 +174,60 @@ def test_what_no_rank_says_of_itself(comm, lie):
     """It is refused, and then all can go on."""
     own = comm.Dup()
     allreduce = gq.Allreduce("direct/onebit/ef", comm=own, timeout=20)
+    control, (kind, generation, rank, word) = allreduce.home.control, LIES[lie]
+    told(comm, control, frame.Header(kind, 0, generation, word, comm.size - 1 if rank is None else rank))
+    if comm.rank < comm.size - 1:
+        refused = None
+        while refused is None:  # Send may return before the message is there
+            control.read()
+            refused = control._refused
+        with pytest.raises(gq.WireError, match=r"no reason to send|no frame"):
+            control.raise_refused()
     comm.Barrier()
-    control, (kind, generation, rank) = allreduce.home.control, LIES[lie]
-    if comm.rank == comm.size - 1 and comm.size > 1:
-        message = bytearray(frame.SIZE)
-        frame.Header(kind, 0, generation, 0, comm.rank if rank is None else rank).write(message)
-        for to in range(comm.size - 1):
-            control._comm.Send([message, MPI.BYTE], to, 0)
+    works(comm, allreduce)
+    works(comm, gq.Allreduce("direct/onebit/ef", comm=own, timeout=20))
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("kind", [frame.PRESENT, frame.ABSENT])
+def test_ranks_other_than_0_are_told_no_word_of_others(comm, kind):
+    own = comm.Dup()
+    control = gq.Allreduce("raw", comm=own, timeout=20).home.control
+    told(comm, control, frame.Header(kind, 0, 1, 1, comm.size - 1))
+    if 0 < comm.rank < comm.size - 1:
+        while control._refused is None:
+            control.read()
     comm.Barrier()
-    found = comm.allgather(made_again(own))
-    assert any(isinstance(each, gq.WireError) for each in found), found
-    goes_on(comm, own)
+
+
+def test_a_refused_message_makes_no_rank_leave_out_a_call(comm):
+    """Each step sums what all ranks give in that step, or is an error on all ranks."""
+    own = comm.Dup()
+    allreduce = gq.Allreduce("ring/raw", comm=own, timeout=5)
+    allreduce(np.zeros(4, np.float32), key="w")
+    told(comm, allreduce.home.control, frame.Header(frame.DATA, 0, 1, 0, comm.size - 1))
+    for step in range(1, 4):
+        array = np.full(4, step * 100.0**comm.rank, np.float32)
+        try:
+            allreduce(array, key="w")
+        except gq.Error:
+            array[:] = np.nan
+        results = comm.allgather(float(array[0]))
+        expected = step * sum(100.0**rank for rank in range(comm.size))
+        assert results in ([expected] * comm.size, results if np.isnan(results).all() else None), results
+
+
+@pytest.mark.parametrize("length", [5000, 200_000])
+def test_messages_on_a_communicator_that_was_freed_harm_no_other(comm, length):
+    own = comm.Dup()
+    allreduce = gq.Allreduce("raw", comm=own, timeout=20)
+    control, held = allreduce.home.control, (None, [])
+    comm.Barrier()
+    if comm.rank == comm.size - 1:
+        held = flood(comm, control._comm, [0], length, 3)
+    comm.Barrier()
+    allreduce.close()
+    own.Free()
+    for _ in range(2):
+        works(comm, gq.Allreduce("direct/onebit/ef", comm=comm, timeout=20))
+    drained(comm, control._comm, held)

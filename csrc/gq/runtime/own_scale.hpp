@@ -18,7 +18,7 @@ struct OwnScale {
     measure(x, e, {&region, 1}, clip > 0, &bits, &summed);
     float magnitude;
     std::memcpy(&magnitude, &bits, sizeof magnitude);
-    if (!(magnitude <= largest)) largest = magnitude;  // also one that is not a number
+    if (!(magnitude <= largest) && largest == largest) largest = magnitude;  // one that is not a number stays
     squares += summed;
     count += region.size;
   }
