@@ -59,7 +59,7 @@ class Control:
         self._attempts, self._gave_up = 0, False
         self._buffer, self._source, self._outgoing = bytearray(frame.SIZE), 0, deque()
         self._refused: WireError | None = None
-        self._longer = False
+        self._status = MPI.Status()
         self._duplicates: list = []  # (communicator, request) of the last one that was started; None for older ones
 
     # --- messages ---
@@ -91,19 +91,24 @@ class Control:
             return
         if self._outgoing:
             self._send_outgoing()
-        status = MPI.Status()
+        status = self._status
         while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
             try:
                 if not self._buffer[0]:
-                    self._receive(status.Get_source(), status.Get_count(MPI.BYTE))
+                    source, nbytes = status.Get_source(), status.Get_count(MPI.BYTE)
+                    if nbytes > _LONGEST:  # it stays where it is, and no other can be looked for
+                        self._refuse(WireError(f"rank {source} sent {nbytes} bytes: too long to be received"))
+                        break
+                    self._receive(source, nbytes)
                 header = frame.read(self._buffer, any_version=True)  # the first call compares versions
                 self._require_lawful(header)
                 self._note(header)
             except WireError as error:
-                self._refused, self._gave_up = error, True  # what else may come is not known
-                if self._longer:  # it stays where it is, and no other can be looked for
-                    break
+                self._refuse(error)
             self._buffer[0] = 0
+
+    def _refuse(self, error: WireError) -> None:
+        self._refused, self._gave_up = error, True  # what else may come is not known
 
     def raise_refused(self) -> None:
         """WireError if a message was refused since the last time. In a call, or a meeting: other ranks learn of it."""
@@ -113,9 +118,6 @@ class Control:
 
     def _receive(self, source: int, nbytes: int) -> None:
         """The next message of a rank; WireError if it has another length than all have."""
-        self._longer = nbytes > _LONGEST
-        if self._longer:
-            raise WireError(f"rank {source} sent {nbytes} bytes where {frame.SIZE} are sent: too long to be received")
         if nbytes == frame.SIZE:
             self._source = source
             self._comm.Recv([self._buffer, frame.SIZE, MPI.BYTE], source, _TAG)

@@ -196,3 +196,19 @@ def works(comm, allreduce, key="after"):
     allreduce(array, key=key)
     assert np.isfinite(array).all()
     assert len(set(comm.allgather(bytes_of(array)))) == 1
+
+
+def guarded(allreduce, values, guard=500):
+    """The error of a call on these values, or None; what lies around the buffer must stay, and a sum be finite."""
+    around = np.full(values.size + 2 * guard, 7.0, np.float32)
+    array = around[guard:-guard]
+    array[:] = values
+    try:
+        allreduce(array, key="w")
+    except gq.Error as error:
+        return error
+    finally:
+        assert (around[:guard] == 7).all()
+        assert (around[-guard:] == 7).all()
+    assert np.isfinite(array).all()
+    return None
