@@ -6,7 +6,6 @@ group have the size together. A file of the results can be compared with one of 
 """
 
 import itertools
-import os
 import random
 from functools import partial
 from time import perf_counter
@@ -18,7 +17,7 @@ from gqallreduce.cli import machine
 from gqallreduce.cli.dense import DEFAULT, Dense
 from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
-from gqallreduce.cli.world import are_schemes, on_world
+from gqallreduce.cli.world import are_schemes, environment, on_world
 from gqallreduce.quantities import seconds_text
 
 SCHEMES = ("onebit/ef", "direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
@@ -27,7 +26,6 @@ GROUP = 40
 MODEL = 200  # tensors, of 1 KiB each
 WARM_UPS = 3
 LEAST, MOST = 4, 4 << 20
-RUNTIME = "GQALLREDUCE_RUNTIME"
 
 
 def add_arguments(parser):
@@ -145,12 +143,8 @@ class _Model:
 
 def _made(text, runtime, comm):
     """(name, object) of a scheme whose calls one of the runtimes carries out."""
-    before = os.environ.get(RUNTIME)
-    os.environ[RUNTIME] = runtime
-    try:
+    with environment({"GQALLREDUCE_RUNTIME": runtime}):
         return text + ", in Python" * (runtime == "python"), gq.Allreduce(text, comm=comm)
-    finally:
-        os.environ.pop(RUNTIME) if before is None else os.environ.update({RUNTIME: before})
 
 
 def _size(comm, places, nbytes, arguments):

@@ -6,7 +6,6 @@ runtime in C++ as well, inside calls only, and by Python. All are measured in tu
 the computation alone, and both. Hidden are the seconds by which both take less than the two together.
 """
 
-import os
 from time import perf_counter
 
 import numpy as np
@@ -16,7 +15,7 @@ from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.training.network import Network
-from gqallreduce.cli.world import are_schemes, on_world
+from gqallreduce.cli.world import are_schemes, environment, on_world
 from gqallreduce.quantities import seconds_text
 
 SCHEMES = ("direct/onebit/ef", "direct/adaptive(pi=64)/ef", "direct/qsgd(bits=4)")
@@ -73,13 +72,8 @@ def run_on(comm, arguments):
 def _place(comm, way, schemes):
     """scheme -> an object whose calls are carried out in one way."""
     names = "GQALLREDUCE_RUNTIME", "GQALLREDUCE_PROGRESS"
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(zip(names, WAYS[way], strict=True))
-    try:
+    with environment(dict(zip(names, WAYS[way], strict=True))):
         return {scheme: gq.Allreduce(scheme, comm=own) for own in [comm.Dup()] for scheme in schemes}
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def computations():

@@ -1,5 +1,7 @@
 """A command on all ranks of a job."""
 
+import contextlib
+import os
 import sys
 
 import gqallreduce as gq
@@ -32,6 +34,18 @@ def are_schemes(name, comm, texts):
             print(f"{name}: {problem}", file=sys.stderr)
         return False
     return True
+
+
+@contextlib.contextmanager
+def environment(values):
+    """Variables of the environment, of these names, while objects are made that read them."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def abort(comm, problem):
