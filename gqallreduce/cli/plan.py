@@ -5,7 +5,7 @@ prints what one rank does instead, instruction by instruction.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import gqallreduce as gq
 from gqallreduce.cli.tables import print_table
@@ -80,8 +80,7 @@ def run(arguments):
 def profile_of(arguments):
     """What the options say of a machine."""
     shared = arguments.ranks_per_node / arguments.node_memory if arguments.node_memory else 0.0
-    return replace(
-        model.Profile(),
+    return model.Profile(
         alpha=arguments.latency,
         software=arguments.message,
         beta=1 / arguments.bandwidth,

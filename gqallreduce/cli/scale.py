@@ -4,15 +4,13 @@ Nothing is measured here. Rates of codecs are multiples of memcpy's as measured 
 cores and the memory of a node make of them, and what a link and a message cost, are the options.
 """
 
-from dataclasses import replace
-
 import gqallreduce as gq
+from gqallreduce.backends.processor import Host
 from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.coding.layout import Form
 from gqallreduce.quantities import bandwidth, count, link_rate_text, nbytes, seconds, seconds_text
-from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.topology import apart
@@ -59,8 +57,7 @@ def predictions(arguments):
     codecs = {text: gq.Scheme.parse(text).codec for text in arguments.codecs}
     for node, (threads, core, together) in NODES.items():
         for rate in arguments.rates:
-            profile = replace(
-                model.Profile(),
+            profile = model.Profile(
                 alpha=arguments.latency,
                 software=arguments.message,
                 beta=1 / rate,
@@ -82,8 +79,8 @@ def predictions(arguments):
 
 def memory_of(schedule, ranks, size, codec="qsgd(bits=4)"):
     """The most bytes that the messages of a call take on rank 0, by its Plan."""
-    form, processor = Form((size // 4,), "C", "float32"), LocalAllreduce("raw", 1).processors[0]
-    plan = Plan(schedule, gq.Scheme.parse(codec).codec, 0, apart(ranks), (form,), False, processor)
+    form = Form((size // 4,), "C", "float32")
+    plan = Plan(schedule, gq.Scheme.parse(codec).codec, 0, apart(ranks), (form,), False, Host())
     row = {"messages": plan.live, "lanes": plan.lanes, "lanes_at_once": min(plan.lanes, plan.lanes_at_once)}
     return {"scheme": codec, "schedule": schedule, "ranks": ranks, "bytes": size, **row}
 
