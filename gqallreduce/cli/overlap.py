@@ -3,7 +3,8 @@
 Three computations: products of matrices by NumPy, a loop in Python, forward and backward of a small network. Each is
 repeated until it takes about twice as long as the call alone. Calls are carried out in three ways: by the thread of the
 runtime in C++ as well, inside calls only, and by Python. All are measured in turn, round after round: the call alone,
-the computation alone, and both. Hidden are the seconds by which both take less than the two together.
+the computation alone, and both, each until the last rank is done. Hidden are the seconds by which both take less than
+the two together. `waits` is the mean of all ranks.
 """
 
 from time import perf_counter
@@ -93,7 +94,10 @@ def computations():
 
 
 def measure(comm, calls, values, unit, rounds):
-    """A row for each way of carrying calls out: medians of the slowest rank."""
+    """A row for each way of carrying calls out: medians, over rounds, of the time of the slowest rank.
+
+    With more ranks than cores some ranks compute while others wait for a core: only the last one's time tells.
+    """
     target = np.empty_like(values)
 
     def call(way):
@@ -103,7 +107,7 @@ def measure(comm, calls, values, unit, rounds):
         comm.Barrier()
         began = perf_counter()
         work()
-        return perf_counter() - began
+        return max(comm.allgather(perf_counter() - began))
 
     def both(way):
         request = calls[way].start(values, key=f"{values.size}", out=target)
