@@ -65,10 +65,10 @@ void Lane::encode(const Instruction& instruction, Event& event) {
     encoding_ = true;
     offset_ = piece_ = 0;
     state_.clipped = state_.entries = 0;
-    made.bound = Header::kSize + encoded.bound;
+    made.bound = Header::kSize + (instruction.exact ? encoded.exact_bound : encoded.bound);
     made.block = operation.pool.take(made.bound);
     made.uses = 1;
-    selected_ = instruction.own || encoded.extents.empty();
+    selected_ = instruction.own || instruction.exact || encoded.extents.empty();
     if (!selected_) {
       const Coder& coder = operation.coder(encoded.extents.front());
       selected_ = coder.sums || coder.options.selects != Selects::kLargest;
@@ -141,7 +141,7 @@ const Kept* Lane::kept_of(const Instruction& instruction, const Extent& extent, 
 void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
   const Timed timed(operation.spent.encode);
   const Extent& extent = chunk(instruction).extents[extent_];
-  const Coder& coder = operation.coder(extent);
+  const Coder& coder = coder_of(instruction, extent);
   const Operation::Own own =
       instruction.own ? operation.own(extent) : Operation::Own{running(instruction.chunk, extent), nullptr};
   const bool exact = coder.sums && !instruction.own;  // exact sums lose nothing
@@ -165,13 +165,13 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
 
 std::int64_t Lane::encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
                                  float* errors, std::uint8_t* wire) {
-  const Coder& coder = operation.coder(extent);
+  const Coder& coder = coder_of(instruction, extent);
   if (coder.sums && !instruction.own)
     return coder.sums->encode(coder.options, own.x, wire, extent.table(), touched(instruction.chunk), state_);
   // Where sums are exact, own values are rounded by the same bits wherever they enter a sum.
   const Stream* const streams =
       coder.sums ? operation.streams(0, program_.rank) : operation.streams(instruction.hop, instruction.author);
-  const Kept* const kept = kept_of(instruction, extent, own, errors);
+  const Kept* const kept = instruction.exact ? nullptr : kept_of(instruction, extent, own, errors);
   if (kept) state_.entries += kept->count;
   return coder.encode(coder.options, own.x, own.residual, errors, wire, extent.table(), streams, kept, state_);
 }
@@ -236,7 +236,7 @@ void Lane::decode(const Instruction& instruction, Event& event) {
       make_room(instruction.chunk);
   }
   const float scale = instruction.result ? program_.scale : 1;
-  if (decode_extent(chunk(instruction), instruction.chunk, scale, instruction.adds, instruction.result, event))
+  if (decode_extent(instruction, scale, event))
     close_payload(event);
 }
 
@@ -270,11 +270,14 @@ void Lane::close_payload(Event& event) {
 }
 
 // Decodes an extent; was it the last?
-bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale, bool adds, bool result, Event& event) {
+bool Lane::decode_extent(const Instruction& instruction, float scale, Event& event) {
+  const Chunk& decoded = chunk(instruction);
+  const int number_of_chunk = instruction.chunk;
+  const bool adds = instruction.adds, result = instruction.result;
   if (decoded.extents.empty()) return true;
   const Extent& extent = decoded.extents[extent_];
   const Timed timed(operation.spent.decode);
-  const Coder& coder = operation.coder(extent);
+  const Coder& coder = coder_of(instruction, extent);
   const bool direct = operation.direct(extent.tensor);
   float* y;
   if (!result)
@@ -294,6 +297,7 @@ bool Lane::decode_extent(const Chunk& decoded, int number_of_chunk, float scale,
   if (nbytes < 0) {
     tell(event, nbytes == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed, number_of_chunk, payload_ + offset_,
          payload_nbytes_ - offset_);
+    event.exact = instruction.exact;
     return false;
   }
   offset_ += static_cast<std::size_t>(nbytes);
@@ -312,7 +316,7 @@ void Lane::share_error(const Instruction& instruction, Event& event) {
     make_room(instruction.chunk);
     if (operation.feeds_back) keep_slices(instruction);
   }
-  if (!decode_extent(chunk(instruction), instruction.chunk, 1, false, false, event)) return;
+  if (!decode_extent(instruction, 1, event)) return;
   end_slices();
   close_payload(event);
 }

@@ -17,8 +17,10 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 std::size_t Program::bound_of(int lane, const Instruction& instruction) const {
   std::size_t bound = 0;
-  for (int at = instruction.first; at < instruction.first + instruction.count; ++at)
-    bound += Header::kSize + lanes[lane][wires[at].chunk].bound;
+  for (int at = instruction.first; at < instruction.first + instruction.count; ++at) {
+    const Chunk& chunk = lanes[lane][wires[at].chunk];
+    bound += Header::kSize + (wires[at].exact ? chunk.exact_bound : chunk.bound);
+  }
   return bound;
 }
 
@@ -235,9 +237,9 @@ bool Operation::store(const Extent& extent, const Chunk& chunk, int chunk_number
 // Adds this rank's share of what the buffer lost of y to the residual. Worthless if it is not finite.
 void Operation::keep_rounding(const Extent& extent, const Chunk& chunk, int chunk_number, const Region& region,
                               const float* y, float* rounded) {
-  const auto [first, last] = program.error_holders[chunk_number];
-  if (program.rank < first || program.rank >= last) return;
-  const std::size_t index = program.rank - first, of = last - first;
+  const auto [holder, holders] = program.error_holders[chunk_number];
+  if (holder < 0) return;
+  const std::size_t index = static_cast<std::size_t>(holder), of = static_cast<std::size_t>(holders);
   const Tensor& tensor = tensors[region.segment];
   for (const Stretch& part : chunk.pieces[extent.piece].parts) {
     if (part.tensor != static_cast<int>(region.segment)) continue;

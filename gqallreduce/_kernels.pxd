@@ -278,9 +278,10 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CInstruction "gq::runtime::Instruction":
         Op op
         int slot, chunk, peer, part, hop, author, index, of, first, count, target
-        bint own, alone, adds, result
+        bint own, alone, adds, result, exact
     cdef struct CWire "gq::runtime::Wire":
         int chunk, author
+        bint exact
     cdef struct CPart "gq::runtime::Part":
         int slot, number
     cdef struct CChoice "gq::runtime::Choice":
@@ -298,7 +299,7 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
         size_t size
         vector[CStretch] parts
     cdef cppclass CChunk "gq::runtime::Chunk":
-        size_t bound
+        size_t bound, exact_bound
         vector[CPiece] pieces
         vector[CExtent] extents
     cdef cppclass CProgram "gq::runtime::Program":
@@ -311,6 +312,7 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
         vector[pair[int, int]] error_holders
         size_t widest, longest
         float scale, unscale
+        const CCoder* exact
 
 cdef extern from "gq/runtime/fault.hpp" namespace "gq::runtime" nogil:
     cdef cppclass AtomicLong "std::atomic<long>":
@@ -329,6 +331,7 @@ cdef extern from "gq/runtime/event.hpp" namespace "gq::runtime" nogil:
         Kind kind
         COperation* operation
         int lane, chunk, extent, source, code
+        bint exact
         const void* data
         size_t nbytes
 

@@ -31,7 +31,14 @@ def schemes() -> list[Entry]:
         for name, codec in sorted(CODECS.items())
     ]
     schedules = [
-        Entry(name, "schedule", {}, schedule.source, {"any_size": True, "replica_identity": True}, f"{name}/raw")
+        Entry(
+            name,
+            "schedule",
+            dict(schedule.options),
+            schedule.source,
+            {"any_size": True, "replica_identity": True},
+            f"{name}/raw",
+        )
         for name, schedule in sorted(SCHEDULES.items())
     ]
     return codecs + schedules

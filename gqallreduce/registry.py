@@ -8,11 +8,35 @@ import pkgutil
 
 
 class Registry(dict):
-    """name -> thing, filled by the folder `package`; an unknown name is a ValueError with near misses."""
+    """name -> thing, filled by the folder `package`; an unknown name is a ValueError with near misses.
+
+    families
+        name -> what makes the thing with options, for names such as "hierarchical(outer=ring)". These are found here
+        by such names as well, but not listed.
+    """
 
     def __init__(self, kind: str, package: str):
         super().__init__()
         self.kind, self.package = kind, package
+        self.families: dict = {}
+        self._made: dict = {}
+
+    def __missing__(self, name: str):
+        return self._made[name]
+
+    def make(self, name: str, options: dict):
+        """The thing of that name with these options; ValueError if it takes no such."""
+        if not options:
+            return self[name]
+        if name not in self.families:
+            raise ValueError(f"{self.kind} {name!r} has no options, got {', '.join(options)}")
+        allowed = dict(self[name].options)
+        for option in options:
+            if option not in allowed:
+                known = ", ".join(allowed)
+                raise ValueError(f"{name} has no option {option!r}{near(option, allowed)}; options: {known}")
+        found = self.families[name](**options)
+        return self.get(found.name) or self._made.setdefault(found.name, found)
 
     def add(self, name: str, thing) -> None:
         if name in self:

@@ -1,4 +1,5 @@
 """A scheme as one line of text: `[schedule/]codec[(option=value, ...)][/ef]`, in code, results and papers alike.
+A schedule may have options as a codec has.
 
 Besides there is `dense`, a scheme of its own: MPI's allreduce.
 """
@@ -23,7 +24,9 @@ from gqallreduce.rounding import usual_arithmetic
 
 AUTO, DENSE, MPI_SUM = "auto", "dense", "mpi"
 _FORM = re.compile(
-    r"\s*(?:(?P<schedule>\w+)\s*/)?\s*(?P<codec>\w+)\s*(?P<options>\(.*\))?\s*(?:/\s*(?P<feedback>\w+))?\s*", re.DOTALL
+    r"\s*(?:(?P<schedule>\w+)\s*(?P<how>\([^()]*\))?\s*/)?"
+    r"\s*(?P<codec>\w+)\s*(?P<options>\(.*\))?\s*(?:/\s*(?P<feedback>\w+))?\s*",
+    re.DOTALL,
 )
 
 
@@ -99,9 +102,9 @@ def _parse(text: str) -> Scheme:
     form = _FORM.fullmatch(text)
     if not form:
         raise ValueError(f"scheme {text!r}: expected [schedule/]codec[(option=value, ...)][/ef]")
-    schedule, name, written, feedback = form.group("schedule", "codec", "options", "feedback")
-    if schedule and feedback is None and name == "ef":  # codec/ef reads as schedule/codec
-        schedule, name, feedback = None, schedule, "ef"
+    schedule, how, name, written, feedback = form.group("schedule", "how", "codec", "options", "feedback")
+    if schedule and feedback is None and name == "ef" and written is None:  # codec/ef reads as schedule/codec
+        schedule, how, name, written, feedback = None, None, schedule, how, "ef"
     if feedback not in (None, "ef"):
         raise ValueError(f"scheme {text!r}: {feedback!r} after the codec, expected 'ef' or nothing")
     if DENSE in (schedule, name):
@@ -114,6 +117,9 @@ def _parse(text: str) -> Scheme:
         raise ValueError(f"scheme {text!r}: 'ef' in place of a codec, expected [schedule/]codec[(options)][/ef]")
     if schedule not in (None, AUTO, MPI_SUM):
         SCHEDULES.find(schedule, also=(AUTO, MPI_SUM))
+        schedule = SCHEDULES.make(schedule, options_of(f"scheme {text!r}", how)[0]).name
+    elif how is not None:
+        raise ValueError(f"scheme {text!r}: {schedule!r} has no options")
     options, shown = options_of(f"scheme {text!r}", written)
     codec = CODECS.find(name).make(options)
     codec = codec.with_feedback() if feedback else codec

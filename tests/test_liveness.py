@@ -40,17 +40,17 @@ def test_every_wire_is_sent_as_often_as_is_remembered(schedule, size):
         for step in live_rounds(SCHEDULES[schedule], rank, apart(size)):
             for move in step.outgoing:
                 if isinstance(move, Encoding):
-                    left[move.move.chunk, move.move.holders[0]] = move.sends
+                    left[move.move.wire] = move.sends
                 else:
                     for wire in move.wires:
-                        left[tuple(wire)] -= 1
+                        left[wire] -= 1
                         wires_sent += 1
             for receiving in step.terms + step.replaces:
                 for arrival in receiving.arrivals:
                     if receiving.move.source == rank:  # own bytes, decoded at their place in the order
-                        left[tuple(arrival.wire)] -= 1
+                        left[arrival.wire] -= 1
                     elif arrival.sends:
-                        left[tuple(arrival.wire)] = arrival.sends
+                        left[arrival.wire] = arrival.sends
         assert not any(left.values())
         moves = [move for moves in SCHEDULES[schedule].rounds(rank, apart(size)) for move in moves]
         assert wires_sent == sum(len(move.wires) for move in moves if isinstance(move, Send))

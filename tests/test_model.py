@@ -58,7 +58,9 @@ def test_work_is_what_rank_0_does_in_the_simulation(schedule, ranks):
     counted, outcome = work(schedule, ranks), simulate(SCHEDULES[schedule], apart(ranks))
     assert counted.rounds == outcome.rounds[0]
     assert counted.messages == outcome.messages[0]
-    assert sum(counted.sent.values()) == pytest.approx(outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(ranks))
+    assert sum(counted.sent.values()) == pytest.approx(
+        outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(apart(ranks))
+    )
 
 
 @every_schedule
@@ -70,7 +72,7 @@ def test_an_encoding_of_a_hop_sums_so_many_contributions_and_one_does(schedule, 
         if kind == "coded":
             value, _, hop = parts
             most[hop] = max(most[hop], outcome.symbols.contributions(value).total())
-    assert most == {hop: found.contributions(hop, ranks) for hop in most}
+    assert most == {hop: found.contributions(hop, apart(ranks)) for hop in most}
 
 
 @every_schedule

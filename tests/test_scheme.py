@@ -116,7 +116,7 @@ def test_what_differs_is_not_equal(one, other):
         ("raw/fe", "unknown schedule"),
         ("raw/ef/ef", "'ef' in place of a codec"),
         ("qsgd(rotate=true)", "did you mean 'True'"),
-        ("halving/qsgd", "known: allgather, auto, direct, halving_doubling, mpi,"),
+        ("halving/qsgd", "known: allgather, auto, direct, halving_doubling, hierarchical, mpi,"),
         ("mpi/terngrad(shared=False)", "with their default options these have: terngrad, thc, threshold"),
         ("ring/raw/fe", "expected 'ef'"),
         ("ring/direct/raw", "expected 'ef'"),

@@ -14,7 +14,8 @@ from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.instructions import Part, instructions
 from gqallreduce.scheduling.schedule import Wire
-from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheduling.topology import in_hosts
+from gqallreduce.scheme import AUTO, DENSE, MPI_SUM
 
 COLUMNS = ("scheme", "time", "speed-up", "sent per rank", "rounds", "messages")
 ITEMSIZE = 4
@@ -41,7 +42,7 @@ def add_arguments(parser):
     program = "print the instructions of one rank instead: direct/qsgd, ring/raw"
     what.add_argument("--program", metavar="SCHEME", help=program)
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="with --program: which rank (default 0)")
-    rate = f"of a rank's link: 100Gbit/s, 12.5GB/s (default {8 * 1e-9 / usual.beta:g}Gbit/s)"
+    rate = f"of a node's link, which its ranks share: 100Gbit/s, 12.5GB/s (default {8 * 1e-9 / usual.beta:g}Gbit/s)"
     parser.add_argument("--bandwidth", type=bandwidth, default=1 / usual.beta, metavar="RATE", help=rate)
     latency = f"of a round: 2us (default {usual.alpha * 1e6:g}us)"
     parser.add_argument("--latency", type=seconds, default=usual.alpha, metavar="TIME", help=latency)
@@ -50,7 +51,7 @@ def add_arguments(parser):
     parser.add_argument("--threads", type=count, default=usual.threads, metavar="N", help="cores of a rank (default 1)")
     shared = "memcpy of float32 on all cores of a node at once, which its ranks share (default: no limit)"
     parser.add_argument("--node-memory", type=bandwidth, metavar="RATE", help=shared)
-    parser.add_argument("--ranks-per-node", type=count, default=1, metavar="N", help="of --node-memory (default 1)")
+    parser.add_argument("--ranks-per-node", type=count, default=1, metavar="N", help="side by side (default 1)")
     each = f"of each message, in MPI and here (default {usual.software * 1e6:g}us)"
     parser.add_argument("--message", type=seconds, default=usual.software, metavar="TIME", help=each)
     texts = "codecs as in a scheme, without a schedule (every codec's example)"
@@ -59,9 +60,10 @@ def add_arguments(parser):
 
 def run(arguments):
     """Prints the table, best first; 0, or 2 for a buffer, codec or rank that cannot be."""
+    topology = in_hosts(arguments.ranks, arguments.ranks_per_node)
     try:
         if arguments.program is not None:
-            _print_program(arguments.program, arguments.rank, arguments.ranks)
+            _print_program(arguments.program, arguments.rank, topology)
             return 0
         codecs = [_codec(text) for text in arguments.codecs or _examples()]
         if arguments.nbytes % ITEMSIZE:
@@ -70,7 +72,7 @@ def run(arguments):
         print(f"plan: {problem}", file=sys.stderr)
         return 2
     profile = profile_of(arguments)
-    found = predictions(codecs, arguments.ranks, arguments.nbytes // ITEMSIZE, profile)
+    found = predictions(codecs, topology, arguments.nbytes // ITEMSIZE, profile)
     dense = next(each for each in found if each.scheme == model.DENSE)
     print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
     print(_assumptions(arguments, profile))
@@ -90,24 +92,25 @@ def profile_of(arguments):
     )
 
 
-def _print_program(text, rank, ranks):
+def _print_program(text, rank, topology):
     """The instructions of a rank, one a line; every lane of a call runs them."""
-    scheme = gq.Scheme.parse(text)
-    if scheme.schedule not in SCHEDULES:
+    scheme, ranks = gq.Scheme.parse(text), topology.size
+    if scheme.schedule in (None, AUTO, DENSE, MPI_SUM):
         raise ValueError(f"--program: got {text!r}, expected a schedule before it, as in direct/{scheme.codec.name}")
     if not 0 <= rank < ranks:
         raise ValueError(f"--rank: got {rank}, expected 0 to {ranks - 1}")
-    program = instructions(SCHEDULES[scheme.schedule], rank, apart(ranks))
+    program = instructions(SCHEDULES[scheme.schedule], rank, topology)
     for number, each in enumerate(program):
-        fields = "  ".join(f"{name}={_value(value)}" for name, value in each._asdict().items())
+        shown = {name: value for name, value in each._asdict().items() if name != "exact" or value}
+        fields = "  ".join(f"{name}={_value(value)}" for name, value in shown.items())
         print(f"{number:>{len(str(len(program)))}}  {type(each).__name__:<9}{fields}")
     print(f"{scheme.schedule}, rank {rank} of {ranks}: {len(program)} instructions, which every lane runs.")
 
 
 def _value(value):
-    """Wires as chunk@author, parts as slot.number."""
+    """Wires as chunk@author, exact ones with =, parts as slot.number."""
     if isinstance(value, Wire):
-        return f"{value.chunk}@{value.author}"
+        return f"{value.chunk}@{value.author}" + "=" * value.exact
     if isinstance(value, Part):
         return f"{value.slot}.{value.number}"
     if isinstance(value, tuple):
@@ -116,13 +119,17 @@ def _value(value):
 
 
 def predictions(codecs, ranks, elements, profile):
-    """Every codec (a Scheme without schedule) on every schedule, and dense; the shortest time first."""
-    found = [_dense(ranks, elements * ITEMSIZE, profile)]
+    """Every codec (a Scheme without schedule) on every schedule, and dense; the shortest time first.
+
+    ranks: how many, or their Topology.
+    """
+    topology = model.topology_of(ranks)
+    found = [_dense(topology.size, elements * ITEMSIZE, profile)]
     for scheme in codecs:
         for schedule in model.SCHEDULES:
-            done = model.work(schedule, ranks)
-            time = model.predict(schedule, scheme.codec, ranks, elements, profile)
-            sent = model.bytes_sent(schedule, scheme.codec, ranks, elements)
+            done = model.work(schedule, topology)
+            time = model.predict(schedule, scheme.codec, topology, elements, profile)
+            sent = model.bytes_sent(schedule, scheme.codec, topology, elements)
             found.append(Prediction(f"{schedule}/{scheme}", time, sent, done.rounds, done.messages))
     return sorted(found, key=lambda each: (each.seconds, each.scheme))
 
@@ -158,10 +165,14 @@ def _assumptions(arguments, profile):
     return (
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
         f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
-        f"{8e-9 / profile.beta:.3g} Gbit/s a rank, memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}"
-        f"{_at_most(profile)}. Messages are those of one lane. dense is the best of a ring, recursive "
+        f"{8e-9 / profile.beta:.3g} Gbit/s a node of {_ranks(arguments)}, "
+        f"memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}{_at_most(profile)}. Messages are those of one lane. dense is the best of a ring, recursive "
         "doubling, and halving and doubling; its bytes are the ring's."
     )
+
+
+def _ranks(arguments):
+    return "one rank" if arguments.ranks_per_node == 1 else f"{arguments.ranks_per_node} ranks"
 
 
 def _at_most(profile):

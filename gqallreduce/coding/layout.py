@@ -257,13 +257,13 @@ class BatchPiece:
 class Chunk:
     """What a lane holds of one of the schedule's chunks: a piece of each of its tensors, in one message.
 
-    bound
-        the most bytes of the message.
+    bound, exact_bound
+        the most bytes of the message, by the codec and without loss.
     extents
         what is encoded at once, of all pieces.
     """
 
-    __slots__ = ("bound", "extents", "pieces", "regions")
+    __slots__ = ("bound", "exact_bound", "extents", "pieces", "regions")
 
     def __init__(self, pieces: list[Piece | BatchPiece]):
         self.pieces, self.extents = pieces, []
@@ -271,6 +271,7 @@ class Chunk:
             piece.number = number
         self.regions = [region for piece in pieces for region in piece.regions]
         self.bound = sum(piece.bound for piece in pieces)
+        self.exact_bound = self.bound
 
     def work_on(self, extents_of) -> None:
         """Cut the pieces into extents: `extents_of(regions)` gives those of consecutive regions of one tensor."""

@@ -166,7 +166,8 @@ class SparseCodec(CompositeCodec, RegionCodec):
         for each, entries in zip(regions_of(region), kept.counts.tolist(), strict=True):
             mine = slice(first, first + entries)
             errors = None if new_residual is None else new_residual[place : place + each.size]
-            nbytes = self._encode_region(kept.index[mine], kept.value[mine], errors, wire[at:], each, stream)
+            drawn = stream if len(stream) == 1 else stream.alone(each.segment)
+            nbytes = self._encode_region(kept.index[mine], kept.value[mine], errors, wire[at:], each, drawn)
             if nbytes == NOT_FINITE:
                 return NOT_FINITE
             at, first, place = at + nbytes, first + entries, place + each.size

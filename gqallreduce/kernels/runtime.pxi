@@ -22,19 +22,23 @@ cdef class Program:
 
     rank, size, slots, lanes_at_once, messages, longest, widest, scale
         as a Plan has them; `slots` is the number of slots of its instructions.
+    exact
+        the Coder of what is encoded without loss.
     """
 
     cdef CProgram data
     cdef vector[CTensor] tensors  # but for where a call has their values
     cdef list coders
+    cdef Coder exact
 
     def __cinit__(self, int rank, int size, int slots, int lanes_at_once, int messages, size_t longest, size_t widest,
-                  double scale):
+                  double scale, Coder exact not None):
         self.data.rank, self.data.size, self.data.slots = rank, size, slots
         self.data.lanes_at_once, self.data.messages = lanes_at_once, messages
         self.data.longest, self.data.widest = longest, widest
         self.data.scale, self.data.unscale = scale, 1.0 / scale
-        self.coders = []
+        self.coders, self.exact = [], exact
+        self.data.exact = &exact.data
 
     def add_tensor(self, Coder coder, size_t size, int format, bint loses, bint narrow):
         """coder: None if each call brings one. format: as kernels number them, 3 for float32. Does the codec lose
@@ -50,19 +54,19 @@ cdef class Program:
 
     def add_instruction(self, int op, *, int slot=-1, int chunk=-1, int peer=-1, int part=0, int hop=0, int author=0,
                         int index=0, int of=1, int target=0, bint own=False, bint alone=False, bint adds=False,
-                        bint result=False, wires=(), parts=(), choices=()):
+                        bint result=False, bint exact=False, wires=(), parts=(), choices=()):
         """The next instruction; `op` is its place in the list of Op."""
         cdef CInstruction made
         made.op = <Op> op
         made.slot, made.chunk, made.peer, made.part, made.hop, made.author = slot, chunk, peer, part, hop, author
         made.index, made.of, made.target = index, of, target
-        made.own, made.alone, made.adds, made.result = own, alone, adds, result
+        made.own, made.alone, made.adds, made.result, made.exact = own, alone, adds, result, exact
         # Parts of a Join lie at the same places as its wires.
         made.first, made.count = self.data.wires.size(), len(wires)
         if choices:
             made.first, made.count = self.data.choices.size(), len(choices)
-        for chunk_of_wire, author_of_wire in wires:
-            self.data.wires.push_back(CWire(chunk_of_wire, author_of_wire))
+        for chunk_of_wire, author_of_wire, exact_wire in wires:
+            self.data.wires.push_back(CWire(chunk_of_wire, author_of_wire, exact_wire))
         self.data.parts.resize(self.data.wires.size())
         cdef size_t at = made.first
         for slot_of_part, number in parts:
@@ -76,13 +80,14 @@ cdef class Program:
         """The chunks that are added from now on are those of another lane."""
         self.data.lanes.resize(self.data.lanes.size() + 1)
 
-    def add_chunk(self, size_t bound, int first_holder, int last_holder):
-        """bound: bytes of its payload at most. The ranks from the first to the last hold the error of its result."""
+    def add_chunk(self, size_t bound, size_t exact_bound, int holder, int of):
+        """bounds: bytes of its payload at most, by the codec and without loss. The error of its result is held by so
+        many ranks, of which this one is the holder-th, or none if that is -1."""
         cdef CChunk made
-        made.bound = bound
+        made.bound, made.exact_bound = bound, exact_bound
         self.data.lanes.back().push_back(made)
         if self.data.lanes.size() == 1:
-            self.data.error_holders.push_back(pair[int, int](first_holder, last_holder + 1))
+            self.data.error_holders.push_back(pair[int, int](holder, of))
 
     def add_piece(self, int tensor, size_t size, parts):
         """Of the last chunk; parts: (tensor, start, stop, at), `at` in the piece. tensor: -1 for a batch."""
@@ -258,12 +263,13 @@ cdef class Event:
         whose it is, None if of no one in particular.
     lane, chunk, extent
         where; source: the rank that sent a foreign message; code: an error of MPI's, or how many bytes of a malformed
-        message were read.
+        message were read; exact: of one whose values were encoded without loss.
     """
 
     cdef readonly str kind
     cdef readonly NativeOperation operation
     cdef readonly int lane, chunk, extent, source, code
+    cdef readonly bint exact
     cdef const void* data
     cdef size_t nbytes
 
@@ -284,6 +290,7 @@ cdef Event event_of(CEvent& event, NativeOperation operation):
     made.operation = operation
     made.lane, made.chunk, made.extent = event.lane, event.chunk, event.extent
     made.source, made.code, made.data, made.nbytes = event.source, event.code, event.data, event.nbytes
+    made.exact = event.exact
     return made
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Decoding:
-    """Of one wire of a message, made here or received."""
+    """Of one wire of a message, made here or received; `exact`: of one that was encoded without loss."""
 
-    def __init__(self, operation: Operation, made, number: int):
-        self._operation, self._made, self._offset = operation, made, 0
+    def __init__(self, operation: Operation, made, number: int, exact: bool):
+        self._operation, self._made, self._offset, self._exact = operation, made, 0, exact
         if isinstance(made, Incoming):
             at, header = made.heads[number]
             self._payload = operation.processor.wire(made.buffer, at + frame.SIZE, at + frame.SIZE + header.word)
@@ -27,7 +27,7 @@ class Decoding:
 
     def into(self, running: list, extent: Span, adds: bool) -> None:
         """An extent becomes a part of running values, or is added to it."""
-        began, sums = perf_counter(), self._operation.codec_of(extent).of_sums
+        began, sums = perf_counter(), self._operation.coder_of(extent, self._exact, sums=True)
         decode = sums.decode_add if adds else sums.decode
         self._offset += decode(self._payload[self._offset :], Chunk.part(running, extent), extent)
         self._operation.spent.decode += perf_counter() - began
@@ -35,7 +35,8 @@ class Decoding:
     def into_result(self, place, extent: Span) -> bool | None:
         """An extent of a finished chunk becomes the result, in its dtype and scale: is a value not finite?"""
         operation, began, flawed = self._operation, perf_counter(), False
-        codec, values, payload = operation.codec_of(extent), operation.values_of(extent), self._payload[self._offset :]
+        codec = operation.coder_of(extent, self._exact, sums=False)
+        values, payload = operation.values_of(extent), self._payload[self._offset :]
         if values.direct:
             y = of(values.target.flat, extent)
             self._offset += codec.decode(payload, y, extent, operation.plan.scale, extent.streams)

@@ -26,13 +26,16 @@ class Encoding:
     def __init__(self, operation: Operation, instruction: Encode, lane: int, chunk: Chunk):
         self.operation, self._instruction, self._chunk = operation, instruction, chunk
         self._place = lane, instruction.chunk
-        self.made, self.sealed = operation.processor.make_frame(chunk.bound), False
+        bound = chunk.exact_bound if instruction.exact else chunk.bound
+        self.made, self.sealed = operation.processor.make_frame(bound), False
         self._stream = operation.own_stream if instruction.own else None
         if self._stream is None:
             self._stream = operation.stream(instruction.hop, instruction.author)
         self._selecting = self._selected = None
         self._selections: list = []  # to be released
-        if instruction.own:
+        if instruction.exact:
+            self._prepared = True
+        elif instruction.own:
             self._selected = operation.own_selection(chunk)
             self._prepared = True
         else:
@@ -68,7 +71,7 @@ class Encoding:
         if self._place in operation.flaws:
             rank, number = operation.flaws[self._place]
             operation.processor.mark(made, self._header(frame.NOT_FINITE, number, rank))
-        else:
+        elif not self._instruction.exact:
             operation.spent.selected += operation.codec.entries(made.payload[: made.nbytes - frame.SIZE], chunk.extents)
         if self._stream is not operation.own_stream:
             operation.spent.saturated += self._stream.clipped
@@ -101,11 +104,11 @@ class Encoding:
         """One that is not finite does not end it: the first flaw in C order may lie in a later one."""
         operation, own = self.operation, self._instruction.own
         extent, began = self._chunk.extents[self._extent], perf_counter()
-        values, codec = operation.values_of(extent), operation.codec_of(extent)
+        values, codec = operation.values_of(extent), operation.coder_of(extent, self._instruction.exact, sums=not own)
         if own:
             x, residual = values.own(extent)
         else:
-            x, residual, codec = Chunk.part(operation.running[self._place], extent), None, codec.of_sums
+            x, residual = Chunk.part(operation.running[self._place], extent), None
         lossy = self._instruction.alone and (own or not codec.exact)  # exact sums lose nothing
         kept = None if self._selected is None else self._selected[self._extent]
         errors = values.errors(extent, known=kept is not None) if lossy else None

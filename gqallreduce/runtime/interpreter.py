@@ -224,7 +224,7 @@ class Lane(AwaitsReceipts):
             if place in operation.flaws:
                 self._next()
                 return
-            self._decoding = self._decoding_of(instruction.part)
+            self._decoding = self._decoding_of(instruction.part, instruction.exact)
         if instruction.result:
             operation.drop(place, chunk)
         running = None if instruction.result else operation.room(place, chunk)
@@ -239,8 +239,8 @@ class Lane(AwaitsReceipts):
                 return
         self._end_of_wire()
 
-    def _decoding_of(self, part) -> Decoding:
-        return Decoding(self.operation, self.slots[part.slot], part.number)
+    def _decoding_of(self, part, exact: bool = False) -> Decoding:
+        return Decoding(self.operation, self.slots[part.slot], part.number, exact)
 
     def _end_of_wire(self) -> None:
         """All of it has been decoded; the next instruction."""

@@ -16,7 +16,7 @@ from gqallreduce.runtime.indirect import begin, plan_for
 from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operand import Operand
 from gqallreduce.scheduling.model import fixed_schedule
-from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.scheme import DENSE, MPI_SUM, Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
@@ -30,7 +30,8 @@ class LocalAllreduce:
     """P ranks in one process: the same plans, progress engine, schedules and bytes as under MPI.
 
     allreduce(arrays, key="w") reduces one array per rank in place and returns them; `memory[rank]` holds residuals,
-    `spent[rank]` what the last call cost. `processors` has one per rank, for arrays in their memory.
+    `spent[rank]` what the last call cost. `processors` has one per rank, for arrays in their memory; `topology` says
+    which of them are on one host, each on its own by default.
 
     tap
         (source, to, tag, bytes) -> bytes: sees each message on its way, and may change it.
@@ -40,8 +41,18 @@ class LocalAllreduce:
 
     tap, poll_every = None, 0.0
 
-    def __init__(self, scheme, size: int, *, average: bool = False, seed: int = 0, processors=None):
+    def __init__(
+        self,
+        scheme,
+        size: int,
+        *,
+        average: bool = False,
+        seed: int = 0,
+        processors=None,
+        topology: Topology | None = None,
+    ):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
+        self.topology = topology or apart(size)
         if self.scheme.schedule == DENSE:
             raise ValueError("dense is MPI's own allreduce: it runs under MPI only; ring/raw is an exact sum here")
         if self.scheme.schedule == MPI_SUM:
@@ -101,8 +112,7 @@ class LocalAllreduce:
         """A rank's Plan for a buffer, or for those of a group, of keys that have learned this."""
         forms = tuple(source.form for source in sources)
         schedule = self.scheme.schedule or fixed_schedule(self.size, self.scheme.codec, forms)
-        topology, processor = apart(self.size), self.processors[rank]
-        codec = self.scheme.codec
+        topology, processor, codec = self.topology, self.processors[rank], self.scheme.codec
         borders = [tuple(map(codec.borders, learned or [None] * len(forms)))] if codec.moves_borders else []
         which = (rank, forms, self.average, self.scheme, processor, *borders)
         if which not in self._plans:

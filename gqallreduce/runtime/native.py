@@ -43,8 +43,9 @@ def program_of(plan: Plan) -> _kernels.Program | None:
         return None
     slots = 1 + max([each.slot for each in plan.program if hasattr(each, "slot")], default=-1)
     made = _kernels.Program(
-        plan.rank, plan.size, slots, plan.lanes_at_once, plan.messages, plan.longest, plan.widest, plan.scale
-    )
+        plan.rank, plan.size, slots, plan.lanes_at_once, plan.messages, plan.longest, plan.widest, plan.scale,
+        plan.exact_coder,
+    )  # fmt: skip
     for tensor in plan.tensors:
         made.add_tensor(
             tensor.coder,
@@ -58,10 +59,14 @@ def program_of(plan: Plan) -> _kernels.Program | None:
     for lane in plan.pieces:
         made.add_lane()
         for number, chunk in enumerate(lane):
-            holders = plan.schedule.error_holders(number, plan.size)
-            made.add_chunk(chunk.bound, holders[0], holders[-1])
+            made.add_chunk(chunk.bound, chunk.exact_bound, *_place_among(plan.error_holders(number), plan.rank))
             _add_chunk(made, chunk)
     return made
+
+
+def _place_among(holders, rank: int) -> tuple[int, int]:
+    """(index of a rank, how many they are); -1 if it is none of them."""
+    return holders.index(rank) if rank in holders else -1, len(holders)
 
 
 def _fields(each: code.Instruction) -> dict:
@@ -74,8 +79,9 @@ def _fields(each: code.Instruction) -> dict:
             return {"slot": slot, "peer": to}
         case code.WaitAny(slots, targets, end):
             return {"choices": list(zip(slots, targets, strict=True)), "target": end}
-        case code.Decode(part, chunk, adds, result):
-            return {"slot": part.slot, "part": part.number, "chunk": chunk, "adds": adds, "result": result}
+        case code.Decode(part, chunk, adds, result, exact):
+            where = {"slot": part.slot, "part": part.number, "chunk": chunk}
+            return where | {"adds": adds, "result": result, "exact": exact}
         case code.Share(part, chunk, index, of):
             return {"slot": part.slot, "part": part.number, "chunk": chunk, "index": index, "of": of}
     return each._asdict()
@@ -115,7 +121,7 @@ def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
             return None
     made = _kernels.NativeOperation(
         program, operation.processor.pool, operation.given, operation.frames, operation.step, coders,
-        operation.plan.selects_natively,
+        operation.plan.selects_own,
     )  # fmt: skip
     if operation.trace is not None:
         made.trace()
@@ -129,7 +135,7 @@ def native_operation(operation: Operation) -> _kernels.NativeOperation | None:
 def _keep_selected(operation: Operation, made: _kernels.NativeOperation) -> None:
     """Tell what of own values is encoded, of chunks whose own values may be."""
     program, exact = operation.plan.program, operation.codec.of_sums.exact
-    encoded = {each.chunk for each in program if isinstance(each, code.Encode) and each.own}
+    encoded = {each.chunk for each in program if isinstance(each, code.Encode) and each.own and not each.exact}
     if exact:
         encoded |= {each.chunk for each in program if isinstance(each, code.BeginSum)}
     for lane, chunks in enumerate(operation.plan.pieces):
@@ -170,7 +176,7 @@ def _raise_malformed(operation: Operation, event: _kernels.Event):
         raise WireError(f"got {len(payload)} bytes after the header of a message, expected {event.code} for its values")
     extent = operation.plan.pieces[event.lane][event.chunk].extents[event.extent]
     y = operation.scratch(1, extent.size, operation.values_of(extent).working)
-    operation.codec_of(extent).of_sums.decode(payload, y, extent)
+    operation.coder_of(extent, event.exact, sums=True).decode(payload, y, extent)
     raise AssertionError("the runtime refused bytes that the codec reads")
 
 

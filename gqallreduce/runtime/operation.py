@@ -210,6 +210,13 @@ class Operation(Lending):
     def codec_of(self, extent: Span):
         return self.values[extent.piece.tensor].codec_of(extent)
 
+    def coder_of(self, extent: Span, exact: bool, sums: bool):
+        """What encodes and decodes own values, or sums, of an extent: the codec, or what loses nothing."""
+        if exact:
+            return self.plan.tensors[extent.segment].exact
+        codec = self.codec_of(extent)
+        return codec.of_sums if sums else codec
+
     # --- memory ---
 
     def room(self, place, chunk: Chunk) -> list:

@@ -9,9 +9,9 @@ import numpy as np
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns, lanes_of, pieces
 from gqallreduce.coding.selection import SMALL
-from gqallreduce.registry import SCHEDULES
+from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.native import program_of
-from gqallreduce.scheduling.instructions import Join, Post, Transmit, instructions, rounds
+from gqallreduce.scheduling.instructions import Encode, Join, Post, Transmit, as_coded, instructions, rounds
 from gqallreduce.scheduling.topology import Topology
 
 LIVE_LEAST = 1 << 18
@@ -29,6 +29,8 @@ class Tensor:
         of its first element in the numbers by which ranks tell each other elements: all tensors end to end.
     extents
         of its regions in order, for what looks at the whole tensor.
+    exact
+        the codec of what is encoded without loss.
     coder
         of its codec, for the runtime in C++; None if it has none.
     narrow
@@ -49,6 +51,8 @@ class Tensor:
         self.batches = codec.batches and not codec.learns
         if regions and processor.batches and self.batches and form.size <= SMALL:
             self.together, self.whole = Span(regions), Span([Region(0, form.size, Grid(1), form.size, number)])
+        wide = codec.working != np.dtype(np.float32)
+        self.exact = codec if wide else CODECS["raw"]().knowing(arithmetic=processor.arithmetic)
         self.coder = codec.coder()
         self.narrow = form.dtype in ("float16", "bfloat16")
 
@@ -81,22 +85,26 @@ class Plan:
     ):
         size, self.borders = topology.size, borders
         self.schedule, self.rank, self.size, self.processor = SCHEDULES[schedule], rank, size, processor
-        self.program = instructions(self.schedule, rank, topology)
+        self.topology, self.program = topology, instructions(self.schedule, rank, topology)
         self.tensors, begin = [], 0
         for number, form in enumerate(forms):
             bound = codec.bind(form, size, processor.arithmetic)
             shape, order, _ = form.kept
-            grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(size)
+            grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(topology)
             mine = None if borders is None else borders[number]
             cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self.codec = self.tensors[0].codec  # all are of one class, but for their dtypes
+        if self.codec.of_sums.exact:
+            self.program = as_coded(self.program)
         self._number_blocks()
         self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched)
         everything = [chunk for lane in self.pieces for chunk in lane]
         for chunk in everything:
             chunk.work_on(processor.extents)
+            parts = [part for piece in chunk.pieces for part in piece.parts]
+            chunk.exact_bound = sum(self.tensors[part.tensor].exact.nbytes_bound(part.regions) for part in parts)
         self.batched = self._members(everything)
         self.widest = max((extent.size for chunk in everything for extent in chunk.extents), default=0)
         self.scale = 1.0 / size if average else 1.0
@@ -126,6 +134,22 @@ class Plan:
         return all(tensor.coder is not None and tensor.coder.selects for tensor in self.tensors)
 
     @cached_property
+    def selects_own(self) -> bool:
+        """Must it choose them, for an encoding of own values or a sum that begins with what is sent of them?"""
+        exact = self.codec.of_sums.exact
+        encodes = any(isinstance(each, Encode) and each.own and not each.exact for each in self.program)
+        return self.selects_natively and (encodes or exact)
+
+    @cached_property
+    def exact_coder(self):
+        """Of what is encoded without loss, for the runtime in C++."""
+        return CODECS["raw"]().coder()
+
+    def error_holders(self, chunk: int):
+        """The ranks that add a slice of the error of a chunk's last rounding to their residual."""
+        return self.schedule.error_holders(chunk, self.topology)
+
+    @cached_property
     def prepares(self) -> bool:
         """Must something be found out in Python before the first encoding of a call?"""
         return self.codec.prepare is not None and not self.selects_natively
@@ -148,8 +172,10 @@ class Plan:
 
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""
-        pieces = self.pieces[lane]
-        return sum([frame.SIZE + pieces[wire.chunk].bound for wire in wires])
+        pieces, found = self.pieces[lane], 0
+        for chunk, _, exact in wires:
+            found += frame.SIZE + (pieces[chunk].exact_bound if exact else pieces[chunk].bound)
+        return found
 
     def _most_live(self, lane: int) -> int:
         """Bytes of a lane's messages: all chunks not taken yet, and its widest round's rooms and joined sends."""

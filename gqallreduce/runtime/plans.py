@@ -160,10 +160,11 @@ class Plans:
 
     # --- deciding ---
 
-    @staticmethod
-    def choices() -> list[str]:
+    def choices(self) -> list[str]:
         """All that can be chosen, in an order that is alike on every rank."""
-        return [model.DENSE, model.EXACT, MPI_SUM, *sorted(SCHEDULES)]
+        found = [model.DENSE, model.EXACT, MPI_SUM, *sorted(SCHEDULES)]
+        written = self.scheme.schedule
+        return found if written in (None, AUTO, model.DENSE, *found) else [*found, written]
 
     def choose(self, forms: tuple[Form, ...], on_device: bool = False) -> tuple[str, str]:
         """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best for all tensors.
@@ -175,7 +176,7 @@ class Plans:
             return model.fixed_schedule(self.size, self.scheme.codec, forms), "fixed rule on P, bytes and codec"
         if self.scheme.schedule != AUTO:
             return self.scheme.schedule, "as written"
-        choice, why = model.choose(self.scheme.codec, self.size, forms, self.profile)
+        choice, why = model.choose(self.scheme.codec, self.topology, forms, self.profile)
         if choice == model.DENSE and on_device:
             return model.EXACT, f"{why}; for a GPU buffer our own"
         return choice, why
@@ -185,7 +186,7 @@ class Plans:
         found = self._trials.get((label, on_device))
         if found is None:
             codec = self.scheme.codec
-            names = model.candidates(codec, self.size, label[1], self.profile)
+            names = model.candidates(codec, self.topology, label[1], self.profile)
             exact = {model.DENSE, model.EXACT} | (set(SCHEDULES) if codec.name == "raw" else set())
             if on_device:
                 names.remove(model.DENSE)

@@ -43,9 +43,7 @@ class Run:
         """What the runtime carries out."""
         plan, step = self.plan, step_of(self.operands) & frame.LARGEST_STEP
         pool = plan.processor.pool
-        return _kernels.NativeOperation(
-            plan.native, pool, self.operands, self.signature, step, None, plan.selects_natively
-        )
+        return _kernels.NativeOperation(plan.native, pool, self.operands, self.signature, step, None, plan.selects_own)
 
     @property
     def operation(self) -> Operation:

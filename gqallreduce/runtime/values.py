@@ -151,7 +151,7 @@ class Values:
     def _keep_rounding(self, region, piece: Piece, y, rounded, place) -> None:
         """Add this rank's share of what the buffer lost of y to the residual. Worthless if it is not finite."""
         plan, begin, stop = self._operation.plan, region.start, region.start + region.size
-        error_holders = plan.schedule.error_holders(place[1], plan.size)
+        error_holders = plan.error_holders(place[1])
         if plan.rank not in error_holders:
             return
         low, high = piece.share(error_holders.index(plan.rank), len(error_holders))

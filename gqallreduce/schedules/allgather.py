@@ -13,9 +13,9 @@ from gqallreduce.scheduling.topology import Topology
 
 @register(
     "allgather",
-    chunks=lambda size: 1,
-    error_holders=lambda chunk, size: range(size),
-    contributions=lambda hop, size: 1,
+    chunks=lambda topology: 1,
+    error_holders=lambda chunk, topology: range(topology.size),
+    contributions=lambda hop, topology: 1,
     cost="(P-1) alpha + n(P-1) beta + nP gamma",
     source="Alistarh et al., QSGD, NeurIPS 2017 (algorithm 1: broadcast and decode all); differs: one fixed order of "
     "additions",

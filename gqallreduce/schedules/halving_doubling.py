@@ -13,7 +13,8 @@ from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, pow
 from gqallreduce.scheduling.topology import Topology
 
 
-def _contributions(hop: int, size: int) -> int:
+def _contributions(hop: int, topology: Topology) -> int:
+    size = topology.size
     p2 = power_of_two(size)
     halved = 1 << max(hop - 1, 0)
     return halved + min(halved, -(-(size - p2) * halved // p2)) if hop else 1
@@ -21,8 +22,8 @@ def _contributions(hop: int, size: int) -> int:
 
 @register(
     "halving_doubling",
-    chunks=power_of_two,
-    error_holders=lambda chunk, size: alone(chunk),
+    chunks=lambda topology: power_of_two(topology.size),
+    error_holders=lambda chunk, topology: alone(chunk),
     contributions=_contributions,
     cost="(2 log2 P + 2) alpha + n(2(P-1)/P + 2) beta + 2n gamma",
     source="Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: partial sums are "

@@ -12,15 +12,16 @@ from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, pow
 from gqallreduce.scheduling.topology import Topology
 
 
-def _contributions(hop: int, size: int) -> int:
+def _contributions(hop: int, topology: Topology) -> int:
+    size = topology.size
     doubled = 1 << max(hop - 1, 0)
     return doubled + min(doubled, size - power_of_two(size)) if hop else 1
 
 
 @register(
     "recursive_doubling",
-    chunks=lambda size: 1,
-    error_holders=lambda chunk, size: range(power_of_two(size)),
+    chunks=lambda topology: 1,
+    error_holders=lambda chunk, topology: range(power_of_two(topology.size)),
     contributions=_contributions,
     cost="(log2 P + 2) alpha + n(log2 P + 2) beta + n(log2 P + 1) gamma",
     source="Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: equal partial sums are one encoder's",

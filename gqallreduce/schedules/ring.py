@@ -15,9 +15,9 @@ _LAST_HOP = 2**16 - 1
 
 @register(
     "ring",
-    chunks=lambda size: size,
-    error_holders=lambda chunk, size: alone((chunk - 1) % size),
-    contributions=lambda hop, size: size if hop == _LAST_HOP else hop + 1,
+    chunks=lambda topology: topology.size,
+    error_holders=lambda chunk, topology: alone((chunk - 1) % topology.size),
+    contributions=lambda hop, topology: topology.size if hop == _LAST_HOP else hop + 1,
     cost="2(P-1) alpha + 2n(P-1)/P beta + n(P-1)/P gamma",
     source="Patarasuk and Yuan, JPDC 69(2), 2009; differs: partial sums are encoded on every hop",
 )

@@ -38,6 +38,8 @@ class Encode(NamedTuple):
 
     alone
         no other rank encodes the same value: the error goes into the new residual at once.
+    exact
+        without loss, and not by the codec.
     """
 
     slot: int
@@ -46,6 +48,7 @@ class Encode(NamedTuple):
     author: int
     own: bool
     alone: bool
+    exact: bool = False
 
 
 class Join(NamedTuple):
@@ -93,12 +96,17 @@ class BeginSum(NamedTuple):
 
 
 class Decode(NamedTuple):
-    """The chunk := what a wire decodes to, or += (`adds`); into the running value, or the result in its dtype."""
+    """The chunk := what a wire decodes to, or += (`adds`); into the running value, or the result in its dtype.
+
+    exact
+        one that was encoded so.
+    """
 
     part: Part
     chunk: int
     adds: bool
     result: bool
+    exact: bool = False
 
 
 class Share(NamedTuple):
@@ -185,8 +193,8 @@ class _Writer:
         slot = self.slot(encoding.sends + 1)
         alone = len(move.holders) == 1
         own = move.chunk not in self.running
-        self.add(Encode(slot, move.chunk, move.hop, move.holders[0], own, alone))
-        self.parts[Wire(move.chunk, move.holders[0])] = Part(slot, 0)
+        self.add(Encode(slot, move.chunk, move.hop, move.holders[0], own, alone, move.exact))
+        self.parts[move.wire] = Part(slot, 0)
 
     def _send(self, move) -> None:
         parts = tuple(self.parts[wire] for wire in move.wires)
@@ -205,28 +213,27 @@ class _Writer:
     def _keep(self, encoding: Encoding) -> None:
         """What is sent is what is kept."""
         move, chunk = encoding.move, encoding.move.chunk
-        part = self.parts[Wire(chunk, move.holders[0])]
-        alone = len(move.holders) == 1
+        part, alone = self.parts[move.wire], len(move.holders) == 1
         if encoding.kept == DROPPED:
             if chunk in self.running:
                 self.add(Drop(chunk))
             self.running.discard(chunk)
         elif alone:
-            self._decode(part, chunk, adds=False, result=encoding.kept == RESULT)
+            self._decode(part, move.wire, adds=False, result=encoding.kept == RESULT)
         else:
             self.add(Share(part, chunk, move.holders.index(self.rank), len(move.holders)))
             self.running.add(chunk)
         self.used(part[0])
 
-    def _decode(self, part: Part, chunk: int, adds: bool, result: bool) -> None:
-        self.add(Decode(part, chunk, adds, result))
-        (self.running.discard if result else self.running.add)(chunk)
+    def _decode(self, part: Part, wire: Wire, adds: bool, result: bool) -> None:
+        self.add(Decode(part, wire.chunk, adds, result, wire.exact))
+        (self.running.discard if result else self.running.add)(wire.chunk)
 
     def _apply(self, part: Part, arrival) -> None:
         chunk = arrival.wire.chunk
         if arrival.adds and chunk not in self.running:
             self.add(BeginSum(chunk))
-        self._decode(part, chunk, arrival.adds, arrival.kept == RESULT)
+        self._decode(part, arrival.wire, arrival.adds, arrival.kept == RESULT)
 
     def _own_term(self, arrival) -> None:
         """Add what the rank's own bytes decode to: at this place in the order of the sum."""
@@ -267,6 +274,16 @@ def instructions(schedule: Schedule, rank: int, topology: Topology) -> tuple[Ins
         writer.round(each)
     writer.add(*(Finish(chunk) for chunk in sorted(writer.running)))
     return tuple(writer.instructions)
+
+
+def as_coded(program: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    """The same for a codec whose sums lose nothing: what is exact is encoded by it as well, in fewer bytes."""
+    found = []
+    for each in program:
+        if hasattr(each, "wires"):
+            each = each._replace(wires=tuple(wire._replace(exact=False) for wire in each.wires))
+        found.append(each._replace(exact=False) if hasattr(each, "exact") else each)
+    return tuple(found)
 
 
 def rounds(program) -> list[list[Post | Join | Transmit]]:

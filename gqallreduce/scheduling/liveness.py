@@ -96,7 +96,7 @@ def _late(moves, rank: int) -> list[Wire]:
     before = Counter(wire.chunk for move in lower for wire in move.wires)
     late = [move for move in moves if isinstance(move, Encode) and before[move.chunk] > 1]
     assert all(len(move.holders) == 1 for move in late)
-    return [Wire(move.chunk, rank) for move in late]
+    return [move.wire for move in late]
 
 
 def _outgoing(move, fate, sends) -> Encoding | Send:
@@ -106,4 +106,4 @@ def _outgoing(move, fate, sends) -> Encoding | Send:
         return move
     kept = fate.get(move.chunk, RESULT)
     fate[move.chunk] = VALUE
-    return Encoding(move, kept, sends.pop(Wire(move.chunk, move.holders[0]), 0))
+    return Encoding(move, kept, sends.pop(move.wire, 0))

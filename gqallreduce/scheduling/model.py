@@ -2,7 +2,9 @@
 
 The time of a schedule is that of its rounds (alpha each), its messages (software), its bytes (beta) and its codec's
 passes over the vector (gamma). With lanes, transfer and arithmetic overlap: the longer one counts, and one lane's share
-of the other.
+of the other. The ranks of a host share its link; what they send to each other goes through memory, twice.
+
+`ranks` is their number, each on a host of its own, or a Topology.
 
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: a term per message, without which a model prefers
 `direct` at P = 1024, and the codec's.
@@ -21,10 +23,11 @@ from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.layout import Form, Grid, Region, lane_count
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
-from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheduling.topology import Topology, apart
 
 SMALL_PER_RANK = 8 << 10
 SMALL_MOST = 256 << 10
+NEAR_PASSES = 2.0  # copies of a message between two ranks of a host
 
 
 class Summed(NamedTuple):
@@ -145,49 +148,85 @@ class Profile:
 class Work:
     """What one rank does in a schedule: rounds, messages, and vector lengths sent, encoded and decoded.
 
+    rounds
+        all of them, and those in which a message goes to another host.
     sent
-        by how many ranks' values are summed in what is sent.
+        vector lengths of each kind of wire.
+    encoded, decoded
+        by the codec, and without loss.
     """
 
     rounds: int
+    far_rounds: int
     messages: int
-    sent: dict[int, float]
-    encoded: float
-    decoded: float
+    sent: dict[Sent, float]
+    encoded: tuple[float, float]
+    decoded: tuple[float, float]
+
+
+class Sent(NamedTuple):
+    """Wires of one kind: of how many ranks' values they hold the sum, encoded without loss or by the codec, and sent to
+    a rank on the same host or on another."""
+
+    contributions: int
+    exact: bool
+    near: bool
+
+
+def topology_of(ranks: int | Topology) -> Topology:
+    return ranks if isinstance(ranks, Topology) else apart(ranks)
 
 
 @lru_cache(maxsize=64)  # direct and ring have O(P) moves to count
-def work(schedule: str, size: int) -> Work:
+def work(schedule: str, ranks: int | Topology) -> Work:
     """Counted from rank 0's rounds."""
-    found = SCHEDULES[schedule]
-    chunks = found.chunks(size)
-    rounds = found.rounds(0, apart(size))
-    moves = [move for each in rounds for move in each]
-    messages, sent = 0, Counter()
+    found, topology = SCHEDULES[schedule], topology_of(ranks)
+    hosts, chunks = topology.hosts, found.chunks(topology)
+    rounds = found.rounds(0, topology)
+    messages, far_rounds, sent = 0, 0, Counter()
     hops: dict[Wire, int] = {}  # of what this rank encodes; what it passes on is a finished sum
-    for move in moves:
-        if isinstance(move, Encode):
-            hops[Wire(move.chunk, move.holders[0])] = move.hop
-        elif isinstance(move, Send):
-            messages += 1
+    sums: dict[int | None, int] = {None: topology.size}  # hop -> contributions
+    encoded, decoded = [0, 0], [0, 0]
+    for moves in rounds:
+        far = False
+        for move in moves:
+            if isinstance(move, Encode):
+                hops[move.wire] = move.hop
+                encoded[move.exact] += 1
+                continue
+            peer = move.to if isinstance(move, Send) else move.source
+            near = hosts[peer] == hosts[0]
+            far |= not near
+            messages += isinstance(move, Send)
             for wire in move.wires:
-                sent[found.contributions(hops[wire], size) if wire in hops else size] += 1
-    decoded = sum(len(move.wires) for move in moves if isinstance(move, Recv))
-    encoded = sum(isinstance(move, Encode) for move in moves)
-    lengths = {contributions: wires / chunks for contributions, wires in sent.items()}
-    return Work(len(rounds), messages, lengths, encoded / chunks, decoded / chunks)
+                if isinstance(move, Recv):
+                    decoded[wire.exact] += 1
+                else:
+                    hop = hops.get(wire)
+                    if hop not in sums:
+                        sums[hop] = found.contributions(hop, topology)
+                    sent[Sent(sums[hop], wire.exact, near)] += 1
+        far_rounds += far
+    lengths = {kind: wires / chunks for kind, wires in sent.items()}
+    parts = [(coded / chunks, exact / chunks) for coded, exact in (encoded, decoded)]
+    return Work(len(rounds), far_rounds, messages, lengths, *parts)
 
 
-def _lanes(schedule: str, vector: Summed, size: int) -> int:
+def _lanes(schedule: str, vector: Summed, topology: Topology) -> int:
     codec, elements, dtype = vector
-    bound = codec.bind(Form((elements,), "C", dtype), size)
-    return lane_count(elements, SCHEDULES[schedule].chunks(size), bound.grid(Grid(4096)), bound.nbytes_in_lanes)
+    bound = codec.bind(Form((elements,), "C", dtype), topology.size)
+    return lane_count(elements, SCHEDULES[schedule].chunks(topology), bound.grid(Grid(4096)), bound.nbytes_in_lanes)
 
 
-def bytes_sent(schedule: str, codec, size: int, what: int | tuple[Form, ...], dtype: str = "float32") -> float:
+def bytes_sent(
+    schedule: str, codec, ranks: int | Topology, what: int | tuple[Form, ...], dtype: str = "float32"
+) -> float:
     """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
-    found = sum(_bytes_sent(schedule, vector, size) for vector in summed(codec, size, what, dtype))
-    return found + _bytes_gathered(codec, size, what)
+    topology = topology_of(ranks)
+    vectors = summed(codec, topology.size, what, dtype)
+    return sum(sum(_bytes_sent(schedule, vector, topology)) for vector in vectors) + _bytes_gathered(
+        codec, topology.size, what
+    )
 
 
 def _bytes_gathered(codec, size: int, what: int | tuple[Form, ...]) -> float:
@@ -198,17 +237,25 @@ def _bytes_gathered(codec, size: int, what: int | tuple[Form, ...]) -> float:
     return (size - 1) * (frame.SIZE + found) if found else 0
 
 
-def _bytes_sent(schedule: str, vector: Summed, size: int) -> float:
-    chunks = SCHEDULES[schedule].chunks(size)
-    lanes = _lanes(schedule, vector, size)
+def _bytes_sent(schedule: str, vector: Summed, topology: Topology) -> tuple[float, float]:
+    """(to other hosts, to ranks of the same host)."""
+    chunks = SCHEDULES[schedule].chunks(topology)
+    lanes = _lanes(schedule, vector, topology)
     piece = vector._replace(elements=-(-vector.elements // (chunks * lanes)))
-    wires = Counter()  # by contributions: all one where sums take no more bytes than own values
-    for contributions, lengths in work(schedule, size).sent.items():
-        wires[_rounded(contributions) if vector.codec.sums_grow else 1] += lengths * chunks * lanes
-    return sum(
-        count * (frame.SIZE + piece.message_bytes(contributions, vector.elements))
-        for contributions, count in wires.items()
-    )
+    wires, lossless = Counter(), _adds_exactly(vector)  # all one where sums take no more bytes than own values
+    for (contributions, exact, near), lengths in work(schedule, topology).sent.items():
+        sums = _rounded(contributions) if vector.codec.sums_grow else 1
+        wires[sums, exact and not lossless, near] += lengths * chunks * lanes
+    found = [0.0, 0.0]
+    for (sums, exact, near), count in wires.items():
+        nbytes = 4 * piece.elements if exact else piece.message_bytes(sums, vector.elements)
+        found[near] += count * (frame.SIZE + nbytes)
+    return found[0], found[1]
+
+
+def _adds_exactly(vector: Summed) -> bool:
+    """Does the codec send sums without loss, so that it encodes what else would be sent as float32?"""
+    return vector.codec.bind(Form((vector.elements,), "C", vector.dtype), 1).of_sums.exact
 
 
 def _rounded(count: int) -> int:
@@ -218,25 +265,32 @@ def _rounded(count: int) -> int:
 
 
 def predict(
-    schedule: str, codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32"
+    schedule: str, codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32"
 ) -> float:
-    """Seconds of one allreduce of so many values, or of these buffers, on `size` ranks."""
-    vectors = summed(codec, size, what, dtype)
-    found = sum(_predict(schedule, vector, size, profile) for vector in vectors)
+    """Seconds of one allreduce of so many values, or of these buffers."""
+    topology = topology_of(ranks)
+    vectors = summed(codec, topology.size, what, dtype)
+    found = sum(_predict(schedule, vector, topology, profile) for vector in vectors)
     if codec.indirect:  # passes over the buffers
         elements = what if isinstance(what, int) else sum(form.size for form in what)
         found += 4 * elements * sum(map(profile.a_pass, _rates(profile, codec)))
-        found += profile.beta * _bytes_gathered(codec, size, what)
+        found += profile.beta * _bytes_gathered(codec, topology.size, what)
     return found
 
 
-def _predict(schedule: str, vector: Summed, size: int, profile: Profile) -> float:
-    done = work(schedule, size)
-    lanes = _lanes(schedule, vector, size)
-    encode, decode = _rates(profile, vector.codec)
-    wire = profile.beta * _bytes_sent(schedule, vector, size)
-    arithmetic = 4 * vector.elements * (profile.a_pass(encode) * done.encoded + profile.a_pass(decode) * done.decoded)
-    latency = profile.alpha * done.rounds + profile.software * done.messages * lanes
+def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile) -> float:
+    done = work(schedule, topology)
+    lanes = _lanes(schedule, vector, topology)
+    far, near = _bytes_sent(schedule, vector, topology)
+    wire = profile.beta * max(map(len, topology.groups)) * far
+    coded = _rates(profile, vector.codec)
+    plain = coded if _adds_exactly(vector) else _rates(profile, CODECS["raw"]())
+    passes = 0.0
+    for kind, rates in enumerate((coded, plain)):
+        passes += profile.a_pass(rates[0]) * done.encoded[kind] + profile.a_pass(rates[1]) * done.decoded[kind]
+    arithmetic = 4 * vector.elements * passes + NEAR_PASSES * near * profile.a_pass()
+    near_rounds = done.rounds - done.far_rounds
+    latency = profile.alpha * done.far_rounds + profile.software * (done.messages * lanes + near_rounds)
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
 
 
@@ -259,26 +313,29 @@ DENSE, EXACT = "dense", "ring/raw"
 SCHEDULES_TRIED = 3
 
 
-def choose(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> tuple[str, str]:
+def choose(
+    codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32"
+) -> tuple[str, str]:
     """For `auto/`: ("dense" or a schedule or "ring/raw", why). The best predicted time."""
-    times = _times(codec, size, what, profile, dtype)
+    times = _times(codec, topology_of(ranks), what, profile, dtype)
     shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items())
     return next(iter(times)), f"predicted: {shown}"
 
 
-def candidates(codec, size: int, what: int | tuple[Form, ...], profile: Profile) -> list[str]:
+def candidates(codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile) -> list[str]:
     """For `auto/` that measures: both exact sums and some schedules, by predicted time, the best first."""
-    times = _times(codec, size, what, profile)
+    times = _times(codec, topology_of(ranks), what, profile)
     schedules = [name for name in times if name in SCHEDULES][:SCHEDULES_TRIED]
     return [name for name in times if name in (DENSE, EXACT) or name in schedules]
 
 
-def _times(codec, size: int, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
+def _times(codec, topology: Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
     """Of all that `auto/` can choose the predicted seconds, the best first."""
     raw = CODECS["raw"]()
-    times = {DENSE: predict_dense(size, message_bytes(raw, what, dtype), profile)}
-    if size > 1:
-        times[EXACT] = predict("ring", raw, size, what, profile, dtype)
+    times = {DENSE: predict_dense(topology.size, message_bytes(raw, what, dtype), profile)}
+    if topology.size > 1:
+        times[EXACT] = predict("ring", raw, topology, what, profile, dtype)
         for schedule in SCHEDULES:
-            times[schedule] = predict(schedule, codec, size, what, profile, dtype)
+            if topology.shares_hosts or not SCHEDULES[schedule].by_hosts:
+                times[schedule] = predict(schedule, codec, topology, what, profile, dtype)
     return dict(sorted(times.items(), key=lambda item: (item[1], item[0])))

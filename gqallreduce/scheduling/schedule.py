@@ -13,7 +13,7 @@ holders that an encoding with error needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,10 +22,15 @@ from gqallreduce.scheduling.topology import Topology
 
 
 class Wire(NamedTuple):
-    """The bytes that `author` made of `chunk`."""
+    """The bytes that `author` made of `chunk`.
+
+    exact
+        encoded without loss, as float32 values, and not by the codec; one whose sums lose nothing encodes these too.
+    """
 
     chunk: int
     author: int
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,20 @@ class Encode:
 
     The `holders` have the same value and make the same bytes: their author is the lowest of them, and holder j adds
     the j-th of len(holders) equal slices of the error to its residual. A single holder adds all of it.
+
+    exact
+        without loss; then there is one holder.
     """
 
     chunk: int
     hop: int
-    holders: range
+    holders: Sequence[int]
+    exact: bool = False
+
+    @property
+    def wire(self) -> Wire:
+        """What it makes."""
+        return Wire(self.chunk, self.holders[0], self.exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +81,35 @@ class Schedule:
     """One algorithm: its rounds for a rank, its number of chunks, and the holders of a chunk's last rounding error.
 
     error_holders
-        (chunk, size) -> the ranks that add a slice of the last rounding's error to their residual.
+        (chunk, topology) -> the ranks that add a slice of the last rounding's error to their residual.
     contributions
-        (hop, size) -> of how many ranks an encoding of that hop sums the values, at most.
+        (hop, topology) -> of how many ranks an encoding of that hop sums the values, at most.
+    by_hosts
+        is it another schedule where ranks share hosts?
+    options
+        (name, default) of those that its name may have.
     """
 
     name: str
     rounds: Callable[[int, Topology], tuple[Round, ...]]
-    chunks: Callable[[int], int]
-    error_holders: Callable[[int, int], range]
-    contributions: Callable[[int, int], int]
+    chunks: Callable[[Topology], int]
+    error_holders: Callable[[int, Topology], Sequence[int]]
+    contributions: Callable[[int, Topology], int]
     cost: str
     source: str
+    by_hosts: bool = False
+    options: tuple[tuple[str, object], ...] = ()
 
     @property
     def doc(self) -> str:
         return self.rounds.__doc__
 
 
-def register(name: str, *, chunks, error_holders, contributions, cost: str, source: str):
-    """Decorate `rounds(rank, topology)`; `chunks(size)`, `error_holders(chunk, size)`, `contributions(hop, size)`."""
+def register(name: str, **fields):
+    """Decorate `rounds(rank, topology)` with the other fields of the Schedule."""
 
     def add(rounds):
-        SCHEDULES.add(name, Schedule(name, rounds, chunks, error_holders, contributions, cost, source))
+        SCHEDULES.add(name, Schedule(name, rounds, **fields))
         return rounds
 
     return add

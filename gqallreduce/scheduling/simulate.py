@@ -29,7 +29,9 @@ from gqallreduce.scheduling.instructions import (
     instructions,
 )
 from gqallreduce.scheduling.schedule import Schedule
-from gqallreduce.scheduling.topology import Topology, apart
+from gqallreduce.scheduling.topology import Topology, apart, in_hosts
+
+RANKS_OF_A_HOST = 4
 
 
 class Symbols:
@@ -89,7 +91,8 @@ class Outcome:
     values
         per rank, per chunk: a symbol.
     errors
-        symbol of an encoding -> {(rank, slice, of how many slices): how often that rank added it to its residual}.
+        symbol of an encoding -> {(rank, slice, of how many slices): how often that rank added it to its residual}. Of
+        one without loss too: that sets the residual to zero.
     rounds, messages, chunks_sent
         per rank: numbers of rounds, of messages sent, and of chunks sent in them.
     """
@@ -125,7 +128,8 @@ class _Rank:
     """
 
     def __init__(self, schedule: Schedule, rank: int, topology: Topology, outcome: Outcome, mail):
-        self.schedule, self.rank, self.outcome, self.mail = schedule, rank, outcome, mail
+        self.schedule, self.rank, self.topology = schedule, rank, topology
+        self.outcome, self.mail = outcome, mail
         self.program = instructions(schedule, rank, topology)
         self.running: dict[int, int] = {}
         self.result: dict[int, int] = {}
@@ -154,20 +158,16 @@ class _Rank:
                 case _:
                     self._execute(instruction)
         assert not self.slots, f"slots that are never released: {sorted(self.slots)}"
-        self.outcome.values[self.rank] = [self.result[chunk] for chunk in range(self.schedule.chunks(self.size))]
-
-    @property
-    def size(self) -> int:
-        return len(self.outcome.values)
+        self.outcome.values[self.rank] = [self.result[chunk] for chunk in range(self.schedule.chunks(self.topology))]
 
     def _execute(self, instruction: Instruction) -> None:
         symbols = self.outcome.symbols
         match instruction:
             case Post(slot):
                 self.slots[slot] = instruction
-            case Encode(slot, chunk, hop, author, own, alone):
+            case Encode(slot, chunk, hop, author, own, alone, exact):
                 value = symbols.own(self.rank) if own else self.running[chunk]
-                self.slots[slot] = [symbols.coded(value, author, hop)]
+                self.slots[slot] = [value if exact else symbols.coded(value, author, hop)]
                 if alone:
                     self._keep_error(self.slots[slot][0], chunk, 0, 1)
             case Join(slot, parts, _):
@@ -178,7 +178,7 @@ class _Rank:
                 self.mail.setdefault((self.rank, to), deque()).append(list(self.slots[slot]))
             case BeginSum(chunk):
                 self.running[chunk] = symbols.own(self.rank)
-            case Decode(part, chunk, adds, result):
+            case Decode(part, chunk, adds, result, _):
                 value = symbols.add(self.running[chunk], self._wire(part)) if adds else self._wire(part)
                 if result:
                     self.running.pop(chunk, None)
@@ -239,11 +239,11 @@ def check(schedule: Schedule, topology: Topology) -> Outcome:
     """Simulate and assert the promises: every contribution once, ranks equal, every error kept exactly once."""
     outcome, size = simulate(schedule, topology), topology.size
     symbols = outcome.symbols
-    for chunk in range(schedule.chunks(size)):
+    for chunk in range(schedule.chunks(topology)):
         finals = {values[chunk] for values in outcome.values}
         assert len(finals) == 1, f"{schedule.name}, {size} ranks: ranks hold different sums of chunk {chunk}"
         assert symbols.contributions(finals.pop()) == Counter(range(size))
-        assert set(schedule.error_holders(chunk, size)) <= set(range(size))
+        assert set(schedule.error_holders(chunk, topology)) <= set(range(size))
     for (_, chunk), slices in outcome.errors.items():
         holders = {share[2] for share in slices}
         assert len(holders) == 1, f"holders of chunk {chunk} disagree on their number"
@@ -254,12 +254,13 @@ def check(schedule: Schedule, topology: Topology) -> Outcome:
 
 
 def table(size: int = 16) -> str:
-    """The schedules as a Markdown table for docs/schedules.md."""
+    """The schedules as a Markdown table for docs/schedules.md; one by hosts with so many ranks on each."""
     columns = "rounds", "messages per rank", "vector lengths sent per rank", "encodings per contribution", "cost"
     lines = [f"| schedule (P = {size}) | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, schedule in sorted(SCHEDULES.items()):
-        outcome = check(schedule, apart(size))
-        lengths = max(outcome.chunks_sent) / schedule.chunks(size)
+        topology = in_hosts(size, RANKS_OF_A_HOST) if schedule.by_hosts else apart(size)
+        outcome = check(schedule, topology)
+        lengths = max(outcome.chunks_sent) / schedule.chunks(topology)
         row = max(outcome.rounds), max(outcome.messages), f"{lengths:.3g}", outcome.encodings(), schedule.cost
         lines.append(f"| `{name}` | " + " | ".join(map(str, row)) + " |")
     return "\n".join(lines)

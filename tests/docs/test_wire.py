@@ -24,9 +24,7 @@ def examples():
 
 def given(example):
     """A matrix, of which `;` ends a row; two with an `x` between them are the factors of a gradient."""
-    matrices = [
-        np.array([row.split() for row in each.split(";")], np.float32) for each in example["values"].split("x")
-    ]
+    matrices = [np.array([row.split() for row in each.split(";")], np.float32) for each in example["values"].split("x")]
     return gq.Outer(*matrices) if len(matrices) > 1 else matrices[0]
 
 

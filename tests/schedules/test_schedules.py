@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
+from gqallreduce.scheduling.schedule import Encode, Recv, Send
 from gqallreduce.scheduling.simulate import Outcome, check, simulate, table
 from gqallreduce.scheduling.topology import apart
 
@@ -35,6 +35,7 @@ def folded(size: int) -> bool:
 CLOSED_FORMS = {
     "allgather": lambda p: (p - 1, p - 1, 1, 1),
     "direct": lambda p: (2 * (p - 1), 2 * (p - 1) / p, min(p, 2), 2),
+    "hierarchical": lambda p: (2 * (p - 1), 2 * (p - 1) / p, min(p, 2), 2),  # each rank on a host of its own
     "halving_doubling": lambda p: (
         2 * log2(p) + folded(p),
         2 * (1 - 2 ** -log2(p)) + folded(p),
@@ -67,7 +68,7 @@ def test_costs_are_those_of_the_closed_forms(schedule, size):
     outcome = outcome_of(schedule.name, size)
     messages, lengths, encodings, rounds = CLOSED_FORMS[schedule.name](size)
     assert max(outcome.messages) == messages
-    assert max(outcome.chunks_sent) == pytest.approx(lengths * schedule.chunks(size))
+    assert max(outcome.chunks_sent) == pytest.approx(lengths * schedule.chunks(apart(size)))
     assert outcome.encodings() == encodings
     assert max(outcome.rounds) == rounds
 
@@ -85,8 +86,8 @@ def test_the_cost_line_holds_for_powers_of_two(schedule, size):
 
 def arithmetic(text: str, size: int) -> float:
     text = text.replace("log2 P", "L").replace("n(log2", "n*(log2")
-    text = re.sub(r"(?<=[\dn)LP])\s*(?=[(nLP])", "*", text.replace(" ", ""))
-    return eval(text, {"P": size, "n": 1, "L": math.log2(size)})
+    text = re.sub(r"(?<=[\dn)LPHR])\s*(?=[(nLPHR])", "*", text.replace(" ", ""))
+    return eval(text, {"P": size, "H": size, "R": 1, "n": 1, "L": math.log2(size)})
 
 
 @every_schedule
@@ -107,11 +108,11 @@ def test_every_send_has_its_receive_in_the_same_order(schedule, size):
 @every_schedule
 @every_size
 def test_names_in_moves_exist(schedule, size):
-    chunks = schedule.chunks(size)
+    chunks = schedule.chunks(apart(size))
     for rank in range(size):
         for moves in schedule.rounds(rank, apart(size)):
             for move in moves:
-                wires = [Wire(move.chunk, move.holders[0])] if isinstance(move, Encode) else move.wires
+                wires = [move.wire] if isinstance(move, Encode) else move.wires
                 assert wires
                 assert all(0 <= wire.chunk < chunks and 0 <= wire.author < size for wire in wires)
                 if isinstance(move, Encode):
@@ -135,7 +136,7 @@ def test_streams_of_different_values_are_different(schedule, size):
 def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, size):
     """The encoding whose error a rank holds alone writes the residual; without it an older residual would come back."""
     for counts in outcome_of(schedule.name, size).single_encodings():
-        assert counts == Counter(range(schedule.chunks(size)))
+        assert counts == Counter(range(schedule.chunks(apart(size))))
 
 
 @every_schedule
@@ -143,8 +144,8 @@ def test_every_rank_writes_its_new_residual_of_a_chunk_exactly_once(schedule, si
 def test_error_holders_share_the_error_of_the_last_encodings(schedule, size):
     """They are the ranks that hold the errors of the encodings that the finished sum adds up."""
     outcome = outcome_of(schedule.name, size)
-    for chunk in range(schedule.chunks(size)):
-        error_holders = schedule.error_holders(chunk, size)
+    for chunk in range(schedule.chunks(apart(size))):
+        error_holders = schedule.error_holders(chunk, apart(size))
         assert len(set(error_holders)) == len(error_holders) > 0
         final = outcome.values[0][chunk]
         holders = {share[0] for coded in last_encodings(outcome, final) for share in outcome.errors[coded, chunk]}

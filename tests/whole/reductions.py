@@ -86,7 +86,7 @@ def nothing_lost(local: LocalAllreduce, gradients, before, results, key="w") -> 
 def in_printed_order(schedule: str, values: list[np.ndarray]) -> np.ndarray:
     """The exact sum as `simulate` prints its order, chunk by chunk; `values` are vectors of one dtype."""
     outcome = simulate(SCHEDULES[schedule], apart(len(values)))
-    chunks = SCHEDULES[schedule].chunks(len(values))
+    chunks = SCHEDULES[schedule].chunks(apart(len(values)))
     total = np.empty_like(values[0])
     itemsize = total.itemsize
     lanes = layout.pieces(

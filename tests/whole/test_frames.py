@@ -77,7 +77,7 @@ def test_one_bit_costs_one_bit(schedule):
         for move in moves
         if isinstance(move, Send)
     )
-    chunks = SCHEDULES[schedule].chunks(ranks)
+    chunks = SCHEDULES[schedule].chunks(apart(ranks))
     assert local.spent[0].bytes_sent == wires * (size // 8 + 64 * 8) // chunks + 32 * wires * lanes
 
 
@@ -147,4 +147,4 @@ def test_what_is_forwarded_is_unchanged(schedule, ranks, sent):
                 known.append(wire)
             at += len(wire)
     for wires in owner.values():
-        assert len(wires) <= SCHEDULES[schedule].chunks(ranks)
+        assert len(wires) <= SCHEDULES[schedule].chunks(apart(ranks))

@@ -16,6 +16,7 @@ from golden import values
 from gqallreduce.hashing import checksum
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.topology import in_hosts
 from gqallreduce.scheme import Scheme
 
 FILE = Path(__file__).resolve().parent.parent / "golden" / "sums.txt"
@@ -31,7 +32,8 @@ def digest(text: str) -> str:
     """Of results and residuals after two steps, on several numbers of ranks, sums and averages."""
     found = []
     for number, (ranks, shape) in enumerate(FORMS):
-        local = LocalAllreduce(f"{text}/ef", ranks, average=number % 2 == 1, seed=number)
+        topology = in_hosts(ranks, 2) if SCHEDULES[text.partition("/")[0]].by_hosts else None
+        local = LocalAllreduce(f"{text}/ef", ranks, average=number % 2 == 1, seed=number, topology=topology)
         for step in range(2):
             given = values(2 * ranks * math.prod(shape)).reshape(2, ranks, *shape)[step] / np.float32(3)
             found += [each.tobytes() for each in local(list(given), key="w")]

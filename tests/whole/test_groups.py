@@ -22,7 +22,12 @@ FORMS = [
     ((1,), "float32", "C"), ((5, 6), "float64", "C"), ((3, 4, 5), "float32", "0,2,1"), ((64,), "float64", "C"),
     ((33, 31), "float32", "F with gaps"),
 ]  # fmt: skip
-OPTIONS = ("adaptive(pi=5, scope=column, signs=separate)", "terngrad(shared=False)", "qsgd(bits=3, bucket=33, norm=l2)")
+OPTIONS = (
+    "adaptive(pi=5, scope=column, signs=separate)",
+    "terngrad(shared=False)",
+    "qsgd(bits=3, bucket=33, norm=l2)",
+    "topk(ratio=0.5, values=qsgd(bits=4, bucket=8))",
+)
 TEXTS = sorted({Scheme.parse(CODECS[name].example).resolved("ring").split("/", 1)[1] for name in CODECS} | {*OPTIONS})
 
 

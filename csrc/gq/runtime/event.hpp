@@ -26,6 +26,7 @@ struct Event {
   Operation* operation = nullptr;
   int lane = 0, chunk = 0, extent = 0;
   int source = 0, code = 0;
+  bool exact = false;          // kMalformed: of what was encoded without loss
   const void* data = nullptr;  // kMalformed: the payload; flaws: the running value of the extent
   std::size_t nbytes = 0;
 

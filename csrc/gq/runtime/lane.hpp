@@ -118,7 +118,10 @@ class Lane {
   bool open(Slot& slot, Event& event);
   bool open_payload(const Instruction& instruction);
   void close_payload(Event& event);
-  bool decode_extent(const Chunk& chunk, int number, float scale, bool adds, bool result, Event& event);
+  bool decode_extent(const Instruction& instruction, float scale, Event& event);
+  const Coder& coder_of(const Instruction& instruction, const Extent& extent) const {
+    return instruction.exact ? *program_.exact : operation.coder(extent);
+  }
   void keep_slices(const Instruction& instruction);
   void end_slices();
   const std::uint8_t* wire_of(int slot, int number, std::size_t& nbytes) const;

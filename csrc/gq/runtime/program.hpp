@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gq/regions.hpp"
+#include "gq/runtime/coder.hpp"
 
 namespace gq::runtime {
 
@@ -35,10 +36,12 @@ struct Instruction {
   int target = 0;                     // kJump; kWaitAny: where it goes on when all have been chosen
   bool own = false, alone = false;    // kEncode
   bool adds = false, result = false;  // kDecode
+  bool exact = false;                 // kEncode, kDecode: without loss, and not by the codec
 };
 
 struct Wire {
   int chunk, author;
+  bool exact;
 };
 
 struct Part {
@@ -80,7 +83,8 @@ struct Piece {
 };
 
 struct Chunk {
-  std::size_t bound;  // of a message's payload, in bytes
+  std::size_t bound;        // of a message's payload, in bytes
+  std::size_t exact_bound;  // of one that is encoded without loss
   std::vector<Piece> pieces;
   std::vector<Extent> extents;
 };
@@ -98,9 +102,11 @@ struct Program {
   int messages = 1;         // the most that a lane has under way at once in one direction
   std::size_t longest = 0;  // bytes of the longest
 
+  const Coder* exact = nullptr;  // of what is encoded without loss
+
   // Bytes of the longest message of the wires of a kPost or kJoin.
   std::size_t bound_of(int lane, const Instruction& instruction) const;
-  // Which ranks keep a slice of what rounding a finished chunk loses: [first, last) of each chunk.
+  // Of each chunk: which of so many slices of what rounding it loses this rank keeps; none if negative.
   std::vector<std::pair<int, int>> error_holders;
 };
 
