@@ -166,8 +166,9 @@ def _assumptions(arguments, profile):
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
         f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
         f"{8e-9 / profile.beta:.3g} Gbit/s a node of {_ranks(arguments)}, "
-        f"memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}{_at_most(profile)}. Messages are those of one lane. dense is the best of a ring, recursive "
-        "doubling, and halving and doubling; its bytes are the ring's."
+        f"memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}{_at_most(profile)}. "
+        "Messages are those of one lane. dense is the best of a ring, recursive doubling, and halving and doubling; "
+        "its bytes are the ring's."
     )
 
 
