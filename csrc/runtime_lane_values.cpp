@@ -236,8 +236,7 @@ void Lane::decode(const Instruction& instruction, Event& event) {
       make_room(instruction.chunk);
   }
   const float scale = instruction.result ? program_.scale : 1;
-  if (decode_extent(instruction, scale, event))
-    close_payload(event);
+  if (decode_extent(instruction, scale, event)) close_payload(event);
 }
 
 // The bytes of a wire behind its header; false if a value of the chunk is not finite, so that they say nothing.
