@@ -8,6 +8,7 @@ COMMANDS = {
     "info": "versions, MPI, CUDA-awareness, SIMD level, threads, profile",
     "schemes": "the table of codecs and schedules",
     "plan": "predicted time of every scheme and of dense; needs no MPI",
+    "calibrate": "measure this machine, for `auto/` and `plan`; under mpirun or srun",
     "timeline": "draw the traces of ranks",
     "bench": "measure schemes against MPI_Allreduce; under mpirun or srun",
     "report": "one page of tables and plots, from result files of the benchmarks",

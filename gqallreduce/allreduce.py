@@ -25,7 +25,8 @@ from gqallreduce.runtime.reduction import Found, reduce
 from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import Together
 from gqallreduce.runtime.trace import Trace
-from gqallreduce.scheme import MPI_SUM, Scheme
+from gqallreduce.scheduling.profile import find
+from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.transport.communicator import require_intracommunicator
 from gqallreduce.transport.home import home
@@ -86,7 +87,9 @@ class Allreduce(Calls):
         finally:
             self.home.release(claim)
         self.processors = Processors(cuda_aware, self.home.link.requests.native is not None)
-        self.plans = Plans(self.scheme, self.rank, self.home.link.topology, self.average, self.number)
+        link = self.home.link
+        profile = find(link.jobs) if self.scheme.schedule == AUTO else None
+        self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"

@@ -10,6 +10,7 @@ from gqallreduce.backends.cuda import awareness, runtime
 from gqallreduce.backends.processor import Host
 from gqallreduce.cli import machine
 from gqallreduce.errors import Error
+from gqallreduce.scheduling.profile import folder as profile_folder
 
 PACKAGES = ("numpy", "mpi4py", "cupy", "torch")
 OVERRIDES = (
@@ -25,7 +26,7 @@ def add_arguments(parser):
 def run(arguments):
     """Prints one line per fact, on rank 0 only; 0 always, since a missing part is a fact like others."""
     facts = [*_versions(), ("processor", _processor()), *_simd(), *_mpi(), *_gpu(), ("overrides", _overrides())]
-    facts.append(("profile", "default"))
+    facts.append(("profiles", _profiles()))
     if machine.launched_rank() == 0:
         width = max(len(name) for name, _ in facts)
         for name, value in facts:
@@ -86,6 +87,12 @@ def _gpu():
         yield "GPU", problem
     else:
         yield "GPU", f"{device.name}, {device.architecture}, {device.memory >> 30} GiB"
+
+
+def _profiles():
+    folder = profile_folder()
+    count = len(list(folder.glob("*.json")))
+    return f"{count} in {folder}" if count else "none: `python -m gqallreduce calibrate` under mpirun makes one"
 
 
 def _overrides():

@@ -14,6 +14,7 @@ import numpy
 
 import gqallreduce
 from gqallreduce import _kernels
+from gqallreduce.scheduling.profile import processor, usable_cores
 
 # In this order: a launcher inside a Slurm allocation sets its own beside Slurm's. Slurm's count is that of the
 # allocation unless srun started this process, which SLURM_PROCID tells.
@@ -46,21 +47,6 @@ def wrong_launcher(size, environ=None):
         f"MPI sees {size} of the {expected} ranks that the launcher started ({name}): "
         "mpirun or srun belongs to another MPI than the one mpi4py loaded"
     )
-
-
-def processor():
-    """The processor's model name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
-def usable_cores():
-    """Cores this process may run on, which a launcher's binding makes fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def last_level_cache():
@@ -172,18 +158,13 @@ def describe_job(comm, named=None, **more):
 def describe_mpi():
     """Versions of the MPI and of mpi4py; imports mpi4py.MPI."""
     import mpi4py
-    from mpi4py import MPI
 
-    return {"mpi": mpi_text(MPI), "mpi4py": mpi4py.__version__}
+    from gqallreduce.transport.link import mpi_text
+
+    return {"mpi": mpi_text(), "mpi4py": mpi4py.__version__}
 
 
 def describe_gpu(runtime):
     """A GPU, and the versions of what it is reached by."""
     about = {"device": runtime.name, "architecture": runtime.architecture, "device_memory": runtime.memory}
     return about | runtime.versions
-
-
-def mpi_text(mpi):
-    """Name and version of the MPI library."""
-    name, version = mpi.get_vendor()
-    return f"{name} {'.'.join(map(str, version))}"

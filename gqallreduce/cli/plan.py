@@ -4,6 +4,7 @@ A prediction ranks schemes and shows where a link ends and latency begins; it re
 prints what one rank does instead, instruction by instruction.
 """
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from gqallreduce.quantities import bandwidth, bytes_text, count, nbytes, seconds
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.instructions import Part, instructions
+from gqallreduce.scheduling.profile import Profile, load
 from gqallreduce.scheduling.schedule import Wire
 from gqallreduce.scheduling.topology import in_hosts
 from gqallreduce.scheme import AUTO, DENSE, MPI_SUM
@@ -34,7 +36,7 @@ class Prediction:
 
 def add_arguments(parser):
     """The options of `plan`."""
-    usual = model.Profile()
+    usual = Profile()
     parser.add_argument("--ranks", type=count, required=True, metavar="P", help="number of ranks")
     size = "of the float32 buffer: 100MB, 64MiB"
     what = parser.add_mutually_exclusive_group(required=True)
@@ -43,17 +45,19 @@ def add_arguments(parser):
     what.add_argument("--program", metavar="SCHEME", help=program)
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="with --program: which rank (default 0)")
     rate = f"of a node's link, which its ranks share: 100Gbit/s, 12.5GB/s (default {8 * 1e-9 / usual.beta:g}Gbit/s)"
-    parser.add_argument("--bandwidth", type=bandwidth, default=1 / usual.beta, metavar="RATE", help=rate)
+    parser.add_argument("--bandwidth", type=bandwidth, metavar="RATE", help=rate)
     latency = f"of a round: 2us (default {usual.alpha * 1e6:g}us)"
-    parser.add_argument("--latency", type=seconds, default=usual.alpha, metavar="TIME", help=latency)
+    parser.add_argument("--latency", type=seconds, metavar="TIME", help=latency)
     copy = f"memcpy of float32 on one core (default {1e-9 / usual.copy:g}GB/s)"
-    parser.add_argument("--memory", type=bandwidth, default=1 / usual.copy, metavar="RATE", help=copy)
-    parser.add_argument("--threads", type=count, default=usual.threads, metavar="N", help="cores of a rank (default 1)")
+    parser.add_argument("--memory", type=bandwidth, metavar="RATE", help=copy)
+    parser.add_argument("--threads", type=count, metavar="N", help="cores of a rank (default 1)")
     shared = "memcpy of float32 on all cores of a node at once, which its ranks share (default: no limit)"
     parser.add_argument("--node-memory", type=bandwidth, metavar="RATE", help=shared)
     parser.add_argument("--ranks-per-node", type=count, default=1, metavar="N", help="side by side (default 1)")
     each = f"of each message, in MPI and here (default {usual.software * 1e6:g}us)"
-    parser.add_argument("--message", type=seconds, default=usual.software, metavar="TIME", help=each)
+    parser.add_argument("--message", type=seconds, metavar="TIME", help=each)
+    measured = "of a machine, as `calibrate` has written it; options here come before it"
+    parser.add_argument("--profile", metavar="FILE", help=measured)
     texts = "codecs as in a scheme, without a schedule (every codec's example)"
     parser.add_argument("--codecs", nargs="+", metavar="CODEC", help=texts)
 
@@ -68,10 +72,10 @@ def run(arguments):
         codecs = [_codec(text) for text in arguments.codecs or _examples()]
         if arguments.nbytes % ITEMSIZE:
             raise ValueError(f"--nbytes: got {arguments.nbytes} bytes, expected whole float32 values of {ITEMSIZE}")
-    except ValueError as problem:
+        profile = profile_of(arguments)
+    except (OSError, ValueError) as problem:
         print(f"plan: {problem}", file=sys.stderr)
         return 2
-    profile = profile_of(arguments)
     found = predictions(codecs, topology, arguments.nbytes // ITEMSIZE, profile)
     dense = next(each for each in found if each.scheme == model.DENSE)
     print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
@@ -80,16 +84,17 @@ def run(arguments):
 
 
 def profile_of(arguments):
-    """What the options say of a machine."""
-    shared = arguments.ranks_per_node / arguments.node_memory if arguments.node_memory else 0.0
-    return model.Profile(
-        alpha=arguments.latency,
-        software=arguments.message,
-        beta=1 / arguments.bandwidth,
-        copy=1 / arguments.memory,
-        threads=arguments.threads,
-        memory=shared,
-    )
+    """What the options say of a machine; what they do not say, the profile or the usual one does."""
+    known = Profile() if arguments.profile is None else load(arguments.profile)
+    given = {
+        "alpha": arguments.latency,
+        "software": arguments.message,
+        "beta": arguments.bandwidth and 1 / arguments.bandwidth,
+        "copy": arguments.memory and 1 / arguments.memory,
+        "threads": arguments.threads,
+        "memory": arguments.node_memory and arguments.ranks_per_node / arguments.node_memory,
+    }
+    return dataclasses.replace(known, **{name: value for name, value in given.items() if value is not None})
 
 
 def _print_program(text, rank, topology):
@@ -167,9 +172,14 @@ def _assumptions(arguments, profile):
         f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
         f"{8e-9 / profile.beta:.3g} Gbit/s a node of {_ranks(arguments)}, "
         f"memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}{_at_most(profile)}. "
-        "Messages are those of one lane. dense is the best of a ring, recursive doubling, and halving and doubling; "
-        "its bytes are the ring's."
+        f"Messages are those of one lane. {_dense_text(profile)}; its bytes are the ring's."
     )
+
+
+def _dense_text(profile):
+    if profile.dense:
+        return "dense is MPI_Allreduce as the profile has it"
+    return "dense is the best of a ring, recursive doubling, and halving and doubling"
 
 
 def _ranks(arguments):

@@ -175,4 +175,5 @@ def scheme_text(row):
     chosen = row.get("ran")
     if not chosen or not row["scheme"].startswith("auto/"):
         return row["scheme"]
-    return f"{row['scheme']} -> {'ring/raw' if chosen.startswith('ring/raw') else chosen.split('/')[0]}"
+    schedule, _, rest = chosen.partition("/")
+    return f"{row['scheme']} -> {schedule}" + "/raw" * rest.startswith("raw")

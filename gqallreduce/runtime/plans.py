@@ -19,10 +19,10 @@ from gqallreduce.runtime.integer_sum import PIECES_OF
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.runtime.trials import Trials
 from gqallreduce.scheduling import model
+from gqallreduce.scheduling.profile import Profile
 from gqallreduce.scheduling.topology import Topology
 from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
 
-RAW = "/raw"
 SHAPES_MOST = 64
 BORDERS_MOST = 4  # of each choice and forms
 GROUPS_MOST = 512  # more than calls can be under way: a call's own group is known until it ends
@@ -83,11 +83,13 @@ class Plans:
     A choice is a schedule, with or without /raw, "mpi", or "dense".
     """
 
-    def __init__(self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int):
+    def __init__(
+        self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int, profile: Profile | None = None
+    ):
         self.scheme, self.rank, self.size, self.average = scheme, rank, topology.size, average
         self.topology = topology
         self.number = number
-        self.profile = model.Profile()
+        self.profile = profile or Profile()
         self._known: dict[tuple, Agreed] = {}
         self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
         self._last: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
@@ -162,15 +164,17 @@ class Plans:
 
     def choices(self) -> list[str]:
         """All that can be chosen, in an order that is alike on every rank."""
-        found = [model.DENSE, model.EXACT, MPI_SUM, *sorted(SCHEDULES)]
+        exact = [name + model.RAW for name in sorted(SCHEDULES)]
+        found = [model.DENSE, MPI_SUM, *sorted(SCHEDULES), *exact]
         written = self.scheme.schedule
         return found if written in (None, AUTO, model.DENSE, *found) else [*found, written]
 
     def choose(self, forms: tuple[Form, ...], on_device: bool = False) -> tuple[str, str]:
         """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best for all tensors.
 
-        For a buffer on a device the model's choice is never MPI's own allreduce, but our exact one: CUDA-aware MPIs are
-        safe point to point only, and the others need the buffer copied to the host, as it is where `dense` is written.
+        For a buffer on a device the model's choice is never MPI's own allreduce, but the best of ours that is exact:
+        CUDA-aware MPIs are safe point to point only, and the others need the buffer copied to the host, as it is where
+        `dense` is written.
         """
         if self.scheme.schedule is None:
             return model.fixed_schedule(self.size, self.scheme.codec, forms), "fixed rule on P, bytes and codec"
@@ -178,7 +182,9 @@ class Plans:
             return self.scheme.schedule, "as written"
         choice, why = model.choose(self.scheme.codec, self.topology, forms, self.profile)
         if choice == model.DENSE and on_device:
-            return model.EXACT, f"{why}; for a GPU buffer our own"
+            names = model.candidates(self.scheme.codec, self.topology, forms, self.profile)
+            exact = next(name for name in names if name.endswith(model.RAW))
+            return exact, f"{why}; for a GPU buffer our own"
         return choice, why
 
     def trials(self, label: tuple, on_device: bool) -> Trials:
@@ -187,7 +193,7 @@ class Plans:
         if found is None:
             codec = self.scheme.codec
             names = model.candidates(codec, self.topology, label[1], self.profile)
-            exact = {model.DENSE, model.EXACT} | (set(SCHEDULES) if codec.name == "raw" else set())
+            exact = set(filter(model.is_exact, names)) | (set(SCHEDULES) if codec.name == "raw" else set())
             if on_device:
                 names.remove(model.DENSE)
             found = self._trials[label, on_device] = Trials(self.choices(), exact, names, model.DENSE, on_device)
@@ -238,14 +244,14 @@ class Plans:
 
     def _what(self, choice: str) -> str:
         """A choice as text."""
-        schedule, raw, _ = choice.partition(RAW)
+        schedule, raw, _ = choice.partition(model.RAW)
         if raw or choice == model.DENSE:
             return choice + "/ef" * self.scheme.feedback
         return self.scheme.resolved(schedule)
 
     def exact(self, size: int, signature: int) -> Agreed:
         """For `flush`: the exact sum of float32 vectors."""
-        choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + RAW
+        choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + model.RAW
         return Agreed(None, choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
 
     def plan(self, agreed: Agreed, processor, states=()) -> Plan | IndirectPlan:
@@ -254,7 +260,7 @@ class Plans:
         states
             of each key; of what they have learned the borders are made.
         """
-        moves = self.scheme.codec.moves_borders and not agreed.choice.endswith(RAW)
+        moves = self.scheme.codec.moves_borders and not agreed.choice.endswith(model.RAW)
         if agreed.plan is not None and agreed.plan.processor is processor and not moves:
             return agreed.plan
         borders = (tuple(self.scheme.codec.borders(state.learned) for state in states),) if moves else ()
@@ -262,7 +268,7 @@ class Plans:
         found = self._plans.get(which)
         if found is None:
             choice, forms = agreed.form
-            schedule, raw, _ = choice.partition(RAW)
+            schedule, raw, _ = choice.partition(model.RAW)
             schedule = PIECES_OF if schedule == MPI_SUM else schedule
             codec = CODECS["raw"]() if raw else self.scheme.codec
             found = plan_for(schedule, codec, self.rank, self.topology, forms, self.average, processor, *borders)

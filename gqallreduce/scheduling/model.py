@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.layout import Form, Grid, Region, lane_count
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.scheduling.profile import Profile as Profile
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
 from gqallreduce.scheduling.topology import Topology, apart
 
@@ -89,59 +90,6 @@ def _message_bytes(codec, elements: int, dtype: str, contributions: int, total: 
     """
     bound = codec.bind(Form((elements,), "C", dtype), contributions)
     return bound.nbytes_usual([Region(0, elements, bound.grid(Grid(4096)), max(elements, total))])
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What a machine takes: the defaults are a cluster with 10 Gbit/s links and one core per rank.
-
-    The cores of a rank share out a pass over a vector, up to what the memory of its node can do.
-
-    alpha, software
-        seconds per round, and per message.
-    beta
-        seconds per byte and rank.
-    copy
-        seconds per byte of float32 that memcpy takes on one core; codec rates are multiples of it.
-    threads
-        cores of a rank.
-    memory
-        seconds per byte that memcpy takes at least, with the ranks of a node at work at once; 0: no such limit.
-    rates
-        codec -> (encode, decode-and-add) time as multiples of memcpy's.
-    """
-
-    alpha: float = 20e-6
-    software: float = 5e-6
-    beta: float = 8 / 10e9
-    copy: float = 1 / 10e9
-    threads: int = 1
-    memory: float = 0.0
-    rates: dict = field(
-        default_factory=lambda: {
-            "raw": (1.0, 1.0),
-            "float16": (1.2, 0.6),
-            "bfloat16": (1.2, 0.6),
-            "onebit": (2.0, 0.8),
-            "qsgd": (1.6, 0.9),
-            "nuqsgd": (2.0, 0.9),
-            "natural_dithering": (2.0, 0.9),
-            "natural": (1.6, 0.9),
-            **dict.fromkeys(("alq", "alq_n", "amq", "amq_n"), (1.6, 0.9)),
-            "fp8": (1.2, 0.9),
-            "mx": (3.0, 1.2),
-            "adaptive": (3.0, 0.3),
-            "threshold": (1.7, 0.6),
-            "terngrad": (2.8, 0.6),
-            "randk": (3.0, 0.5),
-            "powersgd": (2.0, 2.0),
-            "topk": (3.0, 0.5),
-        }
-    )
-
-    def a_pass(self, multiple: float = 1.0) -> float:
-        """Seconds per byte of what takes so many times as long as memcpy on one core."""
-        return max(multiple * self.copy / self.threads, self.memory)
 
 
 @dataclass(frozen=True)
@@ -288,9 +236,9 @@ def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile
     passes = 0.0
     for kind, rates in enumerate((coded, plain)):
         passes += profile.a_pass(rates[0]) * done.encoded[kind] + profile.a_pass(rates[1]) * done.decoded[kind]
-    arithmetic = 4 * vector.elements * passes + NEAR_PASSES * near * profile.a_pass()
+    arithmetic = 4 * vector.elements * passes + near * (profile.near or NEAR_PASSES * profile.a_pass())
     near_rounds = done.rounds - done.far_rounds
-    latency = profile.alpha * done.far_rounds + profile.software * (done.messages * lanes + near_rounds)
+    latency = profile.call + profile.alpha * done.far_rounds + profile.software * (done.messages * lanes + near_rounds)
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
 
 
@@ -299,7 +247,10 @@ def _rates(profile: Profile, codec) -> tuple[float, float]:
 
 
 def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
-    """Seconds of a good MPI_Allreduce: the best of a ring, recursive doubling, and halving and doubling."""
+    """Seconds of MPI_Allreduce as the profile has it, else of a good one: the best of a ring, recursive doubling, and
+    halving and doubling."""
+    if profile.dense:
+        return profile.dense_seconds(nbytes)
     if size == 1:
         return nbytes * profile.a_pass()
     log = math.ceil(math.log2(size))
@@ -309,24 +260,29 @@ def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
     return min(2 * min(size - 1, log) * profile.alpha + halves, doubling)
 
 
-DENSE, EXACT = "dense", "ring/raw"
+DENSE, RAW = "dense", "/raw"  # a schedule with RAW behind it sums exactly
 SCHEDULES_TRIED = 3
 
 
 def choose(
     codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32"
 ) -> tuple[str, str]:
-    """For `auto/`: ("dense" or a schedule or "ring/raw", why). The best predicted time."""
+    """For `auto/`: ("dense", a schedule, or one that sums exactly as "ring/raw", why). The best predicted time."""
     times = _times(codec, topology_of(ranks), what, profile, dtype)
     shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items())
-    return next(iter(times)), f"predicted: {shown}"
+    return next(iter(times)), f"predicted for {profile.source}: {shown}"
 
 
 def candidates(codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile) -> list[str]:
-    """For `auto/` that measures: both exact sums and some schedules, by predicted time, the best first."""
+    """For `auto/` that measures: two exact sums and some schedules, by predicted time, the best first."""
     times = _times(codec, topology_of(ranks), what, profile)
     schedules = [name for name in times if name in SCHEDULES][:SCHEDULES_TRIED]
-    return [name for name in times if name in (DENSE, EXACT) or name in schedules]
+    return [name for name in times if is_exact(name) or name in schedules]
+
+
+def is_exact(choice: str) -> bool:
+    """Does it lose nothing, whatever the codec?"""
+    return choice == DENSE or choice.endswith(RAW)
 
 
 def _times(codec, topology: Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
@@ -334,8 +290,9 @@ def _times(codec, topology: Topology, what: int | tuple[Form, ...], profile: Pro
     raw = CODECS["raw"]()
     times = {DENSE: predict_dense(topology.size, message_bytes(raw, what, dtype), profile)}
     if topology.size > 1:
-        times[EXACT] = predict("ring", raw, topology, what, profile, dtype)
-        for schedule in SCHEDULES:
-            if topology.shares_hosts or not SCHEDULES[schedule].by_hosts:
-                times[schedule] = predict(schedule, codec, topology, what, profile, dtype)
+        known = [name for name in SCHEDULES if topology.shares_hosts or not SCHEDULES[name].by_hosts]
+        times |= {name: predict(name, codec, topology, what, profile, dtype) for name in known}
+        exact = {name + RAW: predict(name, raw, topology, what, profile, dtype) for name in known}
+        best = min(exact, key=lambda name: (exact[name], name))
+        times[best] = exact[best]
     return dict(sorted(times.items(), key=lambda item: (item[1], item[0])))

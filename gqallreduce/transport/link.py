@@ -19,6 +19,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import MismatchError, NonFiniteError, ReplicaError
 from gqallreduce.hashing import hash64
+from gqallreduce.scheduling.profile import Class, processor, usable_cores
 from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control
@@ -83,6 +84,12 @@ class Link:
             raise
         names, came_for = everyone.found.T.tolist()
         return Topology(tuple(map(names.index, names))), frozenset(map(bool, came_for))
+
+    @property
+    def jobs(self) -> Class:
+        """Jobs like this one, of which there may be a profile."""
+        ranks = tuple(sorted(map(len, self.topology.groups), reverse=True))
+        return Class(mpi_text(), ranks, processor(), usable_cores())
 
     @property
     def others(self) -> set[int]:
@@ -180,6 +187,12 @@ class Link:
                 signature, number = divmod(rest, _CALLS)
                 if lane != FIRST and number in due and signature != due[number] % self._signatures:
                     raise ForeignFrame(source)
+
+
+def mpi_text() -> str:
+    """Name and version of the MPI library."""
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
 
 
 def _may_use_threads() -> bool:

@@ -1,0 +1,256 @@
+"""`calibrate`: measures what the cost model must know of this machine, and keeps it as a profile for jobs like this.
+
+Under mpirun or srun, with the ranks and hosts of the jobs that it is for. Measured are messages by size, within and
+between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy; and small calls on all schedules, from
+which the time of a call, a round and a message follow. At the end some calls are predicted and measured.
+"""
+
+import functools
+import itertools
+import sys
+import time
+
+import numpy as np
+
+import gqallreduce as gq
+from gqallreduce import _kernels
+from gqallreduce.cli import codecs_on_host, machine
+from gqallreduce.cli.measure import in_turn, median
+from gqallreduce.cli.report import Report, Silent, size_text
+from gqallreduce.cli.tables import print_plain
+from gqallreduce.cli.world import on_world
+from gqallreduce.quantities import nbytes, seconds_text
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.scheduling import model, profile
+
+LARGEST, MESSAGE_MOST, LEAST = "64MiB", 16 << 20, 4
+CODED, REPETITIONS = 4 << 20, 5  # bytes, and times, by which codecs are measured
+SMALL, ROUNDS = 1 << 12, 30  # bytes of small calls
+CHECKED = ("direct/onebit/ef", "direct/qsgd(bits=4)", "ring/raw"), (1 << 18, 1 << 22, 1 << 24)
+USE = "mpirun -n 4 python -m gqallreduce calibrate"
+SECONDS, MOST = 0.25, 40  # for one size of MPI's sums or of messages, and repetitions
+
+
+def add_arguments(parser):
+    """The options of `calibrate`."""
+    parser.add_argument("--max", type=nbytes, default=nbytes(LARGEST), metavar="SIZE", help=f"of a sum ({LARGEST})")
+    parser.add_argument("--output", metavar="FILE", help="writes the profile there (the user's configuration)")
+
+
+def run(arguments):
+    """Measures, and writes the profile; the exit status."""
+    return on_world("calibrate", run_on, arguments)
+
+
+def run_on(comm, arguments):
+    """On a communicator; the exit status, the same on all ranks."""
+    if comm.size == 1:
+        print(f"calibrate: got 1 rank, expected those of a job: {USE}", file=sys.stderr)
+        return 2
+    with gq.Allreduce("raw", comm=comm) as probe:
+        link = probe.home.link
+        topology, jobs = link.topology, link.jobs
+    report = Report() if comm.rank == 0 else Silent()
+    with report.progress(5) as progress:
+        progress.show("messages")
+        messages = measure_messages(comm, topology)
+        progress.step()
+        progress.show("MPI_Allreduce")
+        dense = measure_dense(comm, arguments.max)
+        progress.step()
+        progress.show("codecs")
+        copy, together, rates = measure_codecs(comm)
+        progress.step()
+        progress.show("small calls")
+        call, alpha, software = measure_small(comm, topology)
+        progress.step()
+        far, near = (slope(messages[where]) for where in ("between hosts", "within a host"))
+        threads = _kernels.threads()
+        made = profile.Profile(
+            call=call,
+            alpha=alpha,
+            software=software,
+            beta=far / min(map(len, topology.groups)) or near,
+            near=near,
+            copy=copy,
+            threads=threads,
+            memory=together if together > copy / threads else 0.0,
+            rates=rates,
+            dense=dense,
+            source="this machine, as measured now",
+        )
+        progress.show("what it predicts")
+        checked = check(comm, topology, made, arguments.max)
+        progress.step()
+    if comm.rank == 0:
+        _show(made, messages, checked)
+        _write(made, jobs, {"machine": machine.describe(), "messages": messages}, arguments.output)
+    return 0
+
+
+def _write(made, jobs, more, output):
+    try:
+        print(f"written: {profile.save(made, jobs, more, output)}")
+    except OSError as problem:
+        raise OSError(f"calibrate: the profile cannot be written: {problem}") from None
+
+
+# --- messages ---
+
+
+def measure_messages(comm, topology):
+    """where -> [(bytes, seconds)]: each rank sends one message, and receives one, within its host or between hosts."""
+    groups = topology.groups
+    host = next(number for number, ranks in enumerate(groups) if comm.rank in ranks)
+    mine, fewest = groups[host], min(map(len, groups))
+    place = mine.index(comm.rank)
+    within = (mine[(place + 1) % len(mine)], mine[place - 1]) if len(mine) > 1 else None
+    between = None
+    if len(groups) > 1 and place < fewest:
+        between = groups[(host + 1) % len(groups)][place], groups[host - 1][place]
+    wanted = {"between hosts": (between, len(groups) > 1), "within a host": (within, max(map(len, groups)) > 1)}
+    found = {}
+    for where, (peers, any_at_all) in wanted.items():
+        found[where] = [(size, _exchanged(comm, peers, size)) for size in sizes(MESSAGE_MOST)] if any_at_all else []
+    return found
+
+
+def _exchanged(comm, peers, size):
+    given, taken = np.zeros(size, np.uint8), np.empty(size, np.uint8)
+
+    def once():
+        if peers is not None:
+            comm.Sendrecv(given, peers[0], recvbuf=taken, source=peers[1])
+
+    return repeated(comm, once)
+
+
+def repeated(comm, work):
+    """Median seconds of the slowest rank."""
+    once = in_turn(comm, {"": work}, 1)[""]
+    return in_turn(comm, {"": work}, max(3, min(MOST, int(SECONDS / max(once, 1e-9)))))[""]
+
+
+def slope(rows):
+    """Seconds per byte of large messages; 0 if there are none."""
+    if not rows:
+        return 0.0
+    (small, before), (large, after) = rows[-2:]
+    return max(after - before, 0.0) / (large - small)
+
+
+def sizes(most):
+    """4 bytes, and four times as much each time."""
+    return [LEAST << shift for shift in range(0, 40, 2) if LEAST << shift <= most]
+
+
+# --- sums, codecs, calls ---
+
+
+def measure_dense(comm, most):
+    """((bytes, seconds), ...) of MPI_Allreduce."""
+    from mpi4py import MPI
+
+    found = []
+    for size in sizes(most):
+        buffer = np.zeros(size // 4, np.float32)
+        found.append((size, repeated(comm, lambda buffer=buffer: comm.Allreduce(MPI.IN_PLACE, buffer))))
+        if found[-1][1] > 20 * SECONDS:
+            break
+    return tuple(found)
+
+
+def measure_codecs(comm):
+    """(seconds per byte of memcpy on rank 0 alone, and on all ranks at once; codec -> (encode, decode) ratios)."""
+    texts = {entry.name: _example(entry) for entry in gq.schemes() if entry.kind == "codec"}
+    rows = None
+    if comm.rank == 0:
+        level = _kernels.simd_level()
+        rows = codecs_on_host.measure(list(texts.values()), CODED, level, REPETITIONS)
+    rows = _patiently(comm, rows)
+    rates = {
+        name: (row["encode_ratio"], row.get("decode_add_ratio", 0.0)) for name, row in zip(texts, rows, strict=True)
+    }
+    values = np.ones(machine.last_level_cache() // 4, np.float32)
+    copied = np.empty_like(values)
+    together = repeated(comm, lambda: np.copyto(copied, values)) / values.nbytes
+    return 1e-9 / median([row["memcpy_gbps"] for row in rows]), together, rates
+
+
+def _example(entry):
+    schedule = gq.Scheme.parse(entry.example).schedule
+    return entry.example.removeprefix(f"{schedule}/")
+
+
+def _patiently(comm, value):
+    """Rank 0's value on all ranks, which sleep until it is there: a rank that spins takes a core."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.01)
+    return comm.bcast(value)
+
+
+def measure_small(comm, topology):
+    """Seconds of a call, a round between hosts and a message, that fit small exact sums on all schedules best."""
+    names = [name for name in SCHEDULES if topology.shares_hosts or not SCHEDULES[name].by_hosts]
+    objects = {name: gq.Allreduce(f"{name}/raw", comm=comm) for name in names}
+    buffer = np.zeros(SMALL // 4, np.float32)
+    found = in_turn(comm, {name: lambda each=each: each(buffer, key="w") for name, each in objects.items()}, ROUNDS)
+    for each in objects.values():
+        each.close()
+    done = [model.work(name, topology) for name in names]
+    terms = [(1.0, work.far_rounds, work.messages + work.rounds - work.far_rounds) for work in done]
+    return comm.bcast(fit(np.array(terms), np.array([found[name] for name in names])))
+
+
+def fit(terms, seconds):
+    """Factors of the columns, none negative, whose sums are nearest to these seconds, relatively."""
+    best, least = [0.0] * terms.shape[1], np.inf
+    scaled = terms / seconds[:, None]
+    for count in range(1, terms.shape[1] + 1):
+        for columns in itertools.combinations(range(terms.shape[1]), count):
+            some, *_ = np.linalg.lstsq(scaled[:, columns], np.ones(len(seconds)), rcond=None)
+            error = np.square(scaled[:, columns] @ some - 1).sum()
+            if (some >= 0).all() and error < least:
+                least = error
+                best = [float(some[columns.index(at)]) if at in columns else 0.0 for at in range(terms.shape[1])]
+    return best
+
+
+def check(comm, topology, made, most):
+    """[(scheme, bytes, predicted, measured)] of some calls."""
+    found = []
+    for text, size in itertools.product(*CHECKED):
+        if size > most:
+            continue
+        scheme, buffer = gq.Scheme.parse(text), np.random.default_rng(comm.rank).normal(size=size // 4)
+        buffer = buffer.astype(np.float32)
+        with gq.Allreduce(scheme, comm=comm) as allreduce:
+            call = functools.partial(allreduce, buffer, key="w", out=np.empty_like(buffer))
+            measured = repeated(comm, call)
+        predicted = model.predict(scheme.schedule, scheme.codec, topology, size // 4, made)
+        found.append((text, size, predicted, measured))
+    return found
+
+
+def _show(made, messages, checked):
+    for where, rows in messages.items():
+        if rows:
+            cells = [(size_text(size), seconds_text(took), f"{1e-9 * size / took:.3g} GB/s") for size, took in rows]
+            print_plain((where, "a message", "rate of a rank"), cells, right=("a message", "rate of a rank"))
+    cells = [(size_text(size), seconds_text(took)) for size, took in made.dense]
+    print_plain(("MPI_Allreduce", "seconds"), cells, right=("seconds",))
+    cells = [(name, f"{encode:.2f}", f"{decode:.2f}") for name, (encode, decode) in made.rates.items()]
+    print_plain(("codec", "encode", "decode and add"), cells, right=("encode", "decode and add"))
+    print(
+        f"{seconds_text(made.call)} a call, {seconds_text(made.alpha)} a round between hosts, "
+        f"{seconds_text(made.software)} a message; memcpy at {1e-9 / made.copy:.3g} GB/s on one core, times of codecs "
+        f"are multiples of it; {made.threads} threads of a rank"
+    )
+    cells = [
+        (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")
+        for text, size, predicted, measured in checked
+    ]
+    print_plain(
+        ("scheme", "size", "predicted", "measured", "ratio"), cells, right=("size", "predicted", "measured", "ratio")
+    )
