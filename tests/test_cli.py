@@ -14,6 +14,7 @@ from gqallreduce import quantities
 from gqallreduce.cli import plan, schemes, tables
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import model
+from gqallreduce.scheduling.topology import apart
 
 
 def run(module, *words):
@@ -146,7 +147,7 @@ def test_plan_predicts_every_codec_on_every_schedule_and_dense_best_first(printe
     schemes_shown = {" ".join(row[:-7]) for row in rows}
     codecs = [entry for entry in gq.schemes() if entry.kind == "codec"]
     assert "dense" in schemes_shown
-    assert len(rows) == len(codecs) * len(model.SCHEDULES) + 1
+    assert len(rows) == len(codecs) * len(model.known(apart(16))) + 1
     for text in schemes_shown - {"dense"}:
         gq.Scheme.parse(text)
 
@@ -160,7 +161,7 @@ def test_plan_shows_the_models_numbers():
     by_name = {each.scheme: each for each in found}
     assert by_name["dense"].seconds == model.predict_dense(16, 4 * elements, profile)
     for scheme in codecs:
-        for schedule in model.SCHEDULES:
+        for schedule in model.known(apart(16)):
             each = by_name[f"{schedule}/{scheme}"]
             assert each.seconds == model.predict(schedule, scheme.codec, 16, elements, profile)
             assert each.bytes_sent == model.bytes_sent(schedule, scheme.codec, 16, elements)
@@ -250,7 +251,7 @@ def test_plan_takes_the_smallest(ranks, nbytes, capsys):
 
 def test_plan_can_be_asked_for_some_codecs(capsys):
     assert run(plan, *WORDS, "--codecs", "qsgd(bits=2)", "raw") == 0
-    assert len(rows_of(capsys.readouterr().out)) == 2 * len(model.SCHEDULES) + 3
+    assert len(rows_of(capsys.readouterr().out)) == 2 * len(model.known(apart(16))) + 3
 
 
 @pytest.mark.parametrize(

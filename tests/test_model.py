@@ -9,6 +9,7 @@ from schemes import RANKS, SCHEDULE_NAMES, WHOLE, variants
 from gqallreduce import Scheme
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling import model
 from gqallreduce.scheduling.model import (
     DENSE,
     SMALL_MOST,
@@ -22,8 +23,9 @@ from gqallreduce.scheduling.model import (
     predict_dense,
     work,
 )
+from gqallreduce.scheduling.schedule import Send
 from gqallreduce.scheduling.simulate import simulate
-from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheduling.topology import Topology, apart, in_hosts
 
 RAW = Scheme.parse("raw").codec
 SIZES = (0, 1, 100, 10**4, 10**6, 10**8)
@@ -61,6 +63,38 @@ def test_work_is_what_rank_0_does_in_the_simulation(schedule, ranks):
     assert sum(counted.sent.values()) == pytest.approx(
         outcome.chunks_sent[0] / SCHEDULES[schedule].chunks(apart(ranks))
     )
+
+
+@every_schedule
+@pytest.mark.parametrize("topology", [in_hosts(8, 2), in_hosts(16, 4), in_hosts(7, 3), Topology((0, 1, 0, 1))])
+def test_what_leaves_a_host_is_counted_over_its_ranks(schedule, topology):
+    """A ring's first rank sends to its host alone, its last one to another."""
+    found, leaving, near = SCHEDULES[schedule], 0, []
+    for rank in topology.groups[0]:
+        sent = [move for moves in found.rounds(rank, topology) for move in moves if isinstance(move, Send)]
+        away = [len(move.wires) for move in sent if topology.hosts[move.to] != topology.hosts[rank]]
+        leaving += sum(away)
+        near.append(sum(len(move.wires) for move in sent))
+    counted = work(schedule, topology)
+    assert sum(counted.leaving.values()) * found.chunks(topology) == pytest.approx(leaving)
+    assert sum(counted.sent.values()) * found.chunks(topology) == pytest.approx(max(near))
+
+
+@every_schedule
+def test_where_ranks_of_a_host_are_many_its_first_and_last_are_counted(schedule, monkeypatch):
+    topology = in_hosts(16, 4)
+    exactly = sum(work(schedule, topology).leaving.values())
+    monkeypatch.setattr(model, "COUNTED_MOST", 1)
+    work.cache_clear()
+    about = sum(work(schedule, topology).leaving.values())
+    work.cache_clear()
+    assert exactly * 0.49 <= about <= exactly * 2.01
+
+
+def test_dense_sums_within_a_host_are_those_of_its_memory():
+    usual = Profile(beta=8 / 1e9)
+    assert predict_dense(in_hosts(4, 4), 10**8, usual) < predict_dense(in_hosts(4, 2), 10**8, usual) / 5
+    assert predict_dense(in_hosts(4, 2), 10**8, usual) == predict_dense(4, 10**8, usual)
 
 
 @every_schedule

@@ -20,7 +20,6 @@ from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.world import on_world
 from gqallreduce.quantities import nbytes, seconds_text
-from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model, profile
 
 LARGEST, MESSAGE_MOST, LEAST = "64MiB", 16 << 20, 4
@@ -192,7 +191,7 @@ def _patiently(comm, value):
 
 def measure_small(comm, topology):
     """Seconds of a call, a round between hosts and a message, that fit small exact sums on all schedules best."""
-    names = [name for name in SCHEDULES if topology.shares_hosts or not SCHEDULES[name].by_hosts]
+    names = model.known(topology)
     objects = {name: gq.Allreduce(f"{name}/raw", comm=comm) for name in names}
     buffer = np.zeros(SMALL // 4, np.float32)
     found = in_turn(comm, {name: lambda each=each: each(buffer, key="w") for name, each in objects.items()}, ROUNDS)

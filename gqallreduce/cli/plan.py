@@ -129,9 +129,9 @@ def predictions(codecs, ranks, elements, profile):
     ranks: how many, or their Topology.
     """
     topology = model.topology_of(ranks)
-    found = [_dense(topology.size, elements * ITEMSIZE, profile)]
+    found = [_dense(topology, elements * ITEMSIZE, profile)]
     for scheme in codecs:
-        for schedule in model.SCHEDULES:
+        for schedule in model.known(topology):
             done = model.work(schedule, topology)
             time = model.predict(schedule, scheme.codec, topology, elements, profile)
             sent = model.bytes_sent(schedule, scheme.codec, topology, elements)
@@ -139,9 +139,11 @@ def predictions(codecs, ranks, elements, profile):
     return sorted(found, key=lambda each: (each.seconds, each.scheme))
 
 
-def _dense(ranks, size, profile):
+def _dense(topology, size, profile):
     """Of the bytes only those of a ring are known: each rank sends all but its own share, twice."""
-    return Prediction(model.DENSE, model.predict_dense(ranks, size, profile), 2 * size * (ranks - 1) / ranks)
+    return Prediction(
+        model.DENSE, model.predict_dense(topology, size, profile), 2 * size * (topology.size - 1) / topology.size
+    )
 
 
 def _examples():

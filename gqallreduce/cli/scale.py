@@ -69,7 +69,9 @@ def predictions(arguments):
             while ranks <= arguments.ranks:
                 dense = model.predict_dense(ranks, arguments.nbytes, profile)
                 for text, codec in codecs.items():
-                    times = {name: model.predict(name, codec, ranks, elements, profile) for name in model.SCHEDULES}
+                    times = {
+                        name: model.predict(name, codec, ranks, elements, profile) for name in model.known(apart(ranks))
+                    }
                     best = min(times, key=times.get)
                     row = {"scheme": text, "schedule": best, "seconds": times[best], "dense": dense}
                     found.append({"node": node, "rate": rate, "ranks": ranks, "bytes": arguments.nbytes, **row})

@@ -29,6 +29,12 @@ from gqallreduce.scheduling.topology import Topology, apart
 SMALL_PER_RANK = 8 << 10
 SMALL_MOST = 256 << 10
 NEAR_PASSES = 2.0  # copies of a message between two ranks of a host
+COUNTED_MOST = 1 << 20  # ranks of a host times all ranks, up to which all of the host are counted
+
+
+def known(topology: Topology) -> list[str]:
+    """Schedules that differ there: those by hosts only where ranks share them."""
+    return [name for name in SCHEDULES if topology.shares_hosts or not SCHEDULES[name].by_hosts]
 
 
 class Summed(NamedTuple):
@@ -94,12 +100,14 @@ def _message_bytes(codec, elements: int, dtype: str, contributions: int, total: 
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank does in a schedule: rounds, messages, and vector lengths sent, encoded and decoded.
+    """What a rank does in a schedule at most: rounds, messages, and vector lengths sent, encoded and decoded.
 
-    rounds
+    rounds, far_rounds
         all of them, and those in which a message goes to another host.
     sent
-        vector lengths of each kind of wire.
+        vector lengths of each kind of wire, of the rank that sends most.
+    leaving
+        of each kind those that leave a host, of all its ranks together.
     encoded, decoded
         by the codec, and without loss.
     """
@@ -108,6 +116,7 @@ class Work:
     far_rounds: int
     messages: int
     sent: dict[Sent, float]
+    leaving: dict[Sent, float]
     encoded: tuple[float, float]
     decoded: tuple[float, float]
 
@@ -122,15 +131,33 @@ class Sent(NamedTuple):
 
 
 def topology_of(ranks: int | Topology) -> Topology:
+    """The Topology, of so many ranks on hosts of their own if it is a number."""
     return ranks if isinstance(ranks, Topology) else apart(ranks)
 
 
 @lru_cache(maxsize=64)  # direct and ring have O(P) moves to count
 def work(schedule: str, ranks: int | Topology) -> Work:
-    """Counted from rank 0's rounds."""
-    found, topology = SCHEDULES[schedule], topology_of(ranks)
-    hosts, chunks = topology.hosts, found.chunks(topology)
-    rounds = found.rounds(0, topology)
+    """Counted from the rounds of the ranks on rank 0's host; where those are many, of its first and its last."""
+    topology = topology_of(ranks)
+    mine, share = topology.groups[0], 1.0
+    if len(mine) * topology.size > COUNTED_MOST:
+        share, mine = len(mine) / 2, (mine[0], mine[-1])
+    every = [_work_of(schedule, rank, topology) for rank in mine]
+    leaving = Counter()
+    for each in every:
+        for kind, lengths in each.leaving.items():
+            leaving[kind] += share * lengths
+    busiest = max(every, key=lambda each: (sum(each.sent.values()), each.messages))
+    rounds, far, messages = (
+        max(getattr(each, name) for each in every) for name in ("rounds", "far_rounds", "messages")
+    )
+    return Work(rounds, far, messages, busiest.sent, dict(leaving), busiest.encoded, busiest.decoded)
+
+
+def _work_of(schedule: str, rank: int, topology: Topology) -> Work:
+    """Of one rank, `leaving` too."""
+    found, hosts = SCHEDULES[schedule], topology.hosts
+    chunks, rounds = found.chunks(topology), found.rounds(rank, topology)
     messages, far_rounds, sent = 0, 0, Counter()
     hops: dict[Wire, int] = {}  # of what this rank encodes; what it passes on is a finished sum
     sums: dict[int | None, int] = {None: topology.size}  # hop -> contributions
@@ -143,21 +170,22 @@ def work(schedule: str, ranks: int | Topology) -> Work:
                 encoded[move.exact] += 1
                 continue
             peer = move.to if isinstance(move, Send) else move.source
-            near = hosts[peer] == hosts[0]
+            near = hosts[peer] == hosts[rank]
             far |= not near
             messages += isinstance(move, Send)
             for wire in move.wires:
                 if isinstance(move, Recv):
                     decoded[wire.exact] += 1
-                else:
-                    hop = hops.get(wire)
-                    if hop not in sums:
-                        sums[hop] = found.contributions(hop, topology)
-                    sent[Sent(sums[hop], wire.exact, near)] += 1
+                    continue
+                hop = hops.get(wire)
+                if hop not in sums:
+                    sums[hop] = found.contributions(hop, topology)
+                sent[Sent(sums[hop], wire.exact, near)] += 1
         far_rounds += far
     lengths = {kind: wires / chunks for kind, wires in sent.items()}
+    leaving = {kind: length for kind, length in lengths.items() if not kind.near}
     parts = [(coded / chunks, exact / chunks) for coded, exact in (encoded, decoded)]
-    return Work(len(rounds), far_rounds, messages, lengths, *parts)
+    return Work(len(rounds), far_rounds, messages, lengths, leaving, *parts)
 
 
 def _lanes(schedule: str, vector: Summed, topology: Topology) -> int:
@@ -169,12 +197,12 @@ def _lanes(schedule: str, vector: Summed, topology: Topology) -> int:
 def bytes_sent(
     schedule: str, codec, ranks: int | Topology, what: int | tuple[Form, ...], dtype: str = "float32"
 ) -> float:
-    """Bytes that one rank sends, headers included: with many ranks those of small pieces outweigh the values."""
+    """Bytes that a rank sends at most, headers included: with many ranks those of small pieces outweigh the values."""
     topology = topology_of(ranks)
-    vectors = summed(codec, topology.size, what, dtype)
-    return sum(sum(_bytes_sent(schedule, vector, topology)) for vector in vectors) + _bytes_gathered(
-        codec, topology.size, what
-    )
+    done, found = work(schedule, topology), _bytes_gathered(codec, topology.size, what)
+    for vector in summed(codec, topology.size, what, dtype):
+        found += sum(_bytes(schedule, vector, topology, done.sent))
+    return found
 
 
 def _bytes_gathered(codec, size: int, what: int | tuple[Form, ...]) -> float:
@@ -185,13 +213,13 @@ def _bytes_gathered(codec, size: int, what: int | tuple[Form, ...]) -> float:
     return (size - 1) * (frame.SIZE + found) if found else 0
 
 
-def _bytes_sent(schedule: str, vector: Summed, topology: Topology) -> tuple[float, float]:
-    """(to other hosts, to ranks of the same host)."""
+def _bytes(schedule: str, vector: Summed, topology: Topology, sent: dict[Sent, float]) -> tuple[float, float]:
+    """Of what is sent: (to other hosts, to ranks of the same host)."""
     chunks = SCHEDULES[schedule].chunks(topology)
     lanes = _lanes(schedule, vector, topology)
     piece = vector._replace(elements=-(-vector.elements // (chunks * lanes)))
     wires, lossless = Counter(), _adds_exactly(vector)  # all one where sums take no more bytes than own values
-    for (contributions, exact, near), lengths in work(schedule, topology).sent.items():
+    for (contributions, exact, near), lengths in sent.items():
         sums = _rounded(contributions) if vector.codec.sums_grow else 1
         wires[sums, exact and not lossless, near] += lengths * chunks * lanes
     found = [0.0, 0.0]
@@ -229,8 +257,8 @@ def predict(
 def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile) -> float:
     done = work(schedule, topology)
     lanes = _lanes(schedule, vector, topology)
-    far, near = _bytes_sent(schedule, vector, topology)
-    wire = profile.beta * max(map(len, topology.groups)) * far
+    wire = profile.beta * _bytes(schedule, vector, topology, done.leaving)[0]
+    near = _bytes(schedule, vector, topology, done.sent)[1]
     coded = _rates(profile, vector.codec)
     plain = coded if _adds_exactly(vector) else _rates(profile, CODECS["raw"]())
     passes = 0.0
@@ -246,18 +274,22 @@ def _rates(profile: Profile, codec) -> tuple[float, float]:
     return profile.rates.get(codec.name, (4.0, 2.0))
 
 
-def predict_dense(size: int, nbytes: int, profile: Profile) -> float:
+def predict_dense(ranks: int | Topology, nbytes: int, profile: Profile) -> float:
     """Seconds of MPI_Allreduce as the profile has it, else of a good one: the best of a ring, recursive doubling, and
     halving and doubling."""
     if profile.dense:
         return profile.dense_seconds(nbytes)
-    if size == 1:
-        return nbytes * profile.a_pass()
-    log = math.ceil(math.log2(size))
+    topology = topology_of(ranks)
+    size, log = topology.size, math.ceil(math.log2(topology.size))
     add = nbytes * profile.a_pass()
-    halves = 2 * nbytes * (size - 1) / size * profile.beta + add
-    doubling = log * (profile.alpha + nbytes * profile.beta + add)
-    return min(2 * min(size - 1, log) * profile.alpha + halves, doubling)
+    if size == 1:
+        return add
+    alpha, beta = profile.alpha, profile.beta
+    if len(topology.groups) == 1:
+        alpha, beta = profile.software, profile.near or NEAR_PASSES * profile.a_pass()
+    halves = 2 * nbytes * (size - 1) / size * beta + add
+    doubling = log * (alpha + nbytes * beta + add)
+    return min(2 * min(size - 1, log) * alpha + halves, doubling)
 
 
 DENSE, RAW = "dense", "/raw"  # a schedule with RAW behind it sums exactly
@@ -288,11 +320,11 @@ def is_exact(choice: str) -> bool:
 def _times(codec, topology: Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
     """Of all that `auto/` can choose the predicted seconds, the best first."""
     raw = CODECS["raw"]()
-    times = {DENSE: predict_dense(topology.size, message_bytes(raw, what, dtype), profile)}
+    times = {DENSE: predict_dense(topology, message_bytes(raw, what, dtype), profile)}
     if topology.size > 1:
-        known = [name for name in SCHEDULES if topology.shares_hosts or not SCHEDULES[name].by_hosts]
-        times |= {name: predict(name, codec, topology, what, profile, dtype) for name in known}
-        exact = {name + RAW: predict(name, raw, topology, what, profile, dtype) for name in known}
-        best = min(exact, key=lambda name: (exact[name], name))
-        times[best] = exact[best]
+        times |= {name: predict(name, codec, topology, what, profile, dtype) for name in known(topology)}
+        if codec != raw:
+            exact = {name + RAW: predict(name, raw, topology, what, profile, dtype) for name in known(topology)}
+            best = min(exact, key=lambda name: (exact[name], name))
+            times[best] = exact[best]
     return dict(sorted(times.items(), key=lambda item: (item[1], item[0])))
