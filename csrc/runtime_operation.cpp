@@ -242,8 +242,8 @@ void Operation::keep_rounding(const Extent& extent, const Chunk& chunk, int chun
   const std::size_t index = static_cast<std::size_t>(holder), of = static_cast<std::size_t>(holders);
   const Tensor& tensor = tensors[region.segment];
   for (const Stretch& part : chunk.pieces[extent.piece].parts) {
-    if (part.tensor != static_cast<int>(region.segment)) continue;
     const std::size_t size = part.stop - part.start, begin = region.grid.start;
+    if (part.tensor != static_cast<int>(region.segment) || begin < part.start || begin >= part.stop) continue;
     const std::size_t low = std::max(part.start + index * size / of, begin);
     const std::size_t high = std::min(part.start + (index + 1) * size / of, begin + region.size);
     if (low >= high) return;

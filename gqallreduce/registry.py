@@ -12,7 +12,7 @@ class Registry(dict):
 
     families
         name -> what makes the thing with options, for names such as "hierarchical(outer=ring)". These are found here
-        by such names as well, but not listed.
+        by such names as well (as the things have them), but not listed.
     """
 
     def __init__(self, kind: str, package: str):
@@ -22,6 +22,11 @@ class Registry(dict):
         self._made: dict = {}
 
     def __missing__(self, name: str):
+        if name not in self._made:
+            base, _, written = name.partition("(")
+            if base not in self.families:
+                raise KeyError(name)
+            return self.make(base, dict(each.split("=") for each in written.removesuffix(")").split(", ")))
         return self._made[name]
 
     def make(self, name: str, options: dict):

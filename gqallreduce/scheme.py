@@ -24,7 +24,7 @@ from gqallreduce.rounding import usual_arithmetic
 
 AUTO, DENSE, MPI_SUM = "auto", "dense", "mpi"
 _FORM = re.compile(
-    r"\s*(?:(?P<schedule>\w+)\s*(?P<how>\([^()]*\))?\s*/)?"
+    r"\s*(?:(?P<schedule>\w+)\s*(?P<how>\([^()/]*\))?\s*/)?"
     r"\s*(?P<codec>\w+)\s*(?P<options>\(.*\))?\s*(?:/\s*(?P<feedback>\w+))?\s*",
     re.DOTALL,
 )
@@ -58,7 +58,10 @@ class Scheme:
         """The text with every option, and with the schedule that runs."""
         if self.schedule == DENSE:
             return DENSE + "/ef" * self.feedback
-        parts = [schedule or self.schedule, resolved(self.codec)]
+        name = schedule or self.schedule
+        if name not in (None, AUTO, MPI_SUM):
+            name = SCHEDULES[name].resolved
+        parts = [name, resolved(self.codec)]
         return "/".join([part for part in parts if part] + ["ef"] * self.feedback)
 
     @usual_arithmetic()
@@ -115,9 +118,12 @@ def _parse(text: str) -> Scheme:
         return Scheme(DENSE, CODECS.find("raw")(), feedback == "ef", "/".join([DENSE, *filter(None, [feedback])]))
     if name == "ef" and feedback:
         raise ValueError(f"scheme {text!r}: 'ef' in place of a codec, expected [schedule/]codec[(options)][/ef]")
+    written_schedule = schedule
     if schedule not in (None, AUTO, MPI_SUM):
         SCHEDULES.find(schedule, also=(AUTO, MPI_SUM))
-        schedule = SCHEDULES.make(schedule, options_of(f"scheme {text!r}", how)[0]).name
+        given, how = options_of(f"scheme {text!r}", how)
+        written_schedule = schedule + how
+        schedule = SCHEDULES.make(schedule, given).name
     elif how is not None:
         raise ValueError(f"scheme {text!r}: {schedule!r} has no options")
     options, shown = options_of(f"scheme {text!r}", written)
@@ -129,5 +135,5 @@ def _parse(text: str) -> Scheme:
             f"scheme {text!r}: MPI adds integers only, and {name + shown} has none; with their default options these "
             f"have: {known}"
         )
-    parts = [schedule, name + shown, feedback]
+    parts = [written_schedule, name + shown, feedback]
     return Scheme(schedule, codec, feedback == "ef", "/".join(part for part in parts if part))

@@ -1,6 +1,7 @@
 """One line of text: what it may say, how it comes back, what is refused and how; and messages without MPI."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -269,3 +270,22 @@ def test_mpi_needs_mpi():
 )
 def test_the_narrowest_integers_that_hold_a_sum(most, name):
     assert integer_type(most) == np.dtype(name)
+
+
+def test_options_of_a_schedule_are_written_as_they_were_and_resolved_in_full():
+    text = "hierarchical(leaders=one, outer=ring)/onebit(column=1)/ef"
+    scheme = Scheme.parse(text)
+    assert str(scheme) == text
+    assert scheme == Scheme.parse("hierarchical( outer = ring,leaders=one ) / onebit(column=1)/ef")
+    assert scheme.resolved() == "hierarchical(outer=ring, leaders=one)/onebit(column=1)/ef"
+    assert Scheme.parse("hierarchical/raw").resolved() == "hierarchical(outer=direct, leaders=all)/raw"
+    assert Scheme.parse(Scheme.parse("hierarchical/raw").resolved()) == Scheme.parse("hierarchical/raw")
+    assert pickle.loads(pickle.dumps(scheme)) == scheme
+
+
+@pytest.mark.parametrize(
+    "text", ["ring(outer=direct)/raw", "auto(outer=ring)/raw", "mpi(x=1)/thc", "hierarchical(ring)/raw"]
+)
+def test_options_that_a_schedule_has_not_are_refused(text):
+    with pytest.raises(ValueError, match=r"has no options|keyword options only"):
+        Scheme.parse(text)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import gqallreduce as gq
 from gqallreduce.cli.tables import print_table
+from gqallreduce.coding.layout import Form
 from gqallreduce.quantities import bandwidth, bytes_text, count, nbytes, seconds, seconds_text
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
-from gqallreduce.scheduling.instructions import Part, instructions
+from gqallreduce.scheduling.instructions import Part, as_coded, instructions
 from gqallreduce.scheduling.profile import Profile, load
 from gqallreduce.scheduling.schedule import Wire
 from gqallreduce.scheduling.topology import in_hosts
@@ -105,6 +106,8 @@ def _print_program(text, rank, topology):
     if not 0 <= rank < ranks:
         raise ValueError(f"--rank: got {rank}, expected 0 to {ranks - 1}")
     program = instructions(SCHEDULES[scheme.schedule], rank, topology)
+    if not scheme.codec.indirect and scheme.codec.bind(Form((1,), "C", "float32")).of_sums.exact:
+        program = as_coded(program)
     for number, each in enumerate(program):
         shown = {name: value for name, value in each._asdict().items() if name != "exact" or value}
         fields = "  ".join(f"{name}={_value(value)}" for name, value in shown.items())

@@ -30,8 +30,9 @@ def run(arguments):
 
 def _explained(name):
     """What is written of a codec or a schedule."""
-    if name in SCHEDULES:
-        return f"{name}\n\n{importlib.import_module(f'{SCHEDULES.package}.{name}').__doc__.strip()}"
+    schedule = name.partition("(")[0]
+    if schedule in SCHEDULES:
+        return f"{schedule}\n\n{importlib.import_module(f'{SCHEDULES.package}.{schedule}').__doc__.strip()}"
     try:
         return f"{name}\n\n{inspect.getdoc(CODECS.find(name, also=SCHEDULES))}"
     except ValueError as error:

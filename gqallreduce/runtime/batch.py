@@ -117,7 +117,8 @@ class Batch:
         _kernels.scatter(rounded, self._targets, extent.table)
         flawed = arithmetic.not_finite(rounded)
         for tensor, region, here in self._others(extent, self._targets):
-            (piece,) = (each for each in extent.piece.parts if each.tensor == region.segment)
+            mine = (each for each in extent.piece.parts if each.tensor == region.segment)
+            (piece,) = (each for each in mine if each.start <= region.start < each.stop)
             flawed = tensor.store_scaled(region, piece, y[here], rounded[here], place) or flawed
         return flawed
 

@@ -53,6 +53,8 @@ class LocalAllreduce:
     ):
         self.scheme, self.size, self.average, self.seed = Scheme.parse(scheme), size, average, seed
         self.topology = topology or apart(size)
+        if self.topology.size != size:
+            raise ValueError(f"topology: got one of {self.topology.size} ranks, expected {size}")
         if self.scheme.schedule == DENSE:
             raise ValueError("dense is MPI's own allreduce: it runs under MPI only; ring/raw is an exact sum here")
         if self.scheme.schedule == MPI_SUM:

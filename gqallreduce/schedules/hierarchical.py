@@ -69,7 +69,7 @@ def hierarchical(outer: str = "direct", leaders: str = "all") -> Schedule:
         source="Karonis et al., IPDPS 2000 (multilevel collectives); Goyal et al., arXiv:1706.02677 (sums within a "
         "server, between servers, and shared); differs: all ranks lead a share, and finished bytes are passed on",
         by_hosts=True,
-        options=tuple(_DEFAULTS.items()),
+        options=(("outer", outer), ("leaders", leaders)),
     )
 
 

@@ -218,13 +218,15 @@ def _bytes(schedule: str, vector: Summed, topology: Topology, sent: dict[Sent, f
     chunks = SCHEDULES[schedule].chunks(topology)
     lanes = _lanes(schedule, vector, topology)
     piece = vector._replace(elements=-(-vector.elements // (chunks * lanes)))
-    wires, lossless = Counter(), _adds_exactly(vector)  # all one where sums take no more bytes than own values
+    bound = vector.codec.bind(Form((vector.elements,), "C", vector.dtype), 1)
+    wires, lossless, itemsize = Counter(), bound.of_sums.exact, bound.working.itemsize
     for (contributions, exact, near), lengths in sent.items():
+        # all one where sums take no more bytes than own values
         sums = _rounded(contributions) if vector.codec.sums_grow else 1
         wires[sums, exact and not lossless, near] += lengths * chunks * lanes
     found = [0.0, 0.0]
     for (sums, exact, near), count in wires.items():
-        nbytes = 4 * piece.elements if exact else piece.message_bytes(sums, vector.elements)
+        nbytes = itemsize * piece.elements if exact else piece.message_bytes(sums, vector.elements)
         found[near] += count * (frame.SIZE + nbytes)
     return found[0], found[1]
 

@@ -87,7 +87,7 @@ class Schedule:
     by_hosts
         is it another schedule where ranks share hosts?
     options
-        (name, default) of those that its name may have.
+        (name, value) of those that it may have; of the registered one the defaults.
     """
 
     name: str
@@ -99,6 +99,12 @@ class Schedule:
     source: str
     by_hosts: bool = False
     options: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def resolved(self) -> str:
+        """Its name with every option."""
+        written = ", ".join(f"{name}={value}" for name, value in self.options)
+        return self.name.partition("(")[0] + (f"({written})" if written else "")
 
     @property
     def doc(self) -> str:

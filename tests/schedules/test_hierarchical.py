@@ -125,6 +125,15 @@ def test_other_options_are_refused(options, complaint):
         made(options)
 
 
+def test_a_name_is_found_where_it_was_never_made():
+    """A pickled Scheme brings the name alone."""
+    SCHEDULES._made.clear()
+    assert SCHEDULES["hierarchical(outer=ring, leaders=one)"].options == (("outer", "ring"), ("leaders", "one"))
+    for unknown in ("hierarchical2(outer=ring)", "ring2"):
+        with pytest.raises(KeyError):
+            SCHEDULES[unknown]
+
+
 def test_flat_schedules_have_no_options():
     with pytest.raises(ValueError, match="schedule 'ring' has no options, got outer"):
         SCHEDULES.make("ring", {"outer": "direct"})

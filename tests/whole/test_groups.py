@@ -93,6 +93,14 @@ def test_groups_of_any_forms(forms, text, schedule, ranks):
     compare(f"{schedule}/{text}", ranks, forms, steps=1)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("text", ["direct/qsgd/ef", "direct/onebit/ef"])
+def test_what_16_bits_lose_of_a_tensor_in_several_lanes_is_kept(text, ranks, monkeypatch):
+    """Such a tensor has several parts in a batch."""
+    monkeypatch.setattr(layout, "LANE_BYTES", 64)
+    compare(text, ranks, [((2000,), "float16", "C")] * 3)
+
+
 @pytest.fixture
 def many_lanes(monkeypatch):
     """Few bytes make a lane, few elements a block or a batch, and few lanes are under way."""

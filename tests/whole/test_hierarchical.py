@@ -9,6 +9,7 @@ import gqallreduce as gq
 from gqallreduce.coding import frame, layout
 from gqallreduce.registry import CODECS
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling import model
 from gqallreduce.scheduling.topology import Topology, in_hosts
 
 SHAPES = {"2 x 2": in_hosts(4, 2), "3 and 1": Topology((0, 0, 0, 3)), "in no order": Topology((0, 1, 0, 1, 1))}
@@ -127,6 +128,21 @@ def test_between_hosts_travels_what_one_rank_of_each_would_send():
     expected = sum(each.bytes_sent for each in flat.spent)
     assert sent[False] == expected + 12 * frame.SIZE  # a message of each share, not one
     assert sent[True] > 2 * 3 * 4 << 16
+
+
+@pytest.mark.parametrize("hosts", [(0, 0), (0, 0, 0, 0, 0), (0, 0, 2)])
+def test_a_topology_of_other_ranks_is_refused(hosts):
+    with pytest.raises(ValueError, match=f"topology: got one of {len(hosts)} ranks, expected 4"):
+        LocalAllreduce("hierarchical/onebit", 4, topology=Topology(hosts))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_predicted_bytes_are_those_of_the_rank_that_sends_most(dtype):
+    topology = in_hosts(9, 4)
+    allreduce = local("hierarchical/raw", topology)
+    allreduce(arrays(0, 9, (100_000,), dtype))
+    predicted = model.bytes_sent("hierarchical", allreduce.scheme.codec, topology, 100_000, dtype)
+    assert max(each.bytes_sent for each in allreduce.spent) == pytest.approx(predicted, rel=0.01)
 
 
 @pytest.mark.parametrize("changed", [slice(40, 44), slice(32, None)])
