@@ -1,0 +1,251 @@
+"""A training that is disturbed as clusters disturb it: `python bench/chaos.py`; it starts its jobs by mpirun itself.
+
+Each training draws its faults from its seed: a rank is killed, stopped for a while or for longer than the timeout, late
+by more than the timeout, gives a NaN, has no memory for a tensor, or no room on its disk for its part of a state. After
+each fault it is checked that no rank hangs, that survivors have an error with a name within the timeout, that the job
+can begin again from the last state on as many ranks as are left, and at the end that the accuracy is that of
+undisturbed trainings.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from gqallreduce.cli import machine
+from gqallreduce.cli.report import Report
+from gqallreduce.cli.tables import print_plain
+
+KINDS = ("kill", "stop", "late", "pause", "nan", "memory", "disk")
+ENDS_A_JOB = ("kill", "stop", "late", "memory")
+STEPS, EVERY, RANKS = 400, 20, 4
+TIMEOUT, SHORT, SLACK = 1.0, 0.3, 4.0  # seconds: of calls; of a pause; beyond the timeout until an error is noted
+HANGS = 60.0  # seconds after which a job is taken for one that hangs
+SPREAD = 0.03  # of accuracy, beyond that of the undisturbed trainings
+
+
+def add_arguments(parser):
+    """The options of the benchmark."""
+    parser.add_argument("--trainings", type=int, default=10, help="each with another seed (10)")
+    parser.add_argument("--faults", type=int, default=21, help="of each training (21)")
+    parser.add_argument("--ranks", type=int, default=RANKS, help=f"of a training's first job ({RANKS})")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of a training ({STEPS})")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of faults")
+    name = "writes NAME.jsonl and NAME.md (bench/results/chaos)"
+    parser.add_argument("--output", default="bench/results/chaos", metavar="NAME", help=name)
+
+
+def run(arguments):
+    """Runs all trainings; 0 if each fault was met as it must be, else 1."""
+    report = Report(f"{arguments.output}.jsonl")
+    report.write("machine", machine.describe(ranks=arguments.ranks))
+    calm, rows, wrong = [], [], []
+    with report.progress(2 * arguments.trainings) as progress:
+        for seed in range(arguments.trainings):
+            progress.show(f"training {seed}, undisturbed")
+            calm.append(Training(seed, arguments, []).run()["accuracy"])
+            progress.step()
+        for seed in range(arguments.trainings):
+            progress.show(f"training {seed}")
+            training = Training(seed, arguments, faults_of(seed, arguments))
+            ended = training.run()
+            report.write("training", ended)
+            for row in training.rows:
+                report.write("fault", row)
+            rows += training.rows
+            wrong += training.wrong
+            if ended["accuracy"] < min(calm) - SPREAD:
+                wrong.append(f"training {seed}: accuracy {ended['accuracy']:.3f}, undisturbed at least {min(calm):.3f}")
+            progress.step()
+    report.write("undisturbed", {"accuracies": calm})
+    table = summary(rows)
+    print_plain(*table, right=table[0][1:])
+    Path(f"{arguments.output}.md").write_text(markdown(*table))
+    for each in wrong:
+        print(f"wrong: {each}")
+    print(
+        f"{len(rows)} faults in {arguments.trainings} trainings; "
+        f"written: {arguments.output}.jsonl, {arguments.output}.md"
+    )
+    return int(bool(wrong))
+
+
+def faults_of(seed, arguments):
+    """[{number, step, rank, kind, seconds}], no two at one step; those of a disk at steps that save."""
+    random, found, steps = np.random.default_rng([seed, 1]), [], set()
+    for number in range(arguments.faults):
+        kind = arguments.kinds[number % len(arguments.kinds)]
+        while True:
+            step = int(random.integers(2, arguments.steps - 2))
+            step = step // EVERY * EVERY + EVERY - 1 if kind == "disk" else step
+            if step not in steps and step < arguments.steps - 1:
+                break
+        steps.add(step)
+        seconds = SHORT if kind == "pause" else TIMEOUT + 2.0
+        found.append(
+            {"number": number, "step": step, "rank": int(random.integers(1 << 16)), "kind": kind} | {"seconds": seconds}
+        )
+    return sorted(found, key=lambda fault: fault["step"])
+
+
+class Training:
+    """All jobs of one seed.
+
+    rows, wrong
+        a row for each fault; what was not as it must be, as text.
+    """
+
+    def __init__(self, seed, arguments, faults):
+        self.seed, self.arguments, self.left = seed, arguments, list(faults)
+        self.rows, self.wrong, self.jobs, self._met = [], [], 0, 0
+
+    def run(self):
+        """Jobs, one after the other, until all steps are made: {seed, accuracy, jobs, seconds, steps_lost}."""
+        folder, began = Path(tempfile.mkdtemp(prefix="chaos")), time.monotonic()
+        try:
+            ranks, lost = self.arguments.ranks, 0
+            while True:
+                events, hung = self._job(folder, ranks)
+                self.jobs += 1
+                ends = [each for each in events if each["what"] == "ends"]
+                self._check(folder, events, hung, ranks)
+                if len(ends) == ranks or self.jobs > 3 * self.arguments.faults + 3:
+                    break
+                reached = max((each["step"] for each in events), default=0)
+                latest = folder / "latest"
+                lost += reached - (int(latest.read_text()) if latest.exists() else 0)
+                killed = sum(each.get("kind") == "kill" for each in events)
+                ranks = ranks - killed if ranks - killed > 1 else self.arguments.ranks
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        accuracy = ends[0]["accuracy"] if ends else 0.0
+        if len({each["accuracy"] for each in ends}) > 1:
+            self.wrong.append(f"training {self.seed}: ranks end with different models")
+        row = {"seed": self.seed, "accuracy": accuracy, "jobs": self.jobs, "steps_lost": lost}
+        return row | {"faults": len(self.rows), "seconds": time.monotonic() - began}
+
+    def _job(self, folder, ranks):
+        """(events of all its ranks, does it hang?)."""
+        job = {"folder": str(folder), "job": self.jobs, "seed": self.seed, "steps": self.arguments.steps}
+        job |= {"every": EVERY, "timeout": TIMEOUT, "faults": self.left}
+        path = folder / "job.json"
+        path.write_text(json.dumps(job))
+        words = [
+            launcher(),
+            *options(),
+            "-n",
+            str(ranks),
+            sys.executable,
+            "-m",
+            "gqallreduce.cli.chaos_rank",
+            str(path),
+        ]
+        with open(folder / f"output.{self.jobs}", "w") as output:
+            process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                process.wait(HANGS)
+                hung = False
+            except subprocess.TimeoutExpired:
+                hung = True
+                process.kill()
+                process.wait()
+        found = []
+        for each in folder.glob(f"events.{self.jobs}.*.jsonl"):
+            found += [json.loads(line) for line in each.read_text().splitlines()]
+        return found, hung
+
+    def _check(self, folder, events, hung, ranks):
+        """Every fault that was met in this job, and what its ranks noted of it."""
+        met = sorted((each for each in events if each["what"] == "fault"), key=lambda each: each["step"])
+        self.left = [each for each in self.left if each["number"] not in {fault["number"] for fault in met}]
+        if hung:
+            self.wrong.append(
+                f"training {self.seed}, job {self.jobs - 1}: hangs; faults {[each['kind'] for each in met]}"
+            )
+        for fault in met:
+            self.rows.append(self._row(fault, events, ranks))
+        if not met and not any(each["what"] == "ends" for each in events):
+            output = (folder / f"output.{self.jobs - 1}").read_text()[-2000:]
+            self.wrong.append(f"training {self.seed}, job {self.jobs - 1}: ended without a fault: {output}")
+
+    def _row(self, fault, events, ranks):
+        """What came of one fault: by whom it was noticed, as what, after how long."""
+        kind, victim = fault["kind"], fault["rank"]
+        after = [each for each in events if each["what"] in ("error", "skipped", "not saved")]
+        after = [each for each in after if each["step"] - fault["step"] in (0, 1)]
+        noted = [each for each in after if each["rank"] != victim]
+        errors, row = (
+            Counter(each["error"] for each in noted),
+            {"training": self.seed, "job": self.jobs - 1, "kind": kind},
+        )
+        row |= {"step": fault["step"], "ranks": ranks, "noticed_by": len(noted), "errors": dict(errors)}
+        row["seconds"] = max((each["seconds"] for each in noted), default=None)
+        row["named"] = any(victim in each.get("named", ()) for each in noted)
+        problem = self._problem(kind, noted, ranks, row)
+        if problem:
+            self.wrong.append(f"training {self.seed}, step {fault['step']}, {kind}: {problem}")
+        return row
+
+    def _problem(self, kind, noted, ranks, row):
+        if kind == "pause":
+            return "an error, where a rank was stopped for less than the timeout" if noted else ""
+        if kind == "kill" and not noted and not survives():
+            row["by_launcher"] = True
+            return ""
+        if len(noted) < ranks - 1:
+            return f"{len(noted)} of {ranks - 1} other ranks noticed"
+        if row["seconds"] > TIMEOUT + SLACK:
+            return f"noticed after {row['seconds']:.1f} s"
+        if kind in ("kill", "stop", "late", "nan") and not row["named"]:
+            return "no rank names it"
+        return ""
+
+
+def launcher():
+    """mpirun of the MPI that mpi4py has loaded, in whose environment it is."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else "mpirun"
+
+
+def survives():
+    """Does the launcher leave other ranks alone when one is killed, if it is asked to?"""
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process is no rank
+    from mpi4py import MPI
+
+    return MPI.get_vendor()[0] == "Open MPI"
+
+
+def options():
+    """Of the launcher."""
+    return ["--enable-recovery"] if survives() else []
+
+
+def summary(rows):
+    """(heads, cells) of the table: a row for each kind of fault."""
+    heads = "fault", "injected", "noticed by", "as", "median seconds", "longest", "named"
+    by_kind, cells = defaultdict(list), []
+    for row in rows:
+        by_kind[row["kind"]].append(row)
+    for kind, found in by_kind.items():
+        seconds = [row["seconds"] for row in found if row["seconds"] is not None]
+        errors = sum((Counter(row["errors"]) for row in found), Counter())
+        whom = "the launcher" if any(row.get("by_launcher") for row in found) else "all other ranks"
+        times = [f"{value:.2f}" for value in (np.median(seconds), max(seconds))] if seconds else ["-", "-"]
+        named = f"{sum(row['named'] for row in found)}"
+        noticed = "nobody, as it must be" if kind == "pause" else whom
+        cells.append([kind, str(len(found)), noticed, ", ".join(sorted(errors)) or "-", *times, named])
+    return heads, cells
+
+
+def markdown(heads, cells):
+    """The table, for docs."""
+    lines = [" | ".join(heads), " | ".join(["---"] * len(heads)), *(" | ".join(row) for row in cells)]
+    return "".join(f"| {line} |\n" for line in lines)
