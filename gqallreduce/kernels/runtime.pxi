@@ -137,14 +137,15 @@ cdef int read(vector[CTensor]& made, operands) except -1:
     return 0
 
 
-cdef int read_known(vector[CTensor]& made, Arrays arrays, states, tuple streams) except -1:
-    """The same from arrays that are summed in place, the States (runtime/memory.py) after the call, and what random
-    streams are made of."""
+cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states, tuple streams) except -1:
+    """The same from arrays that are summed, into others or (None) in place; the States (runtime/memory.py) after the
+    call; and what random streams are made of."""
     cdef CTensor* tensor = made.data()
     cdef State state
     cdef size_t number = 0
     for state in states:
-        tensor.source.data = tensor.target.data = arrays.data[number]
+        tensor.source.data = arrays.data[number]
+        tensor.target.data = arrays.data[number] if into is None else into.data[number]
         tensor.residual, tensor.new_residual = state.spare_at, state.residual_at
         set_stream(tensor, state.step - 1, streams[number])
         tensor += 1
@@ -178,7 +179,7 @@ cdef class NativeOperation:
             raise ValueError(f"got {len(operands)} operands, expected {made.size()}, and at least a lane and a tensor")
         arrays = getattr(operands, "arrays", None)
         if arrays is not None:
-            read_known(made, arrays, operands.states, operands.streams)
+            read_known(made, arrays, operands.into, operands.states, operands.streams)
         else:
             read(made, operands)
         for number in range(len(coders) if coders is not None else 0):

@@ -20,24 +20,25 @@ class Given:
         the key, or the tuple of a group's keys.
     keys, sources, targets, forms
         of each buffer; sources and targets are Buffers, the same ones in an in-place call.
-    arrays
-        the same buffers, where they are plain arrays of the forms of an earlier call (KnownForms); else None.
+    arrays, into
+        the same sources, and targets, where they are plain arrays of the forms of an earlier call (KnownForms); else
+        None. `into` is None in an in-place call too.
     agreed
         what ranks have agreed on in that call.
     """
 
     def __init__(self, name: str | tuple[str, ...] | None, sources: list[Buffer], targets: list[Buffer]):
         self.name, self.sources, self._targets = name, sources, targets
-        self.arrays = self.agreed = None
+        self.arrays = self.into = self.agreed = None
         self.keys = name if isinstance(name, tuple) else (name,)
         self.forms = tuple([source.form for source in sources])
 
     @classmethod
-    def known(cls, agreed, arrays) -> Given:
-        """Arrays that are summed in place; their Buffers are made when they are looked at."""
+    def known(cls, agreed, arrays, into) -> Given:
+        """Arrays that are summed, into others or in place; their Buffers are made when they are looked at."""
         made = cls.__new__(cls)
-        made.name, made.keys, made.agreed, made.arrays, made.forms = (
-            agreed.name, agreed.keys, agreed, arrays, arrays.forms.forms
+        made.name, made.keys, made.agreed, made.arrays, made.into, made.forms = (
+            agreed.name, agreed.keys, agreed, arrays, into, arrays.forms.forms
         )  # fmt: skip
         return made
 
@@ -47,7 +48,11 @@ class Given:
 
     @property
     def targets(self) -> list[Buffer]:
-        return self.sources if self.arrays is not None else self._targets
+        return self.sources if self.arrays is not None and self.into is None else self._targets
+
+    @cached_property
+    def _targets(self) -> list[Buffer]:
+        return [Buffer.of_known(self.into, number) for number in range(len(self.keys))]
 
     @property
     def located(self):
@@ -73,11 +78,15 @@ class Given:
 
     def overlap(self, other: Given) -> str:
         """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
-        if self.arrays is not None and other.arrays is not None and not self.arrays.meet(other.arrays):
+        mine, theirs = self._plain(), other._plain()
+        if mine and theirs and not any(one.meet(two) for one in mine for two in theirs):
             return ""
         for one, two in _overlapping([*self.memory("mine"), *other.memory("theirs")]):
             return (one if one.owner == "mine" else two).name
         return ""
+
+    def _plain(self) -> list:
+        return [each for each in (self.arrays, self.into) if each is not None]
 
     def memory(self, owner: str | None = None) -> list[_Memory]:
         """Where its buffers lie. `owner`: of all of them; None: each key's number."""
@@ -114,13 +123,16 @@ def _overlapping(every: list[_Memory]):
         open_.append(each)
 
 
-def known(buf, key, allreduce) -> Given | None:
+def known(buf, out, key, allreduce) -> Given | None:
     """The arguments of a call as the last one of its key, or keys, had them; None if each must be looked at."""
     last = allreduce.plans.last(key)
     if last is None or not allreduce.memory.fit(last.keys, last.kept):
         return None
     arrays = last.known.look(buf)
-    return None if arrays is None else Given.known(last, arrays)
+    if arrays is None or out is None:
+        return None if arrays is None else Given.known(last, arrays, None)
+    into = last.known.look(out)
+    return None if into is None or into.meet(arrays) else Given.known(last, arrays, into)
 
 
 def given(buf, out, key, allreduce) -> Given:

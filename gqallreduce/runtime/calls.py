@@ -11,6 +11,7 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.failure import give_up, named, raise_from
 from gqallreduce.transport.link import CALLS_MOST
+from gqallreduce.transport.progress import LISTEN
 
 
 class Calls:
@@ -46,7 +47,7 @@ class Calls:
         """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
         call, claim = Call(name, self), self.home.claim()
         try:
-            self.home.notice(self.timeout)
+            self.home.notice(self.timeout, LISTEN)
             self.require_usable()
             call.link = link = self.home.connect(self.timeout)
             self.require_usable()

@@ -44,13 +44,15 @@ class Operands(Sequence):
     given, states, streams
         what they are made of: the Given (arguments.py), the States after the call, what random streams are made of.
     arrays
-        the same buffers as the runtime in C++ finds them; None if it must look at each Operand.
+        the same buffers as the runtime in C++ finds them; None if it must look at each Operand. `into`: where results
+        are written; None in place.
     """
 
-    __slots__ = ("_made", "arrays", "given", "states", "streams")
+    __slots__ = ("_made", "arrays", "given", "into", "states", "streams")
 
     def __init__(self, given, states, streams: tuple[int, ...]):
         self.given, self.states, self.streams, self.arrays = given, states, streams, given.arrays
+        self.into = given.into
         self._made = None
 
     def __len__(self) -> int:

@@ -163,9 +163,9 @@ def look(allreduce, buf, key, out) -> Found:
 
 
 def _checked(allreduce, buf, key, out) -> tuple[arguments.Given, object]:
-    given = arguments.known(buf, key, allreduce) if out is None else None
+    given = arguments.known(buf, out, key, allreduce)
     if given is not None:
-        return given, buf
+        return given, buf if out is None else out
     result = written(buf, out)
     return arguments.given(buf, None if result is buf else result, key, allreduce), result
 

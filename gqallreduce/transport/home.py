@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from time import perf_counter
 
 from mpi4py import MPI
 
@@ -49,6 +50,7 @@ class Home:
         self.cached: dict[tuple, object] = {}
         self.freed = False
         self.unclaimed: list[Call] = []
+        self._noticed = 0.0
         self._caller: dict[str, weakref.ref] = {}
         self._removing = threading.RLock()  # a signal handler may call meanwhile
         self.group = _group(comm)
@@ -123,13 +125,18 @@ class Home:
             self.meet(timeout, making=False)
         return self.link
 
-    def notice(self, timeout: float) -> None:
+    def notice(self, timeout: float, within: float = 0.0) -> None:
         """If another rank gave up calls which succeeded here, mark their objects as unusable.
 
-        If calls are under way here, they are given up too: their error is raised.
+        If calls are under way here, they are given up too: their error is raised. `within`: seconds in which looking
+        once is enough: where nothing has come an MPI that yields lets another process have the core.
         """
         if self.freed or self.control is None:
             return
+        now = perf_counter()
+        if now - self._noticed < within:
+            return
+        self._noticed = now
         self.control.read()
         ended, lost = [] if self.link is None else self.link.ended_elsewhere(), None
         if self.link is not None and self.link.broken and self.link.progress.calls:

@@ -147,3 +147,47 @@ def test_no_array_is_kept_by_a_known_call(comm):
         left = weakref.ref(array)
         del array
         assert left() is None
+
+
+def test_calls_into_other_known_arrays(comm):
+    """Bits and residuals as in place, alone and in groups; the source stays as it is."""
+    keys, shapes = ["a", "b"], [(300,), (7, 90)]
+    inside, outside = (gq.Allreduce("direct/onebit/ef", comm=comm) for _ in range(2))
+    for step in range(4):
+        given = [inputs(comm.size, shape, step=step)[comm.rank] for shape in shapes]
+        expected = [each.copy() for each in given]
+        inside(expected, key=keys)
+        source, out = [each.copy() for each in given], [np.empty_like(each) for each in given]
+        assert outside(source, key=keys, out=out) is out
+        for number, key in enumerate(keys):
+            np.testing.assert_array_equal(source[number], given[number])
+            np.testing.assert_array_equal(out[number], expected[number])
+            np.testing.assert_array_equal(outside.residual(key), inside.residual(key))
+    assert arguments.known(source, out, keys, outside).into is not None
+
+
+@pytest.mark.parametrize("case", ["the same", "overlap", "of another shape", "read-only", "under way", "crossed"])
+def test_outs_that_are_not_taken_as_known(comm, case):
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=comm)
+    room = np.ones(250, np.float32)
+    source, out = np.ones(100, np.float32), np.empty(100, np.float32)
+    for _ in range(3):
+        allreduce(source, key="w", out=out)
+    if case == "the same":
+        assert allreduce(source, key="w", out=source) is source
+    elif case == "under way":
+        request = allreduce.start(source, key="w", out=out)
+        with pytest.raises(ValueError, match="overlaps a buffer of the call of key 'w'"):
+            allreduce(out, key="v", out=np.empty_like(out))
+        request.wait()
+    elif case == "crossed":
+        for _ in range(3):
+            allreduce([source, out], key=["a", "b"])
+        with pytest.raises(ValueError, match="the buffers of keys 'a' and 'b' of the group overlap"):
+            allreduce([room[:100], room[100:200]], key=["a", "b"], out=[room[100:200], np.empty(100, np.float32)])
+    else:
+        wrong = {"overlap": room[50:150], "of another shape": room, "read-only": out.view()}[case]
+        wrong.flags.writeable = case != "read-only"
+        with pytest.raises((ValueError, gq.MismatchError)):
+            allreduce(room[:100], key="w", out=wrong)
+    allreduce(source, key="w", out=out)

@@ -9,6 +9,10 @@
 #include <new>
 #include <vector>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 namespace gq::runtime {
 
 class Pool {
@@ -40,7 +44,12 @@ class Pool {
 
    private:
     static std::uint8_t* allocate(std::size_t size) {
-      return static_cast<std::uint8_t*>(::operator new(size, std::align_val_t{kAlignment}));
+      const std::size_t alignment = alignment_of(size);
+      auto* const made = static_cast<std::uint8_t*>(::operator new(size, std::align_val_t{alignment}));
+#ifdef MADV_HUGEPAGE
+      if (alignment == kHugePage) madvise(made, size / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+      return made;
     }
     void swap(Block& other) noexcept {
       std::swap(pool_, other.pool_);
@@ -58,7 +67,7 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
   ~Pool() {
     for (auto& [size, blocks] : free_)
-      for (std::uint8_t* block : blocks) ::operator delete(block, std::align_val_t{kAlignment});
+      for (std::uint8_t* block : blocks) ::operator delete(block, std::align_val_t{alignment_of(size)});
   }
 
   Block take(std::size_t nbytes) {
@@ -77,6 +86,10 @@ class Pool {
 
  private:
   static constexpr std::size_t kAlignment = 64;
+  // Where an MPI copies from process to process the kernel looks up every page.
+  static constexpr std::size_t kHugePage = std::size_t(2) << 20;
+
+  static std::size_t alignment_of(std::size_t size) { return size >= kHugePage ? kHugePage : kAlignment; }
 
   // Steps of an eighth of a power of two, and at least of a cache line: on 1000 ranks a lane has as many short
   // messages.
