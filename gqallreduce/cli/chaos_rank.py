@@ -161,7 +161,7 @@ def main(path):
         trainer.note(
             "error", error=type(error).__name__, text=str(error)[:200], named=sorted(getattr(error, "ranks", ()))
         )
-        sys.stdout.flush()
+        time.sleep(trainer.job["timeout"] + 0.5)  # a launcher may end the others when this one ends
         os._exit(FAILED)
 
 

@@ -1,0 +1,67 @@
+"""The benchmark of faults: what is drawn, what counts as wrong, and one fault of each kind from end to end."""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from gqallreduce.cli import chaos, report
+
+
+def arguments(folder, *words):
+    parser = argparse.ArgumentParser()
+    chaos.add_arguments(parser)
+    return parser.parse_args(["--output", str(folder / "chaos"), *words])
+
+
+def test_faults_are_those_of_the_seed_and_no_two_at_one_step(tmp_path):
+    given = arguments(tmp_path, "--faults", "40")
+    found = chaos.faults_of(3, given)
+    assert found == chaos.faults_of(3, given) != chaos.faults_of(4, given)
+    steps = [each["step"] for each in found]
+    assert steps == sorted(set(steps))
+    assert {each["kind"] for each in found} == set(chaos.KINDS)
+    assert all((each["step"] + 1) % chaos.EVERY == 0 for each in found if each["kind"] == "disk")
+
+
+NOTED = {"what": "error", "error": "TimeoutError", "seconds": 1.0, "named": [2], "step": 5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "ranks", "problem"),
+    [
+        ("stop", {}, 3, ""),
+        ("stop", {"seconds": 9.0}, 3, "noticed after 9.0 s"),
+        ("stop", {"named": []}, 3, "no rank names it"),
+        ("stop", {}, 4, "2 of 3 other ranks noticed"),
+        ("stop", {"step": 9}, 3, "0 of 2 other ranks noticed"),
+        ("memory", {"named": []}, 3, ""),
+        ("pause", {}, 3, "an error, where a rank was stopped for less than the timeout"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path, kind, changed, ranks, problem):
+    training = chaos.Training(0, arguments(tmp_path), [])
+    fault = {"what": "fault", "rank": 2, "step": 5, "kind": kind, "number": 0}
+    events = [fault, *({**NOTED, "rank": rank, **changed} for rank in range(2))]
+    training._row(fault, events, ranks)
+    assert training.wrong == ([f"training 0, step 5, {kind}: {problem}"] if problem else [])
+
+
+@pytest.mark.slow
+def test_each_kind_of_fault_is_met(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("sklearn", reason="the training is of scikit-learn's digits")
+    if shutil.which("mpirun") is None and not Path(sys.executable).with_name("mpirun").exists():
+        pytest.skip("there is no mpirun")
+    if not chaos.survives():
+        pytest.skip("MPICH ends the whole job when one of its processes is killed")
+    for name, value in {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    monkeypatch.setattr(chaos, "SPREAD", 0.3)  # after so few steps
+    words = "--trainings", "1", "--faults", "7", "--steps", "120", "--ranks", "3"
+    status = chaos.run(arguments(tmp_path, *words))
+    assert status == 0, capsys.readouterr().out
+    rows = [row for kind, row in report.rows_of(tmp_path / "chaos.jsonl") if kind == "fault"]
+    assert {row["kind"] for row in rows} == set(chaos.KINDS)
