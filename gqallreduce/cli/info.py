@@ -15,7 +15,7 @@ from gqallreduce.scheduling.profile import folder as profile_folder
 PACKAGES = ("numpy", "mpi4py", "cupy", "torch")
 OVERRIDES = (
     "GQALLREDUCE_SIMD", "GQALLREDUCE_THREADS", "GQALLREDUCE_RUNTIME", "GQALLREDUCE_PROGRESS",
-    "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS",
+    "GQALLREDUCE_AUTO", "GQALLREDUCE_HOST", "GQALLREDUCE_MAX_MESSAGE", "OMP_NUM_THREADS",
 )  # fmt: skip
 
 
@@ -75,8 +75,11 @@ def _mpi():
 def _runtime(comm):
     from gqallreduce.transport.requests import native_transport
 
-    if Host().pool is None:
-        return "Python"
+    try:
+        if Host().pool is None:
+            return "Python"
+    except ValueError as problem:  # a variable that says neither
+        return str(problem)
     return "C++" if native_transport(comm) is not None else "Python: functions of this MPI cannot be looked up"
 
 
