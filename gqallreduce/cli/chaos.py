@@ -182,7 +182,7 @@ class Training:
         noted = [each for each in after if each["rank"] != victim]
         errors, row = (
             Counter(each["error"] for each in noted),
-            {"training": self.seed, "job": self.jobs - 1, "kind": kind},
+            {"training": self.seed, "job": self.jobs - 1, "fault": kind},
         )
         row |= {"step": fault["step"], "ranks": ranks, "noticed_by": len(noted), "errors": dict(errors)}
         row["seconds"] = max((each["seconds"] for each in noted), default=None)
@@ -233,7 +233,7 @@ def summary(rows):
     heads = "fault", "injected", "noticed by", "as", "median seconds", "longest", "named"
     by_kind, cells = defaultdict(list), []
     for row in rows:
-        by_kind[row["kind"]].append(row)
+        by_kind[row["fault"]].append(row)
     for kind, found in by_kind.items():
         seconds = [row["seconds"] for row in found if row["seconds"] is not None]
         errors = sum((Counter(row["errors"]) for row in found), Counter())

@@ -64,4 +64,4 @@ def test_each_kind_of_fault_is_met(tmp_path, capsys, monkeypatch):
     status = chaos.run(arguments(tmp_path, *words))
     assert status == 0, capsys.readouterr().out
     rows = [row for kind, row in report.rows_of(tmp_path / "chaos.jsonl") if kind == "fault"]
-    assert {row["kind"] for row in rows} == set(chaos.KINDS)
+    assert {row["fault"] for row in rows} == set(chaos.KINDS)
