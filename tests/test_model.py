@@ -9,7 +9,7 @@ from schemes import RANKS, SCHEDULE_NAMES, WHOLE, variants
 from gqallreduce import Scheme
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
-from gqallreduce.scheduling import model
+from gqallreduce.scheduling import work as counting
 from gqallreduce.scheduling.model import (
     DENSE,
     SMALL_MOST,
@@ -84,7 +84,7 @@ def test_what_leaves_a_host_is_counted_over_its_ranks(schedule, topology):
 def test_where_ranks_of_a_host_are_many_its_first_and_last_are_counted(schedule, monkeypatch):
     topology = in_hosts(16, 4)
     exactly = sum(work(schedule, topology).leaving.values())
-    monkeypatch.setattr(model, "COUNTED_MOST", 1)
+    monkeypatch.setattr(counting, "COUNTED_MOST", 1)
     work.cache_clear()
     about = sum(work(schedule, topology).leaving.values())
     work.cache_clear()
