@@ -42,7 +42,7 @@ class Engine {
   static constexpr int kRequests = 64;  // of all lanes, but for those of the first operation; sends and receives halves
   static constexpr double kSpin = 5e-6;
   static constexpr int kLeastTurns = 256;  // that take less than 2 ms, but where many ranks share a core
-  static constexpr double kMost = 50;  // times as long, before so many turns
+  static constexpr double kMost = 50;      // times as long, before so many turns
 
   Transport& transport_;
   double poll_every_;
