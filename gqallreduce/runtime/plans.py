@@ -182,9 +182,7 @@ class Plans:
             return self.scheme.schedule, "as written"
         choice, why = model.choose(self.scheme.codec, self.topology, forms, self.profile)
         if choice == model.DENSE and on_device:
-            names = model.candidates(self.scheme.codec, self.topology, forms, self.profile)
-            exact = next(name for name in names if name.endswith(model.RAW))
-            return exact, f"{why}; for a GPU buffer our own"
+            return model.best_exact(self.topology, forms, self.profile), f"{why}; for a GPU buffer our own"
         return choice, why
 
     def trials(self, label: tuple, on_device: bool) -> Trials:

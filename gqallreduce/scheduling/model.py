@@ -226,6 +226,12 @@ def is_exact(choice: str) -> bool:
     return choice == DENSE or choice.endswith(RAW)
 
 
+def best_exact(ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> str:
+    """The schedule of ours that is predicted to sum exactly in the least time, as a choice."""
+    topology, raw = topology_of(ranks), CODECS["raw"]()
+    return min((predict(name, raw, topology, what, profile, dtype), name) for name in known(topology))[1] + RAW
+
+
 def _times(codec, topology: Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32") -> dict:
     """Of all that `auto/` can choose the predicted seconds, the best first."""
     raw = CODECS["raw"]()
@@ -233,7 +239,6 @@ def _times(codec, topology: Topology, what: int | tuple[Form, ...], profile: Pro
     if topology.size > 1:
         times |= {name: predict(name, codec, topology, what, profile, dtype) for name in known(topology)}
         if codec != raw:
-            exact = {name + RAW: predict(name, raw, topology, what, profile, dtype) for name in known(topology)}
-            best = min(exact, key=lambda name: (exact[name], name))
-            times[best] = exact[best]
+            best = best_exact(topology, what, profile, dtype)
+            times[best] = predict(best.removesuffix(RAW), raw, topology, what, profile, dtype)
     return dict(sorted(times.items(), key=lambda item: (item[1], item[0])))

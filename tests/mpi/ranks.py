@@ -1,5 +1,6 @@
 """What the tests under MPI share: inputs of every rank, the oracle in one process, and errors seen from everywhere."""
 
+import os
 import zlib
 
 import numpy as np
@@ -11,6 +12,7 @@ from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding.order import to_array, to_vector
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.topology import Topology
 
 TIMEOUT = 20  # long enough for a crowded machine
 
@@ -106,12 +108,19 @@ def residual_of(memory, key, array):
     return to_array(memory.residual(key), array.shape, Buffer(array).order)
 
 
+def topology_of(comm):
+    """Which ranks share a host, as a Link finds it."""
+    names = comm.allgather(os.environ.get("GQALLREDUCE_HOST") or MPI.Get_processor_name())
+    return Topology(tuple(map(names.index, names)))
+
+
 class Oracle:
     """LocalAllreduce on rank 0, of which every rank is told its part."""
 
     def __init__(self, comm, scheme, **options):
         self.comm = comm
-        self.local = LocalAllreduce(scheme, comm.size, **options) if comm.rank == 0 else None
+        topology = topology_of(comm)
+        self.local = LocalAllreduce(scheme, comm.size, topology=topology, **options) if comm.rank == 0 else None
 
     def __call__(self, arrays, key="w"):
         """(bytes of the result, of the residual or None, (bytes sent, bytes received, messages, selected))."""

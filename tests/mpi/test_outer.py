@@ -3,7 +3,7 @@
 import numpy as np
 import outer
 import pytest
-from ranks import TIMEOUT
+from ranks import TIMEOUT, topology_of
 
 import gqallreduce as gq
 from gqallreduce.runtime.local import LocalAllreduce
@@ -22,7 +22,9 @@ def products(size, step, **sizes):
 @pytest.mark.parametrize("average", [False, True])
 def test_results_are_those_of_one_process(comm, scheme, average):
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, average=average, verify=1)
-    local = None if scheme == "dense" else LocalAllreduce(scheme, comm.size, average=average)
+    local = (
+        None if scheme == "dense" else LocalAllreduce(scheme, comm.size, average=average, topology=topology_of(comm))
+    )
     for step in range(3):
         given = products(comm.size, step)
         result = allreduce(given[comm.rank], key="w")
@@ -78,7 +80,7 @@ def test_no_group_is_larger_than_the_limit_of_messages(comm, monkeypatch):
     given = products(comm.size, 0, samples=64)
     allreduce = gq.Allreduce(SCHEME, comm=comm, timeout=TIMEOUT)
     result = allreduce(given[comm.rank], key="w")
-    local = LocalAllreduce(SCHEME, comm.size)
+    local = LocalAllreduce(SCHEME, comm.size, topology=topology_of(comm))
     local.group = allreduce.home.group
     assert result.tobytes() == local(given, key="w")[0].tobytes()
 
