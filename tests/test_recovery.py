@@ -518,7 +518,7 @@ for trial in range(60):
     try:
         if comm.rank == trial % comm.size:
             signal.setitimer(signal.ITIMER_REAL, delay)
-        for _ in range(20):
+        for _ in range(60):
             allreduce(array, key="w")
             array[:] = comm.rank + 1
     except (Stop, gq.Error) as error:
