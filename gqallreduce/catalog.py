@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.scheme import Scheme
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Entry:
     promises: dict[str, bool]
     example: str
     omega: float | None = None
+
+    @property
+    def without_schedule(self) -> str:
+        """The example without its schedule."""
+        return self.example.removeprefix(f"{Scheme.parse(self.example).schedule}/")
 
 
 def schemes() -> list[Entry]:

@@ -161,7 +161,7 @@ def measure_dense(comm, most):
 
 def measure_codecs(comm):
     """(seconds per byte of memcpy on rank 0 alone, and on all ranks at once; codec -> (encode, decode) ratios)."""
-    texts = {entry.name: _example(entry) for entry in gq.schemes() if entry.kind == "codec"}
+    texts = {entry.name: entry.without_schedule for entry in gq.schemes() if entry.kind == "codec"}
     rows = None
     if comm.rank == 0:
         level = _kernels.simd_level()
@@ -174,11 +174,6 @@ def measure_codecs(comm):
     copied = np.empty_like(values)
     together = repeated(comm, lambda: np.copyto(copied, values)) / values.nbytes
     return 1e-9 / median([row["memcpy_gbps"] for row in rows]), together, rates
-
-
-def _example(entry):
-    schedule = gq.Scheme.parse(entry.example).schedule
-    return entry.example.removeprefix(f"{schedule}/")
 
 
 def _patiently(comm, value):

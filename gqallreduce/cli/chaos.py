@@ -23,7 +23,6 @@ from gqallreduce.cli.report import Report
 from gqallreduce.cli.tables import print_plain
 
 KINDS = ("kill", "stop", "late", "pause", "nan", "memory", "disk")
-ENDS_A_JOB = ("kill", "stop", "late", "memory")
 STEPS, EVERY, RANKS = 400, 20, 4
 TIMEOUT, SHORT, SLACK = 1.0, 0.3, 4.0  # seconds: of calls; of a pause; beyond the timeout until an error is noted
 HANGS = 60.0  # seconds after which a job is taken for one that hangs
@@ -103,7 +102,7 @@ class Training:
 
     def __init__(self, seed, arguments, faults):
         self.seed, self.arguments, self.left = seed, arguments, list(faults)
-        self.rows, self.wrong, self.jobs, self._met = [], [], 0, 0
+        self.rows, self.wrong, self.jobs = [], [], 0
 
     def run(self):
         """Jobs, one after the other, until all steps are made: {seed, accuracy, jobs, seconds, steps_lost}."""
@@ -180,11 +179,8 @@ class Training:
         after = [each for each in events if each["what"] in ("error", "skipped", "not saved")]
         after = [each for each in after if each["step"] - fault["step"] in (0, 1)]
         noted = [each for each in after if each["rank"] != victim]
-        errors, row = (
-            Counter(each["error"] for each in noted),
-            {"training": self.seed, "job": self.jobs - 1, "fault": kind},
-        )
-        row |= {"step": fault["step"], "ranks": ranks, "noticed_by": len(noted), "errors": dict(errors)}
+        row = {"training": self.seed, "job": self.jobs - 1, "fault": kind, "step": fault["step"], "ranks": ranks}
+        row |= {"noticed_by": len(noted), "errors": dict(Counter(each["error"] for each in noted))}
         row["seconds"] = max((each["seconds"] for each in noted), default=None)
         row["named"] = any(victim in each.get("named", ()) for each in noted)
         problem = self._problem(kind, noted, ranks, row)
@@ -237,12 +233,21 @@ def summary(rows):
     for kind, found in by_kind.items():
         seconds = [row["seconds"] for row in found if row["seconds"] is not None]
         errors = sum((Counter(row["errors"]) for row in found), Counter())
-        whom = "the launcher" if any(row.get("by_launcher") for row in found) else "all other ranks"
         times = [f"{value:.2f}" for value in (np.median(seconds), max(seconds))] if seconds else ["-", "-"]
         named = f"{sum(row['named'] for row in found)}"
-        noticed = "nobody, as it must be" if kind == "pause" else whom
-        cells.append([kind, str(len(found)), noticed, ", ".join(sorted(errors)) or "-", *times, named])
+        cells.append([kind, str(len(found)), _noticed_by(found), ", ".join(sorted(errors)) or "-", *times, named])
     return heads, cells
+
+
+def _noticed_by(rows):
+    """Of one kind of fault, in words."""
+    if any(row.get("by_launcher") for row in rows):
+        return "the launcher"
+    if all(row["noticed_by"] == 0 for row in rows):
+        return "no rank"
+    if all(row["noticed_by"] >= row["ranks"] - 1 for row in rows):
+        return "all other ranks"
+    return "some ranks"
 
 
 def markdown(heads, cells):

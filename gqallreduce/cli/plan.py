@@ -151,10 +151,7 @@ def _dense(topology, size, profile):
 
 def _examples():
     """The example of every codec, without its schedule."""
-    for entry in gq.schemes():
-        if entry.kind == "codec":
-            schedule = gq.Scheme.parse(entry.example).schedule
-            yield entry.example.removeprefix(f"{schedule}/")
+    return [entry.without_schedule for entry in gq.schemes() if entry.kind == "codec"]
 
 
 def _codec(text):
