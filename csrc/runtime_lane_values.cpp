@@ -221,6 +221,9 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
     operation.spent.saturated += state_.clipped;
   } else {
     good = !add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size);
+    float* const errors = instruction.clears ? operation.errors(extent, false) : nullptr;
+    if (errors) std::fill_n(errors, extent.size, 0.0f);
+    operation.keep(extent, errors);
   }
   if (!good) tell(event, Kind::kBegunFlaw, instruction.chunk, y);
   if (end_of_extent(summed)) next();

@@ -16,7 +16,6 @@ from gqallreduce.backends.processor import Processors
 from gqallreduce.coding.order import to_array
 from gqallreduce.request import Request
 from gqallreduce.runtime import arguments
-from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
@@ -27,12 +26,13 @@ from gqallreduce.runtime.steps import Together
 from gqallreduce.runtime.trace import Trace
 from gqallreduce.scheduling.profile import find
 from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
+from gqallreduce.shards import Shards
 from gqallreduce.stats import Spent, Statistics
 from gqallreduce.transport.communicator import require_intracommunicator
 from gqallreduce.transport.home import home
 
 
-class Allreduce(Calls):
+class Allreduce(Shards):
     """Quantized allreduce over a communicator: `allreduce(buf, key="fc1.weight")` sums in place over all ranks.
 
     Making one is collective. Close it, or use it in a `with` statement, when it is no longer needed.
@@ -90,6 +90,7 @@ class Allreduce(Calls):
         link = self.home.link
         profile = find(link.jobs) if self.scheme.schedule == AUTO else None
         self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
+        self._plans_of_halves: dict[str, Plans] = {}
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -135,6 +136,15 @@ class Allreduce(Calls):
         if call.invalid is not None:
             self.complete(call)
         return Request(self, call)
+
+    def plans_of(self, half: str | None) -> Plans:
+        """Those of a half of an allreduce, or of all of it."""
+        if half is None:
+            return self.plans
+        if half not in self._plans_of_halves:
+            more = self.scheme, self.rank, self.plans.topology, self.average, self.number
+            self._plans_of_halves[half] = Plans(*more, half=half)
+        return self._plans_of_halves[half]
 
     def account(self, spent: Spent, nbytes: int, norm: Norm) -> Spent:
         """A call has succeeded: what `stats.last` is now."""
@@ -247,7 +257,8 @@ class Allreduce(Calls):
         (seed, states), memory = found, Memory()
         memory.commit(states)
         self.seed, self.memory, self.begun = seed, memory, 0
-        self.plans.clear()
+        for plans in (self.plans, *self._plans_of_halves.values()):
+            plans.clear()
 
 
 def called(key) -> str:

@@ -1,4 +1,4 @@
-"""The function: an Allreduce per communicator, scheme and average, made at the first call and kept."""
+"""The functions: an Allreduce per communicator, scheme and average, made at the first call and kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gqallreduce.backends.product import Outer
 from gqallreduce.errors import Error
 from gqallreduce.runtime.arguments import truth
 from gqallreduce.runtime.reduction import join_invalid
+from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 from gqallreduce.scheme import Scheme
 from gqallreduce.transport.communicator import require_intracommunicator
 from gqallreduce.transport.home import home
@@ -27,18 +28,47 @@ def quantized_allreduce(buf, scheme, *, key=None, comm=None, average=False, out=
     middle of a call the Allreduce is dropped, and the next call begins with residuals of zero: keep `cached(...)`, or
     use an Allreduce, to save its state.
     """
+    return _object(scheme, comm, average, None)(buf, key=key, out=out)
+
+
+def reduce_scatter(buf, scheme, *, key=None, comm=None, average=False, out=None, counts=None):
+    """Sum (or average) `buf` over the ranks of `comm`, of which each gets its part alone; returns this rank's part.
+
+    As `Allreduce.reduce_scatter`, of an Allreduce that is kept for these calls alone, as for `quantized_allreduce`.
+    """
+    found = _object(scheme, comm, average, REDUCE_SCATTER)
+    return found.reduce_scatter(buf, key=key, out=out, counts=counts)
+
+
+def allgather(shard, scheme, *, out, key=None, comm=None, counts=None):
+    """Give all ranks of `comm` the shards of all in `out`, compressed by `scheme`; returns `out`.
+
+    As `Allreduce.allgather`, of an Allreduce that is kept for these calls alone: its residuals are not those of
+    `reduce_scatter`, so that parameters may have the keys of their gradients.
+    """
+    return _object(scheme, comm, False, ALLGATHER).allgather(shard, out=out, key=key, counts=counts)
+
+
+def _object(scheme, comm, average, half: str | None) -> Allreduce:
+    """The Allreduce of a communicator, a scheme, an average and what is called."""
     comm = require_intracommunicator(comm)
     objects = home(comm).cached
     try:
         scheme = Scheme.parse(scheme)
-        name = scheme, truth("average", average)
+        name = _name(scheme, truth("average", average), half)
     except Exception as error:
         _tell_others(comm, objects, error)
         raise
     if name not in objects:
         _make_room(objects)
         objects[name] = Allreduce(scheme, comm=comm, average=average)
-    return objects[name](buf, key=key, out=out)
+    return objects[name]
+
+
+def _name(scheme: Scheme, average: bool, half: str | None) -> tuple:
+    if half not in (None, REDUCE_SCATTER, ALLGATHER):
+        raise ValueError(f"half={half!r}, expected None, {REDUCE_SCATTER!r} or {ALLGATHER!r}")
+    return (scheme, average) if half is None else (scheme, average, half)
 
 
 def outer_allreduce(x, delta, scheme, *, key=None, comm=None, average=False, out=None):
@@ -76,7 +106,11 @@ def _make_room(objects: dict) -> None:
     oldest.close()
 
 
-def cached(comm=None, scheme=None, average=False) -> Allreduce | None:
-    """The Allreduce that `quantized_allreduce` uses for these arguments, None if there is none yet. Local."""
+def cached(comm=None, scheme=None, average=False, half=None) -> Allreduce | None:
+    """The Allreduce that `quantized_allreduce` uses for these arguments, None if there is none yet. Local.
+
+    half
+        "reduce_scatter" or "allgather": the one that the function of this name uses.
+    """
     found = home(require_intracommunicator(comm), create=False)
-    return None if found is None else found.cached.get((Scheme.parse(scheme), bool(average)))
+    return None if found is None else found.cached.get(_name(Scheme.parse(scheme), bool(average), half))

@@ -11,7 +11,18 @@ from schemes import CODEC, variants
 
 from gqallreduce import Scheme
 from gqallreduce.coding import layout
-from gqallreduce.coding.layout import LANE_BYTES, Form, Grid, Region, blocks, columns, cut, lane_count, pieces
+from gqallreduce.coding.layout import (
+    LANE_BYTES,
+    Form,
+    Grid,
+    Region,
+    blocks,
+    columns,
+    cut,
+    in_order,
+    lane_count,
+    pieces,
+)
 
 MANY = examples(300)
 
@@ -153,7 +164,8 @@ def test_blocks_cover_and_end_between_units(start, size, grid):
 def test_pieces_cover_the_vector_once_and_know_their_regions(size, chunks, grid):
     lanes = pieces(size, chunks, grid, nbytes_bound)
     assert len(lanes) == lane_count(size, chunks, grid, nbytes_bound)
-    flat = [piece for lane in lanes for piece in lane]
+    flat = in_order(lanes)
+    assert {id(piece) for lane in lanes for piece in lane} == {id(piece) for piece in flat}
     at = first = 0
     for piece in flat:
         assert piece.start == at

@@ -1,8 +1,9 @@
 """Where the vector is cut: columns, chunks, lanes, blocks.  A pure function of shape, order, dtype, P and scheme.
 
-A buffer is seen as one vector in memory order. *Units* (columns or buckets) lie on a grid over it. It is cut into
-lanes x chunks *pieces*, between units if there are enough of them, else anywhere; lanes are segments of the vector that
-run the same schedule side by side. A piece is encoded *block* by block, so that no kernel call takes long.
+A buffer is seen as one vector in memory order. *Units* (columns or buckets) lie on a grid over it. It is cut into as
+many *chunks* as the schedule has, and each chunk into a *piece* for each lane, between units if there are enough of
+them, else anywhere; lanes run the same schedule side by side. A piece is encoded *block* by block, so that no kernel
+call takes long.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ class Form(NamedTuple):
 
     factors
         of one that is given as a product (outer.py), what ranks agree on of that.
+    counts
+        of the elements of each chunk, where the caller says; None where the codec's units do.
     """
 
     shape: tuple[int, ...]
     order: str
     dtype: str
     factors: Factors | None = None
+    counts: tuple[int, ...] | None = None
 
     @property
     def kept(self) -> tuple[tuple[int, ...], str, str]:
@@ -46,7 +50,8 @@ class Form(NamedTuple):
     @property
     def compared(self) -> tuple:
         """What ranks compare as the shape."""
-        return self.shape if self.factors is None else (self.shape, *self.factors)
+        found = self.shape if self.factors is None else (self.shape, *self.factors)
+        return found if self.counts is None else (found, self.counts)
 
     @property
     def size(self) -> int:
@@ -310,8 +315,23 @@ def lane_count(size: int, chunks: int, grid: Grid, nbytes) -> int:
     return max(1, min(wanted, LANES_MOST, fitting))
 
 
+def chunks_of(size: int, chunks: int, grid: Grid, counts=None) -> list[int]:
+    """chunks + 1 boundaries of a vector's chunks. `counts`: their elements; else they are nearly equal."""
+    return cut(size, chunks, grid) if counts is None else [0, *itertools.accumulate(counts)]
+
+
+def _cut_as_counted(counts, lanes: int, grid: Grid) -> list[int]:
+    """Of chunks of so many elements: boundaries of each lane's pieces, between units."""
+    bounds, begin = [], 0
+    for count in counts:
+        inside = [grid.boundary(grid.unit(begin + lane * count // lanes)) for lane in range(1, lanes)]
+        bounds += [begin, *(max(begin, each) for each in inside)]
+        begin += count
+    return [*bounds, begin]
+
+
 def pieces(
-    size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None, nbytes_in_lanes=None
+    size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None, nbytes_in_lanes=None, counts=None
 ) -> list[list[Piece]]:
     """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's.
 
@@ -320,12 +340,14 @@ def pieces(
         room for what any borders give, so that a rank with others is not met by a message that is too long.
     nbytes_in_lanes
         the codec's, by which lanes are counted; None for the bound.
+    counts
+        of the elements of each chunk, if they are given.
     """
     lanes = lane_count(size, chunks, grid, nbytes_in_lanes or nbytes_bound)
-    bounds = cut(size, lanes * chunks, grid)
+    bounds = cut(size, lanes * chunks, grid) if counts is None else _cut_as_counted(counts, lanes, grid)
     if borders is not None and len(borders) == lanes * chunks - 1:
         bounds = [0, *borders, size]
-    flat = [Piece(start, stop, grid, size, tensor) for start, stop in itertools.pairwise(bounds)]
+    flat = [Piece(start, stop, grid, size, tensor) for start, stop in itertools.pairwise(bounds)]  # in order
     first = 0
     for piece in flat:
         piece.bound, piece.first = nbytes_bound(piece.regions), first
@@ -334,7 +356,12 @@ def pieces(
         most = nbytes_bound(Piece(0, size, grid, size).regions)
         for piece in flat:
             piece.bound = most
-    return [flat[lane * chunks : (lane + 1) * chunks] for lane in range(lanes)]
+    return [flat[lane::lanes] for lane in range(lanes)]
+
+
+def in_order(cut: list[list[Piece]]) -> list[Piece]:
+    """The pieces of a tensor as they lie in the vector."""
+    return [piece for chunk in zip(*cut, strict=True) for piece in chunk]
 
 
 def lanes_of(tensors: list[list[list[Piece]]], batched) -> list[list[Chunk]]:

@@ -8,7 +8,7 @@ cdef class KnownForms:
     """Of a key, or of the keys of a group: what plain arrays of these forms look like.
 
     forms
-        (shape, order, dtype, factors) of each.
+        the Form (layout.py) of each.
     group
         is a list of arrays expected?
     nbytes
@@ -25,7 +25,7 @@ cdef class KnownForms:
 
     def __cinit__(self, tuple forms not None, bint group):
         self.forms, self.group, self.plain, self.dtypes = forms, group, True, []
-        for shape, order, dtype, factors in forms:
+        for shape, order, dtype, factors, _ in forms:
             known = PLAIN_DTYPES.get(dtype)
             if known is None or order not in ("C", "F") or factors is not None:
                 self.plain = False

@@ -14,6 +14,8 @@ cdef class State:
         the array that the next State's residual will lie in.
     processor
         in whose memory the two lie.
+    halfway
+        was the last call a reduce-scatter, whose step an allgather goes on with?
     learned
         of its codec (preparing.py): name -> array or plain value, never changed; None if it learns nothing.
     norm
@@ -24,19 +26,20 @@ cdef class State:
 
     cdef readonly object form, learned, residual, spare, processor, norm, spare_norm
     cdef readonly uint64_t step
+    cdef readonly bint halfway
     cdef float* residual_at  # NULL for an array that is not on the host
     cdef float* spare_at
 
     def __init__(self, form, step=0, learned=None, residual=None, spare=None, processor=None, norm=None,
-                 spare_norm=None):
+                 spare_norm=None, halfway=False):
         self.form, self.step, self.learned, self.residual, self.spare = form, step, learned, residual, spare
-        self.processor, self.norm, self.spare_norm = processor, norm, spare_norm
+        self.processor, self.norm, self.spare_norm, self.halfway = processor, norm, spare_norm, halfway
         self.residual_at = floats_on_host(residual)
         self.spare_at = floats_on_host(spare)
 
     def replaced(self, **changes):
         """The same with other values of some fields."""
-        names = "form", "step", "learned", "residual", "spare", "processor", "norm", "spare_norm"
+        names = "form", "step", "learned", "residual", "spare", "processor", "norm", "spare_norm", "halfway"
         return State(**{**{name: getattr(self, name) for name in names}, **changes})
 
     cpdef State after(self, norm):

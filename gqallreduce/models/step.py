@@ -110,7 +110,8 @@ class Step:
             if self._into:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
             allreduce = self._allreduces[bucket.scheme]
-            found = look(allreduce, buffers, bucket.names, into)  # an error here leaves the call to be made, with zeros
+            # An error here leaves the call to be made, with zeros.
+            found = look(allreduce, allreduce.plans, buffers, bucket.names, into)
             self._requests.append(allreduce.start_found(buffers, bucket.names, into, found))
 
     def _prepare(self, bucket: Bucket) -> None:

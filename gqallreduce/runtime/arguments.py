@@ -123,10 +123,10 @@ def _overlapping(every: list[_Memory]):
         open_.append(each)
 
 
-def known(buf, out, key, allreduce) -> Given | None:
+def known(buf, out, key, plans, memory) -> Given | None:
     """The arguments of a call as the last one of its key, or keys, had them; None if each must be looked at."""
-    last = allreduce.plans.last(key)
-    if last is None or not allreduce.memory.fit(last.keys, last.kept):
+    last = plans.last(key)
+    if last is None or not memory.fit(last.keys, last.kept):
         return None
     arrays = last.known.look(buf)
     if arrays is None or out is None:
@@ -135,7 +135,7 @@ def known(buf, out, key, allreduce) -> Given | None:
     return None if into is None or into.meet(arrays) else Given.known(last, arrays, into)
 
 
-def given(buf, out, key, allreduce) -> Given:
+def given(buf, out, key, allreduce, plans) -> Given:
     """The arguments of a call: a buffer and its key, or a list of buffers and a list of as many keys."""
     scheme, processors, memory = allreduce.scheme, allreduce.processors, allreduce.memory
     if not isinstance(buf, (list, tuple)):
@@ -147,7 +147,7 @@ def given(buf, out, key, allreduce) -> Given:
         known = memory.get(key)
         source, target = buffers(buf, out, key, processors, known and known.form)
         return Given(key, [source], [target])
-    known = allreduce.plans.known_group(key) if isinstance(key, (list, tuple)) else None
+    known = plans.known_group(key) if isinstance(key, (list, tuple)) else None
     keys = _group_keys(buf, out, key, known, scheme)
     sources, targets = [], []
     for number, each in enumerate(keys):

@@ -21,6 +21,8 @@ def save(allreduce) -> dict:
     keys = {}
     for key, state in allreduce.memory.states.items():
         keys[key] = {"step": state.step}
+        if state.halfway:
+            keys[key]["halfway"] = True
         if state.form is not None:
             keys[key].update(zip(("shape", "order", "dtype"), state.form, strict=True))
         if state.learned is not None:
@@ -99,7 +101,7 @@ def _steps(state: dict) -> dict | None:
     keys = state.get("keys")
     if not isinstance(keys, dict) or not all(isinstance(entry, dict) for entry in keys.values()):
         return None
-    names = "step", "shape", "order", "dtype"
+    names = "step", "halfway", "shape", "order", "dtype"
     return {key: (*[entry.get(name) for name in names], "residual" in entry) for key, entry in keys.items()}
 
 
@@ -112,6 +114,7 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
         raise ValueError(f"state has step {step} of key {key!r}, expected 0 or more")
     if key is None:
         return State(None, step)
+    halfway = entry.get("halfway", False) is True
     feedback, learns = scheme.feedback, scheme.codec.learns
     missing = {"shape", "order", "dtype", *["residual"] * feedback} - entry.keys()
     if missing:
@@ -130,8 +133,8 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ValueError(f"key {key!r}: what the state has learned is unfit: {error}") from error
     if not feedback:
-        return State(form, step, learned)
-    return State(form, step, learned, _residual(key, entry, form), None, processor)
+        return State(form, step, learned, halfway=halfway)
+    return State(form, step, learned, _residual(key, entry, form), None, processor, halfway=halfway)
 
 
 def _residual(key, entry: dict, form: tuple) -> np.ndarray:

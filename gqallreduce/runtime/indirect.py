@@ -56,9 +56,9 @@ class IndirectPlan:
         return found
 
 
-def plan_for(schedule, codec, *rest) -> Plan | IndirectPlan:
+def plan_for(schedule, codec, *rest, half=None) -> Plan | IndirectPlan:
     """Of a codec, with the arguments of a Plan."""
-    return (IndirectPlan if codec.indirect else Plan)(schedule, codec, *rest)
+    return IndirectPlan(schedule, codec, *rest) if codec.indirect else Plan(schedule, codec, *rest, half=half)
 
 
 def begin(plan: Plan | IndirectPlan, *rest) -> Operation | IndirectOperation:

@@ -207,7 +207,7 @@ class Lane(AwaitsReceipts):
             if self.extent == 0:
                 self._selected = operation.own_selection(chunk) if operation.codec.of_sums.exact else None
             selected = None if self._selected is None else self._selected[self.extent]
-            flawed, residual = operation.begin_sum(extent, y, selected)
+            flawed, residual = operation.begin_sum(extent, y, selected, instruction.clears)
             self.spent.encode += perf_counter() - began
             self._found(flawed, lambda: operation.flaws.find(place, extent, y, residual, own=True, formed=True))
             if not self._end_of_extent(chunk):

@@ -35,7 +35,7 @@ _ALONE = 0.01  # seconds without a look at signals, on a single rank
 
 def program_of(plan: Plan) -> _kernels.Program | None:
     """A Plan as the runtime reads it; None if Python must carry it out."""
-    prepares = plan.codec.prepare is not None
+    prepares = plan.codec.prepare is not None and plan.encodes_own
     for tensor in plan.tensors:
         if tensor.form.factors is not None or (tensor.coder is None and not prepares):
             return None

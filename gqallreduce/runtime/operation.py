@@ -283,16 +283,22 @@ class Operation(Lending):
             self.spent.encode += perf_counter() - began
         return None
 
-    def begin_sum(self, extent: Span, y, selected=None) -> tuple[bool | None, object]:
+    def begin_sum(self, extent: Span, y, selected=None, clears: bool = False) -> tuple[bool | None, object]:
         """y := own values + residual, as sums are kept. (Is a value not finite? The residual before.)
 
         selected
             what of the extent, if sums are exact; None for all.
+        clears
+            the new residual becomes zero, but for what begins an exact sum with an error.
         """
         values, exact = self.values_of(extent), self.own_stream is not None
         x, residual = values.own(extent)
-        errors = values.errors(extent) if exact else None
-        flawed = self.codec_of(extent).begin_sum(x, residual, errors, y, extent, self.own_stream, selected)
+        errors = values.errors(extent) if exact or clears else None
+        flawed = self.codec_of(extent).begin_sum(
+            x, residual, errors if exact else None, y, extent, self.own_stream, selected
+        )
+        if errors is not None and not exact:
+            errors[:] = 0
         values.keep(extent, errors)
         return flawed, residual
 

@@ -7,11 +7,13 @@ from functools import cached_property
 import numpy as np
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns, lanes_of, pieces
+from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns, in_order, lanes_of, pieces
 from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.native import program_of
+from gqallreduce.scheduling.halves import half_of
 from gqallreduce.scheduling.instructions import Encode, Join, Post, Transmit, as_coded, instructions, rounds
+from gqallreduce.scheduling.schedule import ALLGATHER
 from gqallreduce.scheduling.topology import Topology
 
 LIVE_LEAST = 1 << 18
@@ -45,7 +47,7 @@ class Tensor:
 
     def __init__(self, number: int, form: Form, begin: int, codec, cut: list[list[Piece]], processor):
         self.number, self.form, self.begin, self.codec, self.pieces = number, form, begin, codec, cut
-        regions = [region for lane in cut for piece in lane for region in piece.regions]
+        regions = [region for piece in in_order(cut) for region in piece.regions]
         self.extents: list[Span] = processor.extents(regions)
         self.together = self.whole = self.block = None
         self.batches = codec.batches and not codec.learns
@@ -62,6 +64,8 @@ class Plan:
 
     tensors
         the buffers, one or several.
+    half
+        REDUCE_SCATTER or ALLGATHER, if it is one; None for all of an allreduce.
     program
         the rank's instructions, alike for every lane.
     pieces
@@ -81,10 +85,12 @@ class Plan:
     """
 
     def __init__(
-        self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor, borders=None
-    ):
-        size, self.borders = topology.size, borders
-        self.schedule, self.rank, self.size, self.processor = SCHEDULES[schedule], rank, size, processor
+        self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor, borders=None,
+        half=None,
+    ):  # fmt: skip
+        size, self.borders, self.half = topology.size, borders, half
+        self.schedule, self.rank, self.size = half_of(SCHEDULES[schedule], half), rank, size
+        self.processor = processor
         self.topology, self.program = topology, instructions(self.schedule, rank, topology)
         self.tensors, begin = [], 0
         for number, form in enumerate(forms):
@@ -92,7 +98,7 @@ class Plan:
             shape, order, _ = form.kept
             grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(topology)
             mine = None if borders is None else borders[number]
-            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes)
+            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes, form.counts)
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self.codec = self.tensors[0].codec  # all are of one class, but for their dtypes
@@ -133,6 +139,11 @@ class Plan:
             return False
         return all(tensor.coder is not None and tensor.coder.selects for tensor in self.tensors)
 
+    @property
+    def encodes_own(self) -> bool:
+        """Are own values encoded, or rounded, as such? An allgather takes them as a sum."""
+        return self.half != ALLGATHER or self.size == 1
+
     @cached_property
     def selects_own(self) -> bool:
         """Must it choose them, for an encoding of own values or a sum that begins with what is sent of them?"""
@@ -152,7 +163,7 @@ class Plan:
     @cached_property
     def prepares(self) -> bool:
         """Must something be found out in Python before the first encoding of a call?"""
-        return self.codec.prepare is not None and not self.selects_natively
+        return self.codec.prepare is not None and not self.selects_natively and self.encodes_own
 
     @cached_property
     def shares_scales(self) -> bool:

@@ -14,6 +14,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.halves import SCHEDULE
 from gqallreduce.runtime.indirect import IndirectPlan, plan_for
 from gqallreduce.runtime.integer_sum import PIECES_OF
 from gqallreduce.runtime.plan import Plan
@@ -80,14 +81,17 @@ class Agreed:
 class Plans:
     """Decides what runs, and makes Plans, for one scheme on P ranks.
 
+    half
+        REDUCE_SCATTER or ALLGATHER, if these are the Plans of one; None for those of an allreduce.
     A choice is a schedule, with or without /raw, "mpi", or "dense".
     """
 
     def __init__(
-        self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int, profile: Profile | None = None
-    ):
+        self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int,
+        profile: Profile | None = None, half: str | None = None,
+    ):  # fmt: skip
         self.scheme, self.rank, self.size, self.average = scheme, rank, topology.size, average
-        self.topology = topology
+        self.topology, self.half = topology, half
         self.number = number
         self.profile = profile or Profile()
         self._known: dict[tuple, Agreed] = {}
@@ -176,6 +180,8 @@ class Plans:
         CUDA-aware MPIs are safe point to point only, and the others need the buffer copied to the host, as it is where
         `dense` is written.
         """
+        if self.scheme.schedule is None and self.half is not None:
+            return SCHEDULE, "fixed rule for halves"
         if self.scheme.schedule is None:
             return model.fixed_schedule(self.size, self.scheme.codec, forms), "fixed rule on P, bytes and codec"
         if self.scheme.schedule != AUTO:
@@ -208,7 +214,7 @@ class Plans:
             hash64(each)
             for each in (
                 key,
-                self.scheme.resolved() + "; measured" * self.measures,
+                self.scheme.resolved() + "; measured" * self.measures + (f"; {self.half}" if self.half else ""),
                 shape,
                 dtype,
                 order,
@@ -269,7 +275,8 @@ class Plans:
             schedule, raw, _ = choice.partition(model.RAW)
             schedule = PIECES_OF if schedule == MPI_SUM else schedule
             codec = CODECS["raw"]() if raw else self.scheme.codec
-            found = plan_for(schedule, codec, self.rank, self.topology, forms, self.average, processor, *borders)
+            given = schedule, codec, self.rank, self.topology, forms, self.average, processor, *borders
+            found = plan_for(*given, half=self.half)
             self._plans[which] = found
             if moves:
                 same = [each for each in self._plans if each[:3] == which[:3]]

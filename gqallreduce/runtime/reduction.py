@@ -12,9 +12,10 @@ from gqallreduce.backends.product import written
 from gqallreduce.hashing import hash64
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.flaws import not_finite
+from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.indirect import begin
 from gqallreduce.runtime.integer_sum import add_by_mpi
-from gqallreduce.runtime.operand import Operand, Operands
+from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
 from gqallreduce.runtime.run import Run, ScaledRun
@@ -25,30 +26,36 @@ from gqallreduce.transport.call import Call, Finished
 from gqallreduce.transport.dense import Dense, dense_on
 
 
-def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
-    """The stages of `Allreduce.__call__` and `start`, of their object. `found`: if the caller has looked already."""
-    began = perf_counter()
+def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, half: Half | None = None):
+    """The stages of `Allreduce.__call__` and `start`, of their object. `found`: if the caller has looked already.
+
+    half
+        of an allreduce, if the call is one.
+    """
+    began, plans = perf_counter(), allreduce.plans_of(half and half.which)
     allreduce.begun += 1
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
-        given, call.result, dropped = found or look(allreduce, buf, key, out)
+        given, call.result, dropped = found or look(allreduce, plans, buf, key, out, half)
         call.held = given  # keys and buffers belong to it from now on
         if dropped:
             out = None if call.result is buf else call.result
             buf, key, out = map(_copied, (buf, key, out))  # the caller may change lists meanwhile
             for other in dropped:
                 yield Finished(other)
-            call.held = given = _checked(allreduce, buf, key, out)[0]
+            call.held = given = _checked(allreduce, plans, buf, key, out, half)[0]
         if allreduce.unheard:
             _raise_unheard(allreduce)
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
     label, processor = (given.name, given.forms), allreduce.processors.of(given)
-    agreed, place = given.agreed or allreduce.plans.find(label), None
-    if allreduce.plans.measures:
+    agreed, place = given.agreed or plans.find(label), None
+    if plans.measures:
         agreed, place = yield from _tried(call, allreduce, label, agreed, given.located is not None)
     elif agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
-        agreed = yield from _agree(call, allreduce, label, given.located is not None)
+        agreed = yield from _agree(call, allreduce, plans, label, given.located is not None)
+    if half is not None:
+        half.take_shards(given.targets)
     spent, staged = Spent(agreed.what, agreed.why), None
     if allreduce.processors.host.hindrance:
         spent.also(allreduce.processors.host.hindrance)
@@ -59,13 +66,17 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
         worker = processor
     with worker.active((staged or given).located, given.name):
         states, norm = allreduce.memory.next(given.keys, agreed.kept, worker, allreduce.scheme.feedback)
+        if half is not None:
+            half.begin(states, allreduce.memory, worker.arithmetic)
     operands = Operands(staged or given, states.values(), agreed.streams)
     started = perf_counter()
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
-        plan, started = allreduce.plans.plan(agreed, worker, operands.states), perf_counter()
+        plan, started = plans.plan(agreed, worker, operands.states), perf_counter()
         flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
+        if half is not None and half.scatters:
+            flaw = yield from first_of_all(plan, step_of(operands), agreed.signature, flaw, spent)
         if learned:
             pairs = zip(given.keys, learned, strict=True)
             states.update({key: states[key].replaced(learned=each) for key, each in pairs})
@@ -73,16 +84,18 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None):
         raise not_finite(flaw, given.keys, given.sources, allreduce.size)
     if staged:
         given.copy_back(processor, staged)
-    if verify:
+    if half is not None:
+        call.result = half.parts(call.result, given.targets)
+    if verify and (half is None or not half.scatters):
         results = b"".join(processor.on_host(target.array).tobytes() for target in given.targets)
         yield from compare_replicas(call.link, agreed.signature, results)
     if place is not None:
         agreed.trials.note(place, perf_counter() - started)
-    allreduce.plans.remember(label, agreed)
+    plans.remember(label, agreed)
     spent.wait, spent.total = call.wait, perf_counter() - began
     call.states = states
     allreduce.memory.commit(states)
-    call.spent = allreduce.account(spent, given.nbytes, norm)
+    call.spent = allreduce.account(spent, given.nbytes / (1 if half is None else 2), norm)
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:
@@ -154,20 +167,20 @@ def join_invalid(call: Call, allreduce, error: Exception):
 Found = tuple[arguments.Given, object, list[Call]]  # what `look` has found
 
 
-def look(allreduce, buf, key, out) -> Found:
+def look(allreduce, plans, buf, key, out, half: Half | None = None) -> Found:
     """Everything that this rank can see for itself: the arguments of a call, checked, the object that is written, and
     calls to be finished first. No call begins.
     """
-    given, result = _checked(allreduce, buf, key, out)
+    given, result = _checked(allreduce, plans, buf, key, out, half)
     return given, result, _require_free(allreduce, given) if allreduce.home.unclaimed else []
 
 
-def _checked(allreduce, buf, key, out) -> tuple[arguments.Given, object]:
-    given = arguments.known(buf, out, key, allreduce)
-    if given is not None:
-        return given, buf if out is None else out
-    result = written(buf, out)
-    return arguments.given(buf, None if result is buf else result, key, allreduce), result
+def _checked(allreduce, plans, buf, key, out, half: Half | None) -> tuple[arguments.Given, object]:
+    given, result = arguments.known(buf, out, key, plans, allreduce.memory), buf if out is None else out
+    if given is None:
+        result = written(buf, out)
+        given = arguments.given(buf, None if result is buf else result, key, allreduce, plans)
+    return given if half is None else half.fit(given, allreduce), result
 
 
 def _copied(value):
@@ -209,9 +222,8 @@ def _raise_unheard(allreduce) -> None:
             raise call.error
 
 
-def _agree(call: Call, allreduce, label: tuple, on_device: bool):
+def _agree(call: Call, allreduce, plans, label: tuple, on_device: bool):
     """What runs: compared with the other ranks' calls, and decided by rank 0. Stages."""
-    plans = allreduce.plans
     agreed = plans.find(label) or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:
         return agreed

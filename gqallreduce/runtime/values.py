@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE
-from gqallreduce.coding.layout import Piece, Region, Span, of
+from gqallreduce.coding.layout import Piece, Region, Span, in_order, of
 from gqallreduce.coding.preparing import Parts, Prepared
 from gqallreduce.hashing import hash64
 
@@ -89,7 +89,7 @@ class Values:
         if tensor.together is not None:
             extents, whole = [tensor.together], tensor.whole
         elif flat is None or flat.dtype != self.working:
-            extents = [each for lane in tensor.pieces for piece in lane for each in piece.extents] or extents
+            extents = [each for piece in in_order(tensor.pieces) for each in piece.extents] or extents
         known = self._operation.workspace, whole, self.learned or {}, plan.rank, plan.size, self.number
         stream = self._operation.stream_of(tensor.number, ALL_ALIKE[0], ALONE + plan.rank)
         known = *known, stream, sum(map(len, tensor.pieces))

@@ -16,6 +16,7 @@ from gqallreduce.scheduling.topology import Topology
     chunks=lambda topology: topology.size,
     error_holders=lambda chunk, topology: alone(chunk),
     contributions=lambda hop, topology: topology.size if hop else 1,
+    scatter_rounds=lambda topology: 1,
     cost="2(P-1) alpha + 2n(P-1)/P beta + n gamma",
     source="Dryden et al., MLHPC 2016 (pairwise exchange); Seide et al., Interspeech 2014; differs: the owner adds in "
     "rank order and keeps the decoded sum",

@@ -20,11 +20,18 @@ def _contributions(hop: int, topology: Topology) -> int:
     return halved + min(halved, -(-(size - p2) * halved // p2)) if hop else 1
 
 
+def _scatter_rounds(topology: Topology) -> int | None:
+    """Where some ranks fold, these have no chunk of their own."""
+    p2 = power_of_two(topology.size)
+    return p2.bit_length() - 1 if p2 == topology.size else None
+
+
 @register(
     "halving_doubling",
     chunks=lambda topology: power_of_two(topology.size),
     error_holders=lambda chunk, topology: alone(chunk),
     contributions=_contributions,
+    scatter_rounds=_scatter_rounds,
     cost="(2 log2 P + 2) alpha + n(2(P-1)/P + 2) beta + 2n gamma",
     source="Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: partial sums are "
     "encoded when sent, finished chunks once",

@@ -1,6 +1,7 @@
 """Bandwidth-optimal ring: a reduce-scatter whose partial sums travel right, then an allgather that forwards bytes.
 
-Every hop adds its own value exactly, encodes the partial sum and adds the error of that encoding to its residual.
+Every hop adds its own value exactly, encodes the partial sum and adds the error of that encoding to its residual. Rank
+r ends with chunk r.
 
 Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n (P-1)/P gamma.  Encodings per contribution: up to P.
 
@@ -16,8 +17,9 @@ _LAST_HOP = 2**16 - 1
 @register(
     "ring",
     chunks=lambda topology: topology.size,
-    error_holders=lambda chunk, topology: alone((chunk - 1) % topology.size),
+    error_holders=lambda chunk, topology: alone(chunk),
     contributions=lambda hop, topology: topology.size if hop == _LAST_HOP else hop + 1,
+    scatter_rounds=lambda topology: topology.size - 1,
     cost="2(P-1) alpha + 2n(P-1)/P beta + n(P-1)/P gamma",
     source="Patarasuk and Yuan, JPDC 69(2), 2009; differs: partial sums are encoded on every hop",
 )
@@ -27,7 +29,7 @@ def ring(rank: int, topology: Topology):
     right, left = (rank + 1) % size, (rank - 1) % size
     rounds = []
     for hop in range(size - 1):
-        out, into = (rank - hop) % size, (rank - hop - 1) % size
+        out, into = (rank - hop - 1) % size, (rank - hop - 2) % size
         rounds.append(
             (
                 Encode(out, min(hop, _LAST_HOP), alone(rank)),
@@ -35,12 +37,11 @@ def ring(rank: int, topology: Topology):
                 Recv(left, (Wire(into, left),), reduce=True),
             )
         )
-    owned = right
-    encode = (Encode(owned, min(size - 1, _LAST_HOP), alone(rank)),)
+    encode = (Encode(rank, min(size - 1, _LAST_HOP), alone(rank)),)
     for hop in range(size - 1):
-        out, into = (owned - hop) % size, (owned - hop - 1) % size
-        send = Send(right, (Wire(out, (out - 1) % size),))
-        receive = Recv(left, (Wire(into, (into - 1) % size),), reduce=False)
+        out, into = (rank - hop) % size, (rank - hop - 1) % size
+        send = Send(right, (Wire(out, out),))
+        receive = Recv(left, (Wire(into, into),), reduce=False)
         rounds.append((*encode, send, receive))
         encode = ()
     return tuple(rounds) if size > 1 else (encode,)

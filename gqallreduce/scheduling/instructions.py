@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gqallreduce.scheduling.liveness import DROPPED, RESULT, Encoding, live_rounds
-from gqallreduce.scheduling.schedule import Schedule, Wire
+from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER, Schedule, Wire
 from gqallreduce.scheduling.topology import Topology
 
 
@@ -90,9 +90,14 @@ class Jump(NamedTuple):
 
 
 class BeginSum(NamedTuple):
-    """The running value := own values + residual, exactly."""
+    """The running value := own values + residual, exactly.
+
+    clears
+        no encoding of this rank writes the new residual of the chunk: it becomes zero.
+    """
 
     chunk: int
+    clears: bool = False
 
 
 class Decode(NamedTuple):
@@ -147,8 +152,8 @@ Instruction = (
 class _Writer:
     """Writes the instructions of one rank."""
 
-    def __init__(self, rank: int):
-        self.rank = rank
+    def __init__(self, rank: int, scatters: bool):
+        self.rank, self.scatters = rank, scatters
         self.instructions: list[Instruction] = []
         self.slots = 0
         self.parts: dict[Wire, Part] = {}
@@ -168,6 +173,11 @@ class _Writer:
         self.uses[slot] -= 1
         if not self.uses[slot]:
             self.add(Release(slot))
+
+    def begin(self, chunk: int) -> None:
+        """A running value, of the rank's own."""
+        self.add(BeginSum(chunk, clears=self.scatters))
+        self.running.add(chunk)
 
     def round(self, found) -> None:
         posted = {}
@@ -232,7 +242,7 @@ class _Writer:
     def _apply(self, part: Part, arrival) -> None:
         chunk = arrival.wire.chunk
         if arrival.adds and chunk not in self.running:
-            self.add(BeginSum(chunk))
+            self.begin(chunk)
         self._decode(part, arrival.wire, arrival.adds, arrival.kept == RESULT)
 
     def _own_term(self, arrival) -> None:
@@ -269,9 +279,13 @@ class _Writer:
 @lru_cache(maxsize=256)
 def instructions(schedule: Schedule, rank: int, topology: Topology) -> tuple[Instruction, ...]:
     """The instructions of a rank for every lane of a call."""
-    writer = _Writer(rank)
+    writer = _Writer(rank, schedule.half == REDUCE_SCATTER)
+    if schedule.half == ALLGATHER and topology.size > 1:  # a single rank encodes its own values
+        writer.begin(rank)
     for each in live_rounds(schedule, rank, topology):
         writer.round(each)
+    if schedule.half == REDUCE_SCATTER and not writer.running:  # on a single rank
+        writer.begin(rank)
     writer.add(*(Finish(chunk) for chunk in sorted(writer.running)))
     return tuple(writer.instructions)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gqallreduce.scheduling.schedule import Encode, Recv, Schedule, Send, Wire
+from gqallreduce.scheduling.schedule import REDUCE_SCATTER, Encode, Recv, Schedule, Send, Wire
 from gqallreduce.scheduling.topology import Topology
 
 DROPPED, VALUE, RESULT = "dropped", "value", "result"
@@ -58,6 +58,8 @@ class LiveRound:
 def live_rounds(schedule: Schedule, rank: int, topology: Topology) -> tuple[LiveRound, ...]:
     """The rounds of a rank."""
     fate: dict[int, str] = {}
+    if schedule.half == REDUCE_SCATTER:
+        fate = {chunk: DROPPED for chunk in range(schedule.chunks(topology)) if chunk != rank}
     sends: dict[Wire, int] = {}
     rounds = reversed(schedule.rounds(rank, topology))  # what a value is for is known from what comes after it
     return tuple(_live_round(moves, rank, fate, sends) for moves in rounds)[::-1]

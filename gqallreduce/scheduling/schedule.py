@@ -72,6 +72,8 @@ class Recv:
     reduce: bool
 
 
+REDUCE_SCATTER, ALLGATHER = "reduce_scatter", "allgather"
+
 Move = Encode | Send | Recv
 Round = tuple[Move, ...]
 
@@ -86,6 +88,11 @@ class Schedule:
         (hop, topology) -> of how many ranks an encoding of that hop sums the values, at most.
     by_hosts
         is it another schedule where ranks share hosts?
+    scatter_rounds
+        (topology) -> how many of its rounds are a reduce-scatter that leaves the sum of chunk r on rank r, of which
+        each rank has one; None if it has none.
+    half
+        REDUCE_SCATTER or ALLGATHER for what halves.py makes of another schedule.
     options
         (name, value) of those that it may have; of the registered one the defaults.
     """
@@ -98,6 +105,8 @@ class Schedule:
     cost: str
     source: str
     by_hosts: bool = False
+    scatter_rounds: Callable[[Topology], int | None] = lambda topology: None
+    half: str | None = None
     options: tuple[tuple[str, object], ...] = ()
 
     @property

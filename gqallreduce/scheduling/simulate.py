@@ -28,7 +28,7 @@ from gqallreduce.scheduling.instructions import (
     WaitAny,
     instructions,
 )
-from gqallreduce.scheduling.schedule import Schedule
+from gqallreduce.scheduling.schedule import REDUCE_SCATTER, Schedule
 from gqallreduce.scheduling.topology import Topology, apart, in_hosts
 
 RANKS_OF_A_HOST = 4
@@ -89,7 +89,7 @@ class Outcome:
     """What all ranks hold after a schedule has run on symbols, and the errors in their residuals.
 
     values
-        per rank, per chunk: a symbol.
+        per rank, per chunk: a symbol; after a reduce-scatter that of the rank's own chunk alone.
     errors
         symbol of an encoding -> {(rank, slice, of how many slices): how often that rank added it to its residual}. Of
         one without loss too: that sets the residual to zero.
@@ -158,7 +158,8 @@ class _Rank:
                 case _:
                     self._execute(instruction)
         assert not self.slots, f"slots that are never released: {sorted(self.slots)}"
-        self.outcome.values[self.rank] = [self.result[chunk] for chunk in range(self.schedule.chunks(self.topology))]
+        kept = [self.rank] if self.schedule.half == REDUCE_SCATTER else range(self.schedule.chunks(self.topology))
+        self.outcome.values[self.rank] = [self.result[chunk] for chunk in kept]
 
     def _execute(self, instruction: Instruction) -> None:
         symbols = self.outcome.symbols

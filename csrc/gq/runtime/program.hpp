@@ -36,6 +36,7 @@ struct Instruction {
   int target = 0;                     // kJump; kWaitAny: where it goes on when all have been chosen
   bool own = false, alone = false;    // kEncode
   bool adds = false, result = false;  // kDecode
+  bool clears = false;                // kBeginSum: the new residual becomes zero
   bool exact = false;                 // kEncode, kDecode: without loss, and not by the codec
 };
 

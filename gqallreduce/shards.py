@@ -1,0 +1,77 @@
+"""The halves of an allreduce as calls: what trainers need that keep a part of the optimizer's state on each rank."""
+
+from __future__ import annotations
+
+from gqallreduce.backends.buffer import Buffer
+from gqallreduce.request import Request
+from gqallreduce.runtime.calls import Calls
+from gqallreduce.runtime.halves import Half, counted, part_of, part_view, require
+from gqallreduce.runtime.reduction import reduce
+from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
+
+
+class Shards(Calls):
+    """Calls of an Allreduce that end, or begin, with a part of the vector on each rank.
+
+    A rank's part, its *shard*, is a range of the array's elements in the order of its memory: of the P ranges that are
+    cut as the codec needs it, between its columns or buckets where there are P of them, or of `counts` elements each.
+    With `counts` shards of all schemes are alike. A shard may be empty.
+    """
+
+    def reduce_scatter(self, buf, *, key=None, out=None, counts=None):
+        """Sum (or average) `buf` over all ranks, of which each gets its shard alone; returns the shard.
+
+        buf, key, out
+            as of an allreduce, but without gaps in memory; of a group too. In `buf`, or in `out`, the shard holds the
+            sum; the other elements of what was written have no defined values.
+        counts
+            elements of each rank's shard, alike on all ranks: P numbers that add up to the size. Of a group a list of
+            these.
+        Returns a vector that shares the memory of what was written: the sum as this rank has formed it, which is not
+        encoded any more. Schemes on `direct`, `ring` and, on 2^k ranks, `halving_doubling` have halves; without a
+        schedule it is `direct`. Errors as of an allreduce, on every rank, for which ranks exchange 32 bytes more.
+        Cost: half of the bytes and messages of the allreduce.
+        """
+        return self.perform(_NAMES[0], reduce, self, buf, key, out, None, Half(REDUCE_SCATTER, counts))
+
+    def allgather(self, shard, *, out, key=None, counts=None):
+        """Give all ranks the shards of all, encoded; returns `out`.
+
+        shard
+            of this rank, of the dtype and in the memory of `out`; None if it lies in `out` already.
+        out
+            the whole array, alike on all ranks afterwards: what was not sent is missing on this rank too.
+        key
+            names the array. With /ef what a shard lost is added to it in the next allgather of the key; or, where a
+            key is summed by `reduce_scatter` in between, to its sum: the two in turn are then the allreduce, bit for
+            bit. A vector of another kind, such as the parameters whose gradients are summed, is another key.
+        counts
+            as in `reduce_scatter`.
+        Raises ValueError for codecs that must know all ranks' values before they encode (`terngrad`, `alq`, ...), and
+        for an object that averages. Cost: half of the bytes and messages of the allreduce.
+        """
+        return self.perform(_NAMES[1], reduce, self, out, key, None, None, Half(ALLGATHER, counts, shard))
+
+    def start_reduce_scatter(self, buf, *, key=None, out=None, counts=None) -> Request:
+        """Begin the same call and return, as `start` does."""
+        return self._start(_NAMES[0], buf, key, out, Half(REDUCE_SCATTER, counts))
+
+    def start_allgather(self, shard, *, out, key=None, counts=None) -> Request:
+        """Begin the same call and return, as `start` does. The shard is read before it returns."""
+        return self._start(_NAMES[1], out, key, None, Half(ALLGATHER, counts, shard))
+
+    def _start(self, name: str, buf, key, out, half: Half) -> Request:
+        call = self.begin(name, reduce, self, buf, key, out, None, half)
+        if call.invalid is not None:
+            self.complete(call)
+        return Request(self, call)
+
+    def shard(self, buf, *, counts=None):
+        """This rank's shard of an array, a vector that shares its memory. Local."""
+        require(self.scheme, REDUCE_SCATTER, self.plans.topology)
+        buffer = Buffer(buf)
+        form = buffer.form._replace(counts=counted(counts, buffer.form, self.size))
+        return part_view(buf, buffer, part_of(self.scheme.codec, form, self.size, self.rank))
+
+
+_NAMES = "a reduce-scatter", "an allgather"
