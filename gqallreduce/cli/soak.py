@@ -1,6 +1,6 @@
 """Random calls for a long time, each compared with the oracle in one process: `mpirun -n 3 python bench/soak.py`.
 
-Objects of random schemes on several communicators make single calls, groups, calls under way that are waited for in
+Objects of random schemes on several communicators make single calls, their halves, groups, calls under way that are waited for in
 another order on each rank, steps of several calls, flushes, checkpoints that a new object goes on from, and calls that
 must fail: values that are not finite, arguments that differ between ranks, a rank that leaves a step by an error.
 Every result, residual and error is compared with LocalAllreduce, which each rank runs for all ranks. What is drawn
@@ -18,7 +18,9 @@ from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, Silent
 from gqallreduce.cli.world import on_world
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime.halves import require
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 
 COMMUNICATORS, OBJECTS, KEYS = 3, 6, 4
 DTYPES = ("float32", "float32", "float64", "float16")
@@ -85,6 +87,12 @@ class Pair:
         self.real = gq.Allreduce(text, comm=comm, average=average, seed=seed, timeout=60)
         self.oracle = LocalAllreduce(text, comm.size, average=average, seed=seed, topology=self.real.home.link.topology)
         self.forms: dict[str, tuple] = {}
+        self.has_halves = self.oracle.scheme.schedule is not None
+        for half in (REDUCE_SCATTER, ALLGATHER):
+            try:
+                require(self.oracle.scheme, half, self.oracle.topology)
+            except ValueError:
+                self.has_halves = False
 
     def same_residuals(self, keys):
         """AssertionError if a residual is not the oracle's."""
@@ -105,7 +113,7 @@ class Soak:
         self.calls, self.values, self.done, self.schemes = 0, 0, Counter(), set()
         self.pairs = [self._pair() for _ in range(OBJECTS)]
         self.actions = (
-            [self._call] * 6 + [self._group] * 3 + [self._under_way] * 3
+            [self._call] * 6 + [self._group] * 3 + [self._under_way] * 3 + [self._halves] * 3
             + [self._not_finite, self._mismatch, self._step, self._undone, self._flush, self._checkpoint]
         )  # fmt: skip
 
@@ -181,6 +189,20 @@ class Soak:
         arrays = self._arrays(pair, key)
         mine = _copy(arrays[self.comm.rank])
         self._compare(pair, lambda: pair.real(mine, key=key), arrays, key)
+
+    def _halves(self, pair):
+        """A reduce-scatter and an allgather, which are a call; by schemes that have both."""
+        (key,) = self._keys(pair, 1)
+        if pair.average or pair.forms[key][1] == "float16" or not pair.has_halves:
+            return self._call(pair)
+        arrays = self._arrays(pair, key)
+        mine = _copy(arrays[self.comm.rank])
+
+        def both():
+            shard = pair.real.reduce_scatter(mine, key=key)
+            return pair.real.allgather(shard, out=np.full_like(mine, np.nan), key=key)
+
+        return self._compare(pair, both, arrays, key)
 
     def _group(self, pair):
         keys = self._keys(pair, int(self.random.integers(1, KEYS + 1)))
