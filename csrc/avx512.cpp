@@ -1,3 +1,4 @@
+#ifdef __x86_64__
 #include <immintrin.h>
 
 #include <cstddef>
@@ -9,3 +10,4 @@
 #define GQ_NAMESPACE avx512
 #include "gq/table.hpp"
 #pragma GCC pop_options
+#endif

@@ -26,7 +26,7 @@ cdef extern from "gq/regions.hpp" namespace "gq" nogil:
 cdef extern from "gq/door.hpp" namespace "gq" nogil:
     int c_threads "gq::threads" ()
     void c_set_threads "gq::set_threads" (int n)
-    unsigned int kUsualControl
+    unsigned int kUsualControl, kLargestControl
     unsigned int c_float_control "gq::float_control" ()
     void c_set_float_control "gq::set_float_control" (unsigned int word)
 

@@ -1,21 +1,13 @@
 // What every wrapper puts around a kernel: one floating-point environment, and the threads.
 #pragma once
-#include <xmmintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 
+#include "gq/float_control.hpp"
 #include "gq/grid.hpp"
 
 namespace gq {
-
-// The control word (MXCSR) of IEEE 754: rounds to nearest, keeps denormals, masks exceptions.
-constexpr unsigned int kUsualControl = 0x1F80;
-
-// Of the calling thread.
-inline unsigned int float_control() { return _mm_getcsr(); }
-inline void set_float_control(unsigned int word) { _mm_setcsr(word); }
 
 // Sets the usual control word while it lives, whatever the caller had set. The word belongs to a thread, so every
 // thread of a shared call takes a guard of its own.

@@ -3,8 +3,6 @@
 // The encoder visits a column once to form v, its bits and both sums, and once more, while v is in cache, to turn the
 // v kept in r into the error v - decoded.
 #pragma once
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

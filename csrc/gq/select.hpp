@@ -4,8 +4,6 @@
 // floor that was guessed low enough; all that follows works on these survivors. Where nothing is known, a histogram of
 // the upper bits gives the floor.
 #pragma once
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

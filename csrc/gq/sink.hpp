@@ -4,8 +4,6 @@
 // which the processes of a machine share. A streaming store does not, but wants whole cache lines. What is stored is
 // the same. The scalar level has ordinary stores only.
 #pragma once
-#include <immintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,7 +29,11 @@ static inline void stream(float* target, Floats v) { _mm256_stream_ps(target, (_
 #endif
 
 // To be called before others are told that the array is written.
-static inline void finish_streaming() { _mm_sfence(); }
+static inline void finish_streaming() {
+#if GQ_LEVEL >= 1
+  _mm_sfence();
+#endif
+}
 
 // target = source: whole vectors by streaming stores, what is left at both ends by ordinary ones.
 static inline void stream_all(float* target, const float* source, std::size_t n) {

@@ -109,7 +109,7 @@ def _print_program(text, rank, topology):
     if not scheme.codec.indirect and scheme.codec.bind(Form((1,), "C", "float32")).of_sums.exact:
         program = as_coded(program)
     for number, each in enumerate(program):
-        shown = {name: value for name, value in each._asdict().items() if name != "exact" or value}
+        shown = {name: value for name, value in each._asdict().items() if name not in ("exact", "clears") or value}
         fields = "  ".join(f"{name}={_value(value)}" for name, value in shown.items())
         print(f"{number:>{len(str(len(program)))}}  {type(each).__name__:<9}{fields}")
     print(f"{scheme.schedule}, rank {rank} of {ranks}: {len(program)} instructions, which every lane runs.")

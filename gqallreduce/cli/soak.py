@@ -1,8 +1,9 @@
 """Random calls for a long time, each compared with the oracle in one process: `mpirun -n 3 python bench/soak.py`.
 
-Objects of random schemes on several communicators make single calls, their halves, groups, calls under way that are waited for in
-another order on each rank, steps of several calls, flushes, checkpoints that a new object goes on from, and calls that
-must fail: values that are not finite, arguments that differ between ranks, a rank that leaves a step by an error.
+Objects of random schemes on several communicators make single calls, their halves, groups, calls under way that are
+waited for in another order on each rank, steps of several calls, flushes, checkpoints that a new object goes on from,
+and calls that must fail: values that are not finite, arguments that differ between ranks, a rank that leaves a step by
+an error.
 Every result, residual and error is compared with LocalAllreduce, which each rank runs for all ranks. What is drawn
 follows from the seed alone, so that a failure can be repeated.
 """

@@ -29,14 +29,14 @@ USUAL_FLOAT_CONTROL = kUsualControl
 
 
 def float_control():
-    """The calling thread's floating-point control word (MXCSR): rounding, flushing of denormals, exceptions."""
+    """The calling thread's floating-point control word (MXCSR, FPCR): rounding, flushing of denormals, exceptions."""
     return c_float_control()
 
 
 def set_float_control(unsigned int word):
     """Set it, of the calling thread alone; USUAL_FLOAT_CONTROL is that of IEEE 754."""
-    if word > 0xFFFF:
-        raise ValueError(f"control word: got {word:#x}, expected at most 0xffff")
+    if word > kLargestControl:
+        raise ValueError(f"control word: got {word:#x}, expected at most {kLargestControl:#x}")
     c_set_float_control(word)
 
 

@@ -1,13 +1,16 @@
 """Floating-point environments that a library may leave behind in its thread."""
 
 import contextlib
+import platform
 
 from gqallreduce import _kernels
 
-STATUS = 0x3F  # bits that say what has happened, not what to do
+ARM = platform.machine() == "aarch64"
+STATUS = 0 if ARM else 0x3F  # bits that say what has happened, not what to do
+FLUSH, UPWARDS = (1 << 24, 1 << 22) if ARM else (0x8040, 0x4000)
 WORDS = {
-    "denormals are zero": _kernels.USUAL_FLOAT_CONTROL | 0x8040,
-    "rounding upwards": _kernels.USUAL_FLOAT_CONTROL | 0x4000,
+    "denormals are zero": _kernels.USUAL_FLOAT_CONTROL | FLUSH,
+    "rounding upwards": _kernels.USUAL_FLOAT_CONTROL | UPWARDS,
 }
 
 

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from float_control import UPWARDS
 from ranks import TIMEOUT, bytes_of, carrying, errors, everywhere, inputs, pairs, state, works
 
 import gqallreduce as gq
@@ -399,7 +400,7 @@ def test_test_of_a_request_that_is_done_advances_the_others(comm):
 
 def test_the_bits_are_alike_when_something_else_finishes_a_call(comm):
     """In the usual rounding mode, whatever the caller has set."""
-    upward = 0x4000 | _kernels.float_control()
+    upward = UPWARDS | _kernels.float_control()
     found = []
     for finish in (False, True):
         allreduce = make(comm, "dense")

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Builds the extension for aarch64 and runs tests of its kernels, and golden files, in an emulator: `make test-aarch64`.
+#
+# Takes Debian's g++-aarch64-linux-gnu and qemu-user-static; in CI it installs them. Python for aarch64 comes from Debian
+# packages, NumPy and pytest from wheels, all unpacked in build/aarch64. Where any of this cannot be had it says so, and
+# ends well.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+python=${PYTHON:-python3}
+place=$PWD/build/aarch64
+tests=(tests/whole/test_golden_sums.py tests/test_frame.py)
+for name in bits cast levels onebit random regions select sum; do
+  tests+=("tests/kernels/test_$name.py")
+done
+[ $# -eq 0 ] || tests=("$@")
+
+skip() {
+  echo "skipped: $*"
+  exit 0
+}
+
+compiler=aarch64-linux-gnu-g++
+emulator=qemu-aarch64-static
+if ! command -v $compiler >/dev/null || ! command -v $emulator >/dev/null; then
+  [ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+    skip "needs $compiler and $emulator (Debian: apt-get install g++-aarch64-linux-gnu qemu-user-static)"
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu qemu-user-static; } \
+    >/dev/null 2>&1 || skip "apt-get cannot install g++-aarch64-linux-gnu and qemu-user-static"
+fi
+root=$place/root site=$place/site tree=$place/tree
+if [ ! -e "$place/.complete" ]; then
+  rm -rf "$place"
+  mkdir -p "$place/apt/lists/partial" "$place/apt/cache/archives/partial" "$root"
+  touch "$place/apt/status"
+  cat >"$place/apt/conf" <<CONF
+APT::Architecture "arm64";
+APT::Architectures { "arm64"; };
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Dir::State "$place/apt";
+Dir::State::lists "$place/apt/lists";
+Dir::State::status "$place/apt/status";
+Dir::Cache "$place/apt/cache";
+CONF
+  export APT_CONFIG=$place/apt/conf
+  apt-get update -qq >"$place/apt/log" 2>&1 || skip "Debian's package lists for arm64 cannot be had"
+  version=$(apt-cache show python3-minimal | sed -n 's/.*python3\.\([0-9]*\)-minimal.*/3.\1/p' | head -1)
+  apt-get install -y -qq --download-only "libpython$version-dev" "python$version-minimal" libstdc++6 \
+    >>"$place/apt/log" 2>&1 || skip "Debian's packages for arm64 cannot be had"
+  unset APT_CONFIG
+  for package in "$place"/apt/cache/archives/*.deb; do dpkg -x "$package" "$root"; done
+  platforms=()
+  for each in manylinux_2_28 manylinux_2_17 manylinux2014; do platforms+=(--platform "${each}_aarch64"); done
+  "$python" -m pip install --quiet --target "$site" "${platforms[@]}" --python-version "$version" --only-binary=:all: \
+    numpy ml_dtypes pytest hypothesis >"$place/pip.log" 2>&1 || skip "wheels for aarch64 cannot be had"
+  "$python" -m pip install --quiet --no-deps --target "$site" pytest-mpi >>"$place/pip.log" 2>&1
+  echo "$version" >"$place/.complete"
+fi
+version=$(cat "$place/.complete")
+
+rm -rf "$tree"
+mkdir -p "$tree" "$place/objects"
+cp -rL csrc gqallreduce tests pyproject.toml "$tree"
+rm -f "$tree"/gqallreduce/*.so
+include=("-I$root/usr/include/python$version" "-I$root/usr/include" "-I$root/usr/include/aarch64-linux-gnu" -Icsrc
+  "-I$site/numpy/_core/include")
+flags="-std=c++17 -O3 -ffp-contract=off -fno-fast-math -fPIC -Wall -Wextra -Wno-type-limits -Werror"
+echo "compiling for aarch64"
+(cd "$tree" && ls csrc/*.cpp gqallreduce/_kernels.cpp |
+  xargs -P "$(nproc)" -I{} sh -c "$compiler $flags ${include[*]} -c {} -o $place/objects/\$(basename {}).o")
+$compiler -shared -pthread -o "$tree/gqallreduce/_kernels.cpython-${version/./}-aarch64-linux-gnu.so" "$place"/objects/*.o
+
+libraries=$root/usr/lib/aarch64-linux-gnu:$root/lib/aarch64-linux-gnu
+emulated() {
+  (cd "$tree" && $emulator -L "$root" -E PYTHONHOME="$root/usr" -E PYTHONPATH="$site:$tree" -E LD_LIBRARY_PATH="$libraries" \
+    -E OPENBLAS_NUM_THREADS=1 -E PYTHONDONTWRITEBYTECODE=1 "$root/usr/bin/python$version" "$@")
+}
+emulated -c 'import platform, gqallreduce; print("Python on", platform.machine())'
+
+# As many processes as cores, each with its part of the files.
+status=0 waiting=()
+for number in $(seq 0 $(($(nproc) - 1))); do
+  mine=()
+  for at in "${!tests[@]}"; do [ $((at % $(nproc))) -ne "$number" ] || mine+=("${tests[at]}"); done
+  [ ${#mine[@]} -gt 0 ] || continue
+  emulated -m pytest -p no:cacheprovider --few "${mine[@]}" >"$place/log.$number" 2>&1 &
+  waiting+=($!)
+done
+for each in "${waiting[@]}"; do wait "$each" || status=1; done
+if [ $status -eq 0 ]; then tail -qn 1 "$place"/log.*; else cat "$place"/log.*; fi
+exit $status
