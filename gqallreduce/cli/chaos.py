@@ -4,11 +4,14 @@ Each training draws its faults from its seed: a rank is killed, stopped for a wh
 by more than the timeout, gives a NaN, has no memory for a tensor, or no room on its disk for its part of a state. After
 each fault it is checked that no rank hangs, that survivors have an error with a name within the timeout, that the job
 can begin again from the last state on as many ranks as are left, and at the end that the accuracy is that of
-undisturbed trainings.
+undisturbed trainings. With `--links` jobs run on hosts of bench/netbed, and it is the links of hosts that fail: for a
+second, for good, or so that they carry a hundredth.
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,8 +26,13 @@ from gqallreduce.cli.report import Report
 from gqallreduce.cli.tables import print_plain
 
 KINDS = ("kill", "stop", "late", "pause", "nan", "memory", "disk")
+LINKS = ("link down", "link slow", "link lost")  # for a second; for two, a hundredth of its rate; for good
+HARMLESS = ("pause", "link down", "link slow")  # within the timeout: no rank may notice
+FATAL = ("kill", "link lost")  # the job begins again without that rank
 STEPS, EVERY, RANKS = 400, 20, 4
 TIMEOUT, SHORT, SLACK = 1.0, 0.3, 4.0  # seconds: of calls; of a pause; beyond the timeout until an error is noted
+ON_LINKS = 4.0  # the timeout of calls where links fail: TCP doubles its pause before each repetition
+SECONDS = {"pause": SHORT, "link down": 1.0, "link slow": 2.0}  # what is not named: the timeout and two more
 HANGS = 60.0  # seconds after which a job is taken for one that hangs
 SPREAD = 0.03  # of accuracy, beyond that of the undisturbed trainings
 
@@ -35,13 +43,15 @@ def add_arguments(parser):
     parser.add_argument("--faults", type=int, default=21, help="of each training (21)")
     parser.add_argument("--ranks", type=int, default=RANKS, help=f"of a training's first job ({RANKS})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of a training ({STEPS})")
-    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="of faults")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS + LINKS, help="of faults (all, or all of links)")
+    parser.add_argument("--links", action="store_true", help="on hosts of bench/netbed, whose links fail")
     name = "writes NAME.jsonl and NAME.md (bench/results/chaos)"
     parser.add_argument("--output", default="bench/results/chaos", metavar="NAME", help=name)
 
 
 def run(arguments):
     """Runs all trainings; 0 if each fault was met as it must be, else 1."""
+    arguments.kinds = arguments.kinds or (LINKS if arguments.links else KINDS)
     report = Report(f"{arguments.output}.jsonl")
     report.write("machine", machine.describe(ranks=arguments.ranks))
     calm, rows, wrong = [], [], []
@@ -86,7 +96,7 @@ def faults_of(seed, arguments):
             if step not in steps and step < arguments.steps - 1:
                 break
         steps.add(step)
-        seconds = SHORT if kind == "pause" else TIMEOUT + 2.0
+        seconds = SECONDS.get(kind, TIMEOUT + 2.0)
         found.append(
             {"number": number, "step": step, "rank": int(random.integers(1 << 16)), "kind": kind} | {"seconds": seconds}
         )
@@ -103,6 +113,7 @@ class Training:
     def __init__(self, seed, arguments, faults):
         self.seed, self.arguments, self.left = seed, arguments, list(faults)
         self.rows, self.wrong, self.jobs = [], [], 0
+        self.timeout = ON_LINKS if arguments.links else TIMEOUT
 
     def run(self):
         """Jobs, one after the other, until all steps are made: {seed, accuracy, jobs, seconds, steps_lost}."""
@@ -119,7 +130,7 @@ class Training:
                 reached = max((each["step"] for each in events), default=0)
                 latest = folder / "latest"
                 lost += reached - (int(latest.read_text()) if latest.exists() else 0)
-                killed = sum(each.get("kind") == "kill" for each in events)
+                killed = sum(each.get("kind") in FATAL for each in events)
                 ranks = ranks - killed if ranks - killed > 1 else self.arguments.ranks
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -132,32 +143,51 @@ class Training:
     def _job(self, folder, ranks):
         """(events of all its ranks, does it hang?)."""
         job = {"folder": str(folder), "job": self.jobs, "seed": self.seed, "steps": self.arguments.steps}
-        job |= {"every": EVERY, "timeout": TIMEOUT, "faults": self.left}
+        job |= {"every": EVERY, "timeout": self.timeout, "faults": self.left}
         path = folder / "job.json"
         path.write_text(json.dumps(job))
-        words = [
-            launcher(),
-            *options(),
-            "-n",
-            str(ranks),
-            sys.executable,
-            "-m",
-            "gqallreduce.cli.chaos_rank",
-            str(path),
-        ]
+        program = [sys.executable, "-m", "gqallreduce.cli.chaos_rank", str(path)]
+        if self.arguments.links:
+            words = [
+                sys.executable,
+                "bench/netbed",
+                "--quiet",
+                "--hosts",
+                str(ranks),
+                "--rate",
+                "1gbit",
+                "--",
+                *program,
+            ]
+        else:
+            words = [launcher(), *options(), "-n", str(ranks), *program]
         with open(folder / f"output.{self.jobs}", "w") as output:
             process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            hung = not self._wait(process, folder, ranks)
+        return self._events(folder), hung
+
+    def _wait(self, process, folder, ranks):
+        """Until the job is over; False if it hangs. A launcher that waits for a host that is cut off does not count."""
+        began = over = time.monotonic()
+        while time.monotonic() - began < HANGS:
             try:
-                process.wait(HANGS)
-                hung = False
+                process.wait(0.2)
+                return True
             except subprocess.TimeoutExpired:
-                hung = True
-                process.kill()
-                process.wait()
+                ended = {each["rank"] for each in self._events(folder) if each["what"] in ("ends", "error")}
+                over = over if len(ended) == ranks else time.monotonic()
+                if time.monotonic() - over > self.timeout + SLACK:
+                    break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return time.monotonic() - began < HANGS
+
+    def _events(self, folder):
+        """Of all ranks of the job."""
         found = []
         for each in folder.glob(f"events.{self.jobs}.*.jsonl"):
-            found += [json.loads(line) for line in each.read_text().splitlines()]
-        return found, hung
+            found += [json.loads(line) for line in each.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return found
 
     def _check(self, folder, events, hung, ranks):
         """Every fault that was met in this job, and what its ranks noted of it."""
@@ -189,16 +219,16 @@ class Training:
         return row
 
     def _problem(self, kind, noted, ranks, row):
-        if kind == "pause":
-            return "an error, where a rank was stopped for less than the timeout" if noted else ""
+        if kind in HARMLESS:
+            return "an error, where a rank was stopped or cut off for less than the timeout" if noted else ""
         if kind == "kill" and not noted and not survives():
             row["by_launcher"] = True
             return ""
         if len(noted) < ranks - 1:
             return f"{len(noted)} of {ranks - 1} other ranks noticed"
-        if row["seconds"] > TIMEOUT + SLACK:
+        if row["seconds"] > self.timeout + SLACK:
             return f"noticed after {row['seconds']:.1f} s"
-        if kind in ("kill", "stop", "late", "nan") and not row["named"]:
+        if kind in ("kill", "stop", "late", "nan", "link lost") and not row["named"]:
             return "no rank names it"
         return ""
 

@@ -26,6 +26,21 @@ STARTING = 30.0  # seconds, until all ranks are there
 FAILED = 3  # exit status after an error that ends the job
 
 
+PACED = "tc qdisc replace dev eth0 root tbf rate {} burst {} limit {}"  # as bench/netbed paces it
+LINK = {  # kind -> (what is done to the link of this host, what undoes it)
+    "link down": ("ip link set eth0 down", "ip link set eth0 up"),
+    "link slow": (PACED.format("10mbit", 3028, 25_000), PACED.format("1gbit", 62_500, 2_500_000)),
+    "link lost": ("ip link set eth0 down", None),
+}
+
+
+def _disturb_link(fault, repair, seconds):
+    """Of the host of netbed on which this rank is."""
+    subprocess.run(fault.split(), check=True)
+    if repair is not None:
+        subprocess.Popen(["sh", "-c", f"sleep {seconds}; {repair}"], start_new_session=True)
+
+
 class Trainer:
     """The training of one job, on one rank."""
 
@@ -116,6 +131,8 @@ class Trainer:
             wake = f"sleep {fault['seconds']}; kill -CONT {os.getpid()}"
             subprocess.Popen(["sh", "-c", wake], start_new_session=True)
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault["kind"] in LINK:
+            _disturb_link(*LINK[fault["kind"]], fault["seconds"])
         else:
             time.sleep(fault["seconds"])
 

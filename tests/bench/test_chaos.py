@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def arguments(folder, *words):
 
 
 def test_faults_are_those_of_the_seed_and_no_two_at_one_step(tmp_path):
-    given = arguments(tmp_path, "--faults", "40")
+    given = arguments(tmp_path, "--faults", "40", "--kinds", *chaos.KINDS)
     found = chaos.faults_of(3, given)
     assert found == chaos.faults_of(3, given) != chaos.faults_of(4, given)
     steps = [each["step"] for each in found]
@@ -38,7 +39,9 @@ NOTED = {"what": "error", "error": "TimeoutError", "seconds": 1.0, "named": [2],
         ("stop", {}, 4, "2 of 3 other ranks noticed"),
         ("stop", {"step": 9}, 3, "0 of 2 other ranks noticed"),
         ("memory", {"named": []}, 3, ""),
-        ("pause", {}, 3, "an error, where a rank was stopped for less than the timeout"),
+        ("link lost", {"named": []}, 3, "no rank names it"),
+        ("link slow", {}, 3, "an error, where a rank was stopped or cut off for less than the timeout"),
+        ("pause", {}, 3, "an error, where a rank was stopped or cut off for less than the timeout"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path, kind, changed, ranks, problem):
@@ -65,3 +68,19 @@ def test_each_kind_of_fault_is_met(tmp_path, capsys, monkeypatch):
     assert status == 0, capsys.readouterr().out
     rows = [row for kind, row in report.rows_of(tmp_path / "chaos.jsonl") if kind == "fault"]
     assert {row["fault"] for row in rows} == set(chaos.KINDS)
+
+
+@pytest.mark.slow
+def test_each_fault_of_links_is_met(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("sklearn", reason="the training is of scikit-learn's digits")
+    tried = subprocess.run([sys.executable, "bench/netbed", "--hosts", "2", "--no-mpi", "--quiet", "--", "true"])
+    if tried.returncode == 77:
+        pytest.skip("bench/netbed cannot make its hosts here")
+    for name, value in {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(chaos, "SPREAD", 0.3)  # after so few steps
+    words = "--links", "--trainings", "1", "--faults", "3", "--steps", "40", "--ranks", "3"
+    status = chaos.run(arguments(tmp_path, *words))
+    assert status == 0, capsys.readouterr().out
+    rows = [row for kind, row in report.rows_of(tmp_path / "chaos.jsonl") if kind == "fault"]
+    assert {row["fault"] for row in rows} == set(chaos.LINKS)
