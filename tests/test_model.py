@@ -12,8 +12,8 @@ from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import work as counting
 from gqallreduce.scheduling.model import (
     DENSE,
-    SMALL_MOST,
-    SMALL_PER_RANK,
+    FEW_BYTES,
+    LONG_MESSAGE,
     Profile,
     bytes_sent,
     choose,
@@ -40,18 +40,36 @@ def test_the_fixed_rule_gives_a_schedule_for_everything(text, ranks):
     found = [fixed_schedule(ranks, codec, size) for size in SIZES]
     assert set(found) <= set(SCHEDULES)
     if ranks > 2:
-        assert found[0] == "recursive_doubling"  # few bytes: few rounds
-        few = message_bytes(codec, SIZES[-1]) <= min(SMALL_PER_RANK * ranks, SMALL_MOST)
-        assert found[-1] == ("recursive_doubling" if few else "direct")  # many: two encodings, whatever P
+        assert found[0] == ("allgather" if ranks <= 8 else "recursive_doubling")  # few bytes: few rounds
+        nbytes = message_bytes(codec, SIZES[-1])
+        if nbytes > FEW_BYTES and (ranks <= 16 or nbytes >= LONG_MESSAGE * ranks):
+            assert found[-1] == "direct"  # many: two encodings, whatever P
+        else:
+            assert found[-1] == (found[0] if nbytes <= FEW_BYTES else "halving_doubling")
 
 
 def test_the_fixed_rule_is_the_one_written_down():
     assert fixed_schedule(1, RAW, 10) == "direct"
     assert fixed_schedule(2, RAW, 10**8) == "recursive_doubling"
-    assert fixed_schedule(8, RAW, 16 << 10) == "recursive_doubling"
-    assert fixed_schedule(8, RAW, (16 << 10) + 1) == "direct"
-    assert fixed_schedule(1000, RAW, 64 << 10) == "recursive_doubling"
-    assert fixed_schedule(1000, RAW, (64 << 10) + 1) == "direct"
+    assert fixed_schedule(8, RAW, 1 << 10) == "allgather"
+    assert fixed_schedule(8, RAW, (1 << 10) + 1) == "direct"
+    assert fixed_schedule(16, RAW, 1 << 10) == "recursive_doubling"
+    assert fixed_schedule(16, RAW, (1 << 10) + 1) == "direct"
+    assert fixed_schedule(1000, RAW, 1 << 10) == "recursive_doubling"
+    assert fixed_schedule(1000, RAW, (1 << 10) + 1) == "halving_doubling"
+    assert fixed_schedule(1000, RAW, 1_023_999) == "halving_doubling"
+    assert fixed_schedule(1000, RAW, 1_024_000) == "direct"
+
+
+@pytest.mark.parametrize("text", ["onebit", "qsgd(bits=4)"])
+@pytest.mark.parametrize("ranks", [4, 8, 16, 32, 64, 128, 256, 512, 1024])
+def test_the_fixed_rule_is_near_the_best_of_the_model(text, ranks):
+    """Of the flat schedules; by the usual profile."""
+    codec, profile = Scheme.parse(text).codec, Profile()
+    flat = [name for name in SCHEDULE_NAMES if name != "hierarchical" and (ranks <= 128 or name != "ring")]
+    for size in (1 << power for power in range(8, 30, 2)):
+        best = min(predict(name, codec, ranks, size, profile) for name in flat)
+        assert predict(fixed_schedule(ranks, codec, size), codec, ranks, size, profile) <= 1.5 * best
 
 
 @every_schedule

@@ -24,8 +24,9 @@ from gqallreduce.scheduling.profile import Profile as Profile
 from gqallreduce.scheduling.topology import Topology
 from gqallreduce.scheduling.work import Sent, topology_of, work
 
-SMALL_PER_RANK = 8 << 10
-SMALL_MOST = 256 << 10
+FEW_BYTES = 4 << 10  # of one encoding: rounds count
+FEW_RANKS, SOME_RANKS = 8, 16  # so many messages at once cost little, where they are short; or where they are longer
+LONG_MESSAGE = 4 << 10
 NEAR_PASSES = 2.0  # copies of a message between two ranks of a host
 
 
@@ -70,14 +71,16 @@ def _nearly_square(elements: int, dtype: str) -> Form:
 def fixed_schedule(size: int, codec, what: int | tuple[Form, ...], dtype: str = "float32") -> str:
     """The schedule of a scheme that names none: a function of P, bytes and codec, alike on every machine.
 
-    Two ranks, or few bytes: recursive doubling (few rounds; with two ranks one encoding per contribution). Else direct
-    (two encodings per contribution, whatever P).
+    Two ranks: recursive doubling (one round, one encoding per contribution). Few bytes: that too (few rounds), or with
+    few ranks all to all. Else direct (two encodings per contribution, whatever P), unless its messages are many and
+    short: then halving and doubling.
     """
-    if size == 1:
-        return "direct"
+    if size <= 2:
+        return "direct" if size == 1 else "recursive_doubling"
     nbytes = message_bytes(codec, what, dtype)
-    few = nbytes <= min(SMALL_PER_RANK * size, SMALL_MOST)
-    return "recursive_doubling" if size == 2 or few else "direct"
+    if nbytes <= FEW_BYTES:
+        return "allgather" if size <= FEW_RANKS else "recursive_doubling"
+    return "direct" if size <= SOME_RANKS or nbytes >= LONG_MESSAGE * size else "halving_doubling"
 
 
 def message_bytes(codec, what: int | tuple[Form, ...], dtype: str = "float32") -> int:
