@@ -207,7 +207,8 @@ class Training:
         """What came of one fault: by whom it was noticed, as what, after how long."""
         kind, victim = fault["kind"], fault["rank"]
         after = [each for each in events if each["what"] in ("error", "skipped", "not saved")]
-        after = [each for each in after if each["step"] - fault["step"] in (0, 1)]
+        others = {each["step"] for each in events if each["what"] == "fault"} - {fault["step"]}
+        after = [each for each in after if each["step"] - fault["step"] in (0, 1) and each["step"] not in others]
         noted = [each for each in after if each["rank"] != victim]
         row = {"training": self.seed, "job": self.jobs - 1, "fault": kind, "step": fault["step"], "ranks": ranks}
         row |= {"noticed_by": len(noted), "errors": dict(Counter(each["error"] for each in noted))}

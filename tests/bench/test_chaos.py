@@ -52,6 +52,21 @@ def test_what_is_wrong_is_told(tmp_path, kind, changed, ranks, problem):
     assert training.wrong == ([f"training 0, step 5, {kind}: {problem}"] if problem else [])
 
 
+def test_an_error_is_that_of_the_fault_at_its_step(tmp_path):
+    training = chaos.Training(0, arguments(tmp_path), [])
+    nan, stop = (
+        {"what": "fault", "rank": 2, "step": step, "kind": kind, "number": step}
+        for step, kind in ((5, "nan"), (6, "stop"))
+    )
+    skipped = [{**NOTED, "what": "skipped", "error": "NonFiniteError", "rank": rank} for rank in range(2)]
+    events = [nan, stop, *skipped, *({**NOTED, "rank": rank, "step": 6} for rank in range(2))]
+    assert [training._row(each, events, 3)["errors"] for each in (nan, stop)] == [
+        {"NonFiniteError": 2},
+        {"TimeoutError": 2},
+    ]
+    assert not training.wrong
+
+
 @pytest.mark.slow
 def test_each_kind_of_fault_is_met(tmp_path, capsys, monkeypatch):
     pytest.importorskip("sklearn", reason="the training is of scikit-learn's digits")

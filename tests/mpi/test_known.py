@@ -163,7 +163,7 @@ def test_calls_into_other_known_arrays(comm):
             np.testing.assert_array_equal(source[number], given[number])
             np.testing.assert_array_equal(out[number], expected[number])
             np.testing.assert_array_equal(outside.residual(key), inside.residual(key))
-    assert arguments.known(source, out, keys, outside).into is not None
+    assert arguments.known(source, out, keys, outside.plans, outside.memory).into is not None
 
 
 @pytest.mark.parametrize("case", ["the same", "overlap", "of another shape", "read-only", "under way", "crossed"])
