@@ -16,6 +16,7 @@ from gqallreduce.backends.processor import Processors
 from gqallreduce.coding.order import to_array
 from gqallreduce.request import Request
 from gqallreduce.runtime import arguments
+from gqallreduce.runtime.calls import called
 from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
@@ -259,10 +260,3 @@ class Allreduce(Shards):
         self.seed, self.memory, self.begun = seed, memory, 0
         for plans in (self.plans, *self._plans_of_halves.values()):
             plans.clear()
-
-
-def called(key) -> str:
-    """A call in words."""
-    if isinstance(key, (list, tuple)):
-        return f"the call of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
-    return f"the call of key {key!r}"

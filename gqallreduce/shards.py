@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.request import Request
-from gqallreduce.runtime.calls import Calls
-from gqallreduce.runtime.halves import Half, counted, part_of, part_view, require
+from gqallreduce.runtime.calls import Calls, called
+from gqallreduce.runtime.halves import Half, counted, part_of, part_view, require, require_dense
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 
@@ -32,7 +32,9 @@ class Shards(Calls):
         schedule it is `direct`. Errors as of an allreduce, on every rank, for which ranks exchange 32 bytes more.
         Cost: half of the bytes and messages of the allreduce.
         """
-        return self.perform(_NAMES[0], reduce, self, buf, key, out, None, Half(REDUCE_SCATTER, counts))
+        return self.perform(
+            called(key, "reduce-scatter"), reduce, self, buf, key, out, None, Half(REDUCE_SCATTER, counts)
+        )
 
     def allgather(self, shard, *, out, key=None, counts=None):
         """Give all ranks the shards of all, encoded; returns `out`.
@@ -50,15 +52,17 @@ class Shards(Calls):
         Raises ValueError for codecs that must know all ranks' values before they encode (`terngrad`, `alq`, ...), and
         for an object that averages. Cost: half of the bytes and messages of the allreduce.
         """
-        return self.perform(_NAMES[1], reduce, self, out, key, None, None, Half(ALLGATHER, counts, shard))
+        return self.perform(
+            called(key, "allgather"), reduce, self, out, key, None, None, Half(ALLGATHER, counts, shard)
+        )
 
     def start_reduce_scatter(self, buf, *, key=None, out=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does."""
-        return self._start(_NAMES[0], buf, key, out, Half(REDUCE_SCATTER, counts))
+        return self._start(called(key, "reduce-scatter"), buf, key, out, Half(REDUCE_SCATTER, counts))
 
     def start_allgather(self, shard, *, out, key=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does. The shard is read before it returns."""
-        return self._start(_NAMES[1], out, key, None, Half(ALLGATHER, counts, shard))
+        return self._start(called(key, "allgather"), out, key, None, Half(ALLGATHER, counts, shard))
 
     def _start(self, name: str, buf, key, out, half: Half) -> Request:
         call = self.begin(name, reduce, self, buf, key, out, None, half)
@@ -70,8 +74,6 @@ class Shards(Calls):
         """This rank's shard of an array, a vector that shares its memory. Local."""
         require(self.scheme, REDUCE_SCATTER, self.plans.topology)
         buffer = Buffer(buf)
+        require_dense(buffer)
         form = buffer.form._replace(counts=counted(counts, buffer.form, self.size))
         return part_view(buf, buffer, part_of(self.scheme.codec, form, self.size, self.rank))
-
-
-_NAMES = "a reduce-scatter", "an allgather"

@@ -25,11 +25,14 @@ class Given:
         None. `into` is None in an in-place call too.
     agreed
         what ranks have agreed on in that call.
+    written
+        the name of the argument that is written in place.
     """
 
     def __init__(self, name: str | tuple[str, ...] | None, sources: list[Buffer], targets: list[Buffer]):
         self.name, self.sources, self._targets = name, sources, targets
         self.arrays = self.into = self.agreed = None
+        self.written, self._read = "buf", []
         self.keys = name if isinstance(name, tuple) else (name,)
         self.forms = tuple([source.form for source in sources])
 
@@ -40,7 +43,14 @@ class Given:
         made.name, made.keys, made.agreed, made.arrays, made.into, made.forms = (
             agreed.name, agreed.keys, agreed, arrays, into, arrays.forms.forms
         )  # fmt: skip
+        made.written, made._read = "buf", []
         return made
+
+    def read(self, shards: list[Buffer | None]) -> None:
+        """Of each key, what is read besides. ValueError if another key's buffer that is written shares its memory."""
+        self._read = shards
+        if len(self.keys) > 1 and any(each is not None for each in shards):
+            _require_apart_in_memory(self)
 
     @cached_property
     def sources(self) -> list[Buffer]:
@@ -79,7 +89,7 @@ class Given:
     def overlap(self, other: Given) -> str:
         """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
         mine, theirs = self._plain(), other._plain()
-        if mine and theirs and not any(one.meet(two) for one in mine for two in theirs):
+        if mine and theirs and not self._read and not any(one.meet(two) for one in mine for two in theirs):
             return ""
         for one, two in _overlapping([*self.memory("mine"), *other.memory("theirs")]):
             return (one if one.owner == "mine" else two).name
@@ -93,10 +103,13 @@ class Given:
         found = []
         for number, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             whose = number if owner is None else owner
-            name = "buf" if target is source else "out"
+            name = self.written if target is source else "out"
             found.append(_Memory(*target.bounds, target, name, True, whose))
             if target is not source:
                 found += [_Memory(*part.bounds, part, "buf", False, whose) for part in source.parts]
+            shard = self._read[number] if self._read else None
+            if shard is not None:
+                found.append(_Memory(*shard.bounds, shard, "shard", False, whose))
         return found
 
 
@@ -135,26 +148,32 @@ def known(buf, out, key, plans, memory) -> Given | None:
     return None if into is None or into.meet(arrays) else Given.known(last, arrays, into)
 
 
-def given(buf, out, key, allreduce, plans) -> Given:
-    """The arguments of a call: a buffer and its key, or a list of buffers and a list of as many keys."""
+def given(buf, out, key, allreduce, plans, name: str = "buf") -> Given:
+    """The arguments of a call: a buffer and its key, or a list of buffers and a list of as many keys.
+
+    name
+        of the argument `buf`, as the caller knows it.
+    """
     scheme, processors, memory = allreduce.scheme, allreduce.processors, allreduce.memory
     if not isinstance(buf, (list, tuple)):
         if isinstance(key, (list, tuple)):
             raise TypeError(
-                f"key is a {type(key).__name__}, so a group; buf is a {type(buf).__name__}, expected a list"
+                f"key is a {type(key).__name__}, so a group; {name} is a {type(buf).__name__}, expected a list"
             )
         key = plain_key(key, scheme)
         known = memory.get(key)
-        source, target = buffers(buf, out, key, processors, known and known.form)
-        return Given(key, [source], [target])
+        source, target = buffers(buf, out, key, processors, known and known.form, name)
+        found = Given(key, [source], [target])
+        found.written = name
+        return found
     known = plans.known_group(key) if isinstance(key, (list, tuple)) else None
-    keys = _group_keys(buf, out, key, known, scheme)
+    keys = _group_keys(buf, out, key, known, scheme, name)
     sources, targets = [], []
     for number, each in enumerate(keys):
         known = memory.get(each)
         into = None if out is None or out[number] is buf[number] else out[number]
         try:
-            found = buffers(buf[number], into, each, processors, known and known.form)
+            found = buffers(buf[number], into, each, processors, known and known.form, name)
         except (TypeError, ValueError) as error:
             raise type(error)(f"key {each!r} of the group: {error}".replace(f": key {each!r}:", ":")) from None
         if sources and found[0].device != sources[0].device:
@@ -165,16 +184,17 @@ def given(buf, out, key, allreduce, plans) -> Given:
         sources.append(found[0])
         targets.append(found[1])
     found = Given(keys, sources, targets)
+    found.written = name
     _require_apart(found)
     return found
 
 
-def _group_keys(buf, out, key, known: tuple | None, scheme) -> tuple[str, ...]:
+def _group_keys(buf, out, key, known: tuple | None, scheme, name: str) -> tuple[str, ...]:
     """The name of the group; `known`: if it was called before."""
     if not isinstance(key, (list, tuple)):
         raise TypeError(
-            f"buf is a {type(buf).__name__}, so a group of buffers; key is a {type(key).__name__}, expected a list of "
-            "as many strings"
+            f"{name} is a {type(buf).__name__}, so a group of buffers; key is a {type(key).__name__}, expected a list "
+            "of as many strings"
         )
     if not buf or len(key) != len(buf):
         raise ValueError(f"got {len(buf)} buffers and {len(key)} keys, expected as many keys as buffers, at least one")
@@ -201,6 +221,10 @@ def _require_apart(group: Given) -> None:
                 arrays += [part.memory for part in source.parts]
         if _kernels.are_apart(arrays):  # nearly always
             return
+    _require_apart_in_memory(group)
+
+
+def _require_apart_in_memory(group: Given) -> None:
     for one, two in _overlapping(group.memory()):
         first, second = sorted((one.owner, two.owner))
         raise ValueError(f"the buffers of keys {group.keys[first]!r} and {group.keys[second]!r} of the group overlap")
@@ -230,7 +254,7 @@ def truth(name: str, value) -> bool:
     return bool(value)
 
 
-def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buffer]:
+def buffers(buf, out, key, processors, known: tuple | None, name: str = "buf") -> tuple[Buffer, Buffer]:
     """The call's Buffers, source and target. `known`: the form that the key had before, None if any will do."""
     target = None if out is None else Buffer(out)
     source = Buffer(buf) if type(buf) is np.ndarray else source_of(buf, target)
@@ -240,7 +264,7 @@ def buffers(buf, out, key, processors, known: tuple | None) -> tuple[Buffer, Buf
     if known is not None and known != form:
         raise ValueError(f"key {key!r}: got shape, order, dtype {form}, expected {tuple(known)} as before")
     if target is None:
-        source.require_writable("buf")
+        source.require_writable(name)
         return source, source
     if target.device != source.device:
         raise ValueError(f"out is {target.device}, expected {source.device} as buf")

@@ -153,3 +153,10 @@ class Calls:
         cached = self.home.cached
         for name in [name for name, each in cached.items() if each is self]:
             del cached[name]
+
+
+def called(key, what: str = "call") -> str:
+    """A call in words."""
+    if isinstance(key, (list, tuple)):
+        return f"the {what} of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
+    return f"the {what} of key {key!r}"

@@ -112,9 +112,11 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
     step = _integer(f"step of key {key!r}", entry.get("step"))
     if step < 0:
         raise ValueError(f"state has step {step} of key {key!r}, expected 0 or more")
+    halfway = entry.get("halfway", False)
+    if not isinstance(halfway, (bool, np.bool_)):
+        raise ValueError(f"state has halfway {halfway!r} of key {key!r}, expected True or False")
     if key is None:
-        return State(None, step)
-    halfway = entry.get("halfway", False) is True
+        return State(None, step, halfway=bool(halfway))
     feedback, learns = scheme.feedback, scheme.codec.learns
     missing = {"shape", "order", "dtype", *["residual"] * feedback} - entry.keys()
     if missing:
@@ -133,8 +135,8 @@ def _state(key, entry, scheme: Scheme, processor) -> State:
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ValueError(f"key {key!r}: what the state has learned is unfit: {error}") from error
     if not feedback:
-        return State(form, step, learned, halfway=halfway)
-    return State(form, step, learned, _residual(key, entry, form), None, processor, halfway=halfway)
+        return State(form, step, learned, halfway=bool(halfway))
+    return State(form, step, learned, _residual(key, entry, form), None, processor, halfway=bool(halfway))
 
 
 def _residual(key, entry: dict, form: tuple) -> np.ndarray:

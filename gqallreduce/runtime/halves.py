@@ -7,6 +7,7 @@ do with a key what one allreduce does, and they use the random bits of one step.
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import numpy as np
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form, chunks_of, columns
-from gqallreduce.coding.order import axes
+from gqallreduce.coding.order import axes, to_vector
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.arguments import Given, integer
 from gqallreduce.runtime.flaws import Flaws
@@ -44,64 +45,69 @@ class Half:
     def __init__(self, which: str, counts=None, shard=None):
         self.which, self.counts, self.shard = which, counts, shard
         self._parts: list[slice] = []
-        self._given: list[Buffer | None] = []
+        self._shards: list[Buffer | None] = []
+        self._views: list = []
 
     @property
     def scatters(self) -> bool:
         return self.which == REDUCE_SCATTER
 
+    @property
+    def written(self) -> str:
+        """The argument that is written in place."""
+        return "buf" if self.scatters else "out"
+
     # --- before the call ---
 
-    def fit(self, given: Given, allreduce) -> Given:
-        """The arguments of the call, checked as those of a half; ValueError, TypeError for what does not fit."""
+    def kept(self) -> Half:
+        """The same with copies of what the caller may change meanwhile."""
+        group = isinstance(self.shard, (list, tuple))
+        shard = [_copied(each) for each in self.shard] if group else _copied(self.shard)
+        return Half(self.which, copy.deepcopy(self.counts), shard)
+
+    def fit(self, given: Given, result, allreduce) -> Given:
+        """The arguments of the call, checked as those of a half; ValueError, TypeError for what does not fit.
+
+        result
+            what is written, as the caller gave it.
+        """
         require(allreduce.scheme, self.which, allreduce.plans.topology)
         if not self.scatters and allreduce.average:
             raise ValueError(
                 "allgather() of an object that averages: what it sends is no sum; make another object, average=False"
             )
-        counts = self._counts_of_each(len(given.forms))
-        pairs = zip(given.forms, counts, strict=True)
-        forms = tuple(form._replace(counts=counted(each, form, allreduce.size)) for form, each in pairs)
-        if forms != given.forms:
-            given.forms, given.agreed = forms, None
-        for form, target in zip(forms, given.targets, strict=True):
-            if form.factors is not None or target.memory.ndim != 1:
-                raise ValueError("a half of an allreduce takes arrays without gaps in memory, got one with gaps")
-        self._parts = [part_of(allreduce.scheme.codec, form, allreduce.size, allreduce.rank) for form in forms]
-        self._look_at_shards(given)
+        counts, shards = _of_each("counts", self.counts, given), _of_each("shard", self.shard, given)
+        values = result if isinstance(given.name, tuple) else [result]
+        forms, self._parts, self._shards, self._views = [], [], [], []
+        for key, form, target, value, mine, shard in zip(
+            given.keys, given.forms, given.targets, values, counts, shards, strict=True
+        ):
+            try:
+                forms.append(form._replace(counts=counted(mine, form, allreduce.size)))
+                require_dense(target)
+                part = part_of(allreduce.scheme.codec, forms[-1], allreduce.size, allreduce.rank)
+                self._parts.append(part)
+                self._shards.append(None if shard is None else _shard(shard, target, part))
+                self._views.append(part_view(value, target, part) if self.scatters else None)
+            except (TypeError, ValueError) as error:
+                if len(given.keys) == 1:
+                    raise
+                raise type(error)(f"key {key!r} of the group: {error}") from None
+        if tuple(forms) != given.forms:
+            given.forms, given.agreed = tuple(forms), None
+        given.written = self.written
+        given.read(self._shards)
         return given
-
-    def _counts_of_each(self, keys: int) -> list:
-        if self.counts is None:
-            return [None] * keys
-        nested = len(self.counts) > 0 and (self.counts[0] is None or isinstance(self.counts[0], (list, tuple)))
-        found = list(self.counts) if nested else [self.counts]
-        if len(found) != keys:
-            raise ValueError(f"got counts of {len(found)} buffers, expected those of {keys}")
-        return found
-
-    def _look_at_shards(self, given: Given) -> None:
-        shards = list(self.shard) if isinstance(self.shard, (list, tuple)) else [self.shard] * len(given.forms)
-        if len(shards) != len(given.forms):
-            raise ValueError(f"got {len(shards)} shards, expected {len(given.forms)}, one of each key")
-        self._given = []
-        for shard, target, part in zip(shards, given.targets, self._parts, strict=True):
-            found = None if shard is None else Buffer(shard)
-            if found is not None:
-                size, expected = found.size, part.stop - part.start
-                if (size, found.dtype) != (expected, target.dtype):
-                    raise ValueError(f"got a shard of {size} {found.dtype}, expected {expected} {target.dtype} as out")
-                if found.device != target.device or found.memory.ndim != 1:
-                    raise ValueError(f"got a shard in other memory, or with gaps; expected one {target.device}")
-            self._given.append(found)
 
     # --- in the call ---
 
-    def take_shards(self, targets: list[Buffer]) -> None:
-        """This rank's part of each buffer := what was given."""
-        for shard, target, part in zip(self._given, targets, self._parts, strict=True):
-            if shard is not None and part.stop > part.start:
-                target.arithmetic.copy(target.memory[part], shard.memory)
+    def take_shards(self, given: Given, processor) -> None:
+        """This rank's part of each buffer := what was given, which is not read any more."""
+        with processor.active(given.located, given.name):
+            for shard, target, part in zip(self._shards, given.targets, self._parts, strict=True):
+                if shard is not None and part.stop > part.start:
+                    target.arithmetic.copy(target.memory[part], shard.memory)
+        given.read([])
 
     def begin(self, states: dict, memory, arithmetic) -> None:
         """States after the call: their steps, and of the new residuals what the call does not write."""
@@ -116,13 +122,46 @@ class Half:
                     if rest.stop > rest.start:
                         arithmetic.copy(state.residual[rest], state.spare[rest])
 
-    def parts(self, result, targets: list[Buffer]):
+    def returned(self, result):
         """What the call returns: of a reduce-scatter this rank's part of each buffer."""
         if not self.scatters:
             return result
-        if isinstance(result, (list, tuple)):
-            return [part_view(*each) for each in zip(result, targets, self._parts, strict=True)]
-        return part_view(result, targets[0], self._parts[0])
+        return self._views if isinstance(result, (list, tuple)) else self._views[0]
+
+
+def _copied(shard):
+    if hasattr(shard, "clone"):
+        return shard.clone()
+    return shard.copy() if hasattr(shard, "copy") else copy.copy(shard)
+
+
+def _of_each(name: str, value, given: Given) -> list:
+    """What was given of each key: of a group a list, or None for none of all."""
+    group, count = isinstance(given.name, tuple), len(given.keys)
+    if not group:
+        if name == "shard" and isinstance(value, (list, tuple)):
+            raise TypeError(f"shard is a {type(value).__name__}, so of a group; expected an array, as out")
+        return [value]
+    if value is None:
+        return [None] * count
+    if name == "shard" and not isinstance(value, (list, tuple)):
+        raise TypeError(f"shard is a {type(value).__name__}, expected a list of {count}, as out")
+    if not hasattr(value, "__len__") or len(value) != count:
+        got = f"{len(value)}" if hasattr(value, "__len__") else type(value).__name__
+        raise ValueError(f"{name}: got {got}, expected one of each of the {count} keys of the group")
+    return list(value)
+
+
+def _shard(shard, target: Buffer, part: slice) -> Buffer:
+    found, expected = Buffer(shard), part.stop - part.start
+    if (found.size, found.dtype) != (expected, target.dtype):
+        raise ValueError(
+            f"got a shard of {found.size} {found.dtype}, expected {expected} {target.dtype}, the part of out"
+        )
+    if found.device != target.device:
+        raise ValueError(f"the shard is {found.device}, expected {target.device} as out")
+    require_dense(found)
+    return found
 
 
 class _Verdict:
@@ -182,14 +221,32 @@ def counted(counts, form: Form, size: int) -> tuple[int, ...] | None:
     """Checked; ValueError unless they are the elements of `size` parts of the buffer."""
     if counts is None:
         return None
+    if not hasattr(counts, "__iter__"):
+        raise TypeError(f"counts: got {type(counts).__name__}, expected {size} integers")
     found = tuple(integer("counts", each) for each in counts)
     if len(found) != size or min(found) < 0 or sum(found) != form.size:
         raise ValueError(f"got counts {found}, expected {size} of 0 or more that add up to {form.size}")
     return found
 
 
+def require_dense(buffer: Buffer) -> None:
+    """ValueError for a gradient that is given as a product, and for memory with gaps."""
+    if buffer.form.factors is not None or buffer.memory.ndim != 1:
+        raise ValueError("a half of an allreduce takes arrays without gaps in memory, got one with gaps")
+
+
 def part_view(value, buffer: Buffer, part: slice):
-    """A part of an array that a caller gave, in the order of its memory: a vector of the same kind, without a copy."""
+    """A part of an array that a caller gave, in the order of its memory: a vector without a copy, of the same kind.
+
+    Of what is neither an array of NumPy or CuPy nor a tensor, an array of NumPy.
+    """
+    if isinstance(value, np.ndarray):
+        return to_vector(np.asarray(value), buffer.order)[part]
     slowest_first = axes(len(buffer.shape), buffer.order)
-    turned = value.permute(*slowest_first) if hasattr(value, "permute") else value.transpose(slowest_first)
+    if hasattr(value, "permute"):  # of PyTorch
+        turned = value.permute(*slowest_first) if slowest_first else value
+    elif hasattr(value, "transpose") and hasattr(value, "reshape"):
+        turned = value.transpose(slowest_first)
+    else:
+        return buffer.memory[part]
     return turned.reshape(-1)[part]

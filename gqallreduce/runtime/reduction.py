@@ -33,7 +33,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         of an allreduce, if the call is one.
     """
     began, plans = perf_counter(), allreduce.plans_of(half and half.which)
-    allreduce.begun += 1
+    allreduce.begun += half is None or not half.scatters  # of what ranks have alike
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
         given, call.result, dropped = found or look(allreduce, plans, buf, key, out, half)
@@ -41,11 +41,14 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         if dropped:
             out = None if call.result is buf else call.result
             buf, key, out = map(_copied, (buf, key, out))  # the caller may change lists meanwhile
+            half = half and half.kept()
             for other in dropped:
                 yield Finished(other)
             call.held = given = _checked(allreduce, plans, buf, key, out, half)[0]
         if allreduce.unheard:
             _raise_unheard(allreduce)
+        if half is not None:
+            half.take_shards(given, allreduce.processors.of(given))
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
     label, processor = (given.name, given.forms), allreduce.processors.of(given)
@@ -54,8 +57,6 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         agreed, place = yield from _tried(call, allreduce, label, agreed, given.located is not None)
     elif agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
         agreed = yield from _agree(call, allreduce, plans, label, given.located is not None)
-    if half is not None:
-        half.take_shards(given.targets)
     spent, staged = Spent(agreed.what, agreed.why), None
     if allreduce.processors.host.hindrance:
         spent.also(allreduce.processors.host.hindrance)
@@ -85,7 +86,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     if staged:
         given.copy_back(processor, staged)
     if half is not None:
-        call.result = half.parts(call.result, given.targets)
+        call.result = half.returned(call.result)
     if verify and (half is None or not half.scatters):
         results = b"".join(processor.on_host(target.array).tobytes() for target in given.targets)
         yield from compare_replicas(call.link, agreed.signature, results)
@@ -179,8 +180,9 @@ def _checked(allreduce, plans, buf, key, out, half: Half | None) -> tuple[argume
     given, result = arguments.known(buf, out, key, plans, allreduce.memory), buf if out is None else out
     if given is None:
         result = written(buf, out)
-        given = arguments.given(buf, None if result is buf else result, key, allreduce, plans)
-    return given if half is None else half.fit(given, allreduce), result
+        name = "buf" if half is None else half.written
+        given = arguments.given(buf, None if result is buf else result, key, allreduce, plans, name)
+    return given if half is None else half.fit(given, result, allreduce), result
 
 
 def _copied(value):
@@ -259,4 +261,4 @@ def _steps(memory, name):
     if isinstance(name, tuple):
         return tuple(_steps(memory, key) for key in name)
     state = memory.get(name)
-    return 0 if state is None else state.step
+    return 0 if state is None else (state.step, "halfway") if state.halfway else state.step

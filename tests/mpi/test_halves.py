@@ -1,5 +1,8 @@
 """Reduce-scatter and allgather under MPI: their bits, residuals, shards, steps, and errors on every rank."""
 
+import array
+import time
+
 import numpy as np
 import pytest
 from ranks import TIMEOUT, alike, errors, inputs
@@ -7,6 +10,7 @@ from ranks import TIMEOUT, alike, errors, inputs
 import gqallreduce as gq
 from gqallreduce.coding.layout import Form
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime import reduction
 from gqallreduce.runtime.halves import require
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 from gqallreduce.scheduling.topology import apart
@@ -235,7 +239,7 @@ def test_bad_arguments_are_told(comm):
         mine = inputs(comm.size, (100,))[comm.rank]
         wrong = [np.zeros(100 + 1, np.float32), np.zeros(1, np.float64), [np.zeros(3, np.float32)] * 2]
         for shard in wrong:
-            with pytest.raises(ValueError, match="shard"):
+            with pytest.raises(TypeError if isinstance(shard, list) else ValueError, match="shard"):
                 allreduce.allgather(shard, out=mine.copy(), key="w")
         for counts in ([100] * (comm.size + 1), [99, *[0] * (comm.size - 1)], [101, *[-1] * (comm.size - 1)]):
             with pytest.raises(ValueError, match="counts"):
@@ -337,3 +341,156 @@ def test_bytes_and_messages_are_half(comm, runtime):
         assert two.messages == whole.messages - (comm.size - 1)
         assert two.bytes_sent < 0.6 * whole.bytes_sent or comm.size == 1
     assert Form((size,), "C", "float32").counts is None
+
+
+def late(comm):
+    """The last rank comes later than the others."""
+    if comm.rank == comm.size - 1:
+        time.sleep(0.2)
+
+
+def filled(comm, counts, values) -> np.ndarray:
+    return np.repeat(np.asarray(values, np.float32), counts)
+
+
+@pytest.mark.parametrize("check", ["first", "always"])
+def test_a_shard_is_read_before_the_call_returns(comm, check):
+    counts = [4] * comm.size
+    expected = filled(comm, counts, range(comm.size))
+    with made("direct/raw", comm, check=check) as allreduce:
+        for _ in range(3):
+            shard, out = np.full(4, comm.rank, np.float32), np.zeros(4 * comm.size, np.float32)
+            late(comm)
+            request = allreduce.start_allgather(shard, out=out, key="w", counts=counts)
+            shard[:] = -1
+            np.testing.assert_array_equal(request.wait(), expected)
+
+
+def test_lists_may_change_while_a_dropped_request_is_finished(comm):
+    counts, size = [4] * comm.size, 4 * comm.size
+    with made("direct/raw", comm) as allreduce:
+        outs = [np.zeros(size, np.float32) for _ in range(2)]
+        allreduce.allgather(None, out=outs, key=["a", "b"], counts=[counts, None])
+        for _ in range(3):
+            late(comm)
+            dropped = allreduce.start_reduce_scatter(np.ones(size, np.float32), key="a", counts=counts)
+            del dropped
+            shards, mine = [np.full(4, comm.rank, np.float32) for _ in range(2)], list(counts)
+            request = allreduce.start_allgather(shards, out=outs, key=["a", "b"], counts=[mine, mine])
+            shards[0][:], shards[1], mine[0] = -1, None, -1
+            for out in request.wait():
+                np.testing.assert_array_equal(out, filled(comm, counts, range(comm.size)))
+
+
+class Matrix(np.ndarray):
+    """Of two dimensions always, as np.matrix."""
+
+    def reshape(self, *shape, **options):
+        return np.atleast_2d(super().reshape(*shape, **options)).view(Matrix)
+
+
+def test_kinds_of_arrays(comm):
+    """A view of their memory, whatever they are."""
+    size = 10 * comm.size
+    expected = np.full(10, comm.size, np.float32)
+    with made("direct/raw", comm) as allreduce:
+        for given in (array.array("f", [1] * size), memoryview(np.ones(size, np.float32))):
+            shard = allreduce.reduce_scatter(given, key="w")
+            np.testing.assert_array_equal(shard, expected)
+            np.testing.assert_array_equal(allreduce.shard(given), expected)
+            assert np.shares_memory(shard, np.asarray(given))
+        shard = allreduce.reduce_scatter(np.ones((comm.size, 10), np.float32).view(Matrix), key="m")
+        np.testing.assert_array_equal(shard, expected)
+        assert shard.shape == (10,)
+        late(comm)
+        reshaped = np.ones((size, 1), np.float32)
+        request = allreduce.start_reduce_scatter(reshaped, key="r")
+        reshaped.shape = (size,)
+        np.testing.assert_array_equal(request.wait(), expected)
+        with pytest.raises(ValueError, match="without gaps"):
+            allreduce.shard(np.zeros((12, 40), np.float32)[:, :35])
+
+
+def test_a_key_of_none_is_saved_between_the_two(comm):
+    mine = inputs(comm.size, (900,))[comm.rank]
+    with made("direct/qsgd(bits=2)", comm) as first, made("direct/qsgd(bits=2)", comm) as second:
+        shard = first.reduce_scatter(mine.copy())
+        second.load_state_dict(first.state_dict())
+        one, two = (each.allgather(shard, out=np.empty_like(mine)) for each in (first, second))
+        np.testing.assert_array_equal(one, two)
+        broken = first.state_dict()
+        broken["keys"][None]["halfway"] = 7
+        with pytest.raises(ValueError, match="halfway 7"):
+            second.load_state_dict(broken)
+
+
+def test_ranks_that_load_states_of_other_halves_are_told(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    mine = inputs(comm.size, (90,))[comm.rank]
+    with made("direct/onebit/ef", comm) as first, made("direct/onebit/ef", comm) as second:
+        shard = first.reduce_scatter(mine.copy(), key="w")
+        between = first.state_dict()
+        first.allgather(shard, out=np.empty_like(mine), key="w")
+        second.load_state_dict(first.state_dict() if comm.rank else between)
+        assert {kind for kind, _ in errors(comm, second, mine.copy(), key="w")} == {gq.MismatchError}
+
+
+def test_replicas_are_compared_among_what_ranks_have_alike(comm, monkeypatch):
+    compared, compare = [], reduction.compare_replicas
+
+    def spy(*given):
+        compared.append(1)
+        return (yield from compare(*given))
+
+    monkeypatch.setattr(reduction, "compare_replicas", spy)
+    mine = inputs(comm.size, (30,))[comm.rank]
+    with made("direct/raw", comm, verify=2) as allreduce:
+        allreduce.allgather(None, out=mine, key="p")
+        for _ in range(5):
+            shard = allreduce.reduce_scatter(mine.copy(), key="g")
+            allreduce.allgather(shard, out=mine, key="p")
+    assert len(compared) == 3
+
+
+def test_shards_in_memory_that_is_written_are_refused(comm):
+    counts, size = [2] * comm.size, 2 * comm.size
+    with made("direct/raw", comm) as allreduce:
+        one, two = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        with pytest.raises(ValueError, match="overlap"):
+            allreduce.allgather([np.ones(2, np.float32), one[:2]], out=[one, two], key=["a", "b"], counts=[counts] * 2)
+        late(comm)
+        under_way = np.ones(size, np.float32)
+        request = allreduce.start_reduce_scatter(under_way, key="g", counts=counts)
+        with pytest.raises(ValueError, match="shard overlaps a buffer of the reduce-scatter of key 'g'"):
+            allreduce.allgather(under_way[:2], out=one, key="p", counts=counts)
+        request.wait()
+
+
+def test_errors_say_which_argument(comm):
+    counts = [2] * comm.size
+    size = 2 * comm.size
+    with made("direct/raw", comm) as allreduce:
+        one, two = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        fixed = np.zeros(size, np.float32)
+        fixed.flags.writeable = False
+        shard = np.zeros(2, np.float32)
+        cases = [
+            ((None, fixed, "w", counts), ValueError, "^out is read-only$"),
+            ((None, [one], "w", counts), TypeError, "^out is a list"),
+            ((shard, [one, two], ["a", "b"], [counts] * 2), TypeError, "shard is a ndarray, expected a list of 2"),
+            (([shard], [one, two], ["a", "b"], [counts] * 2), ValueError, "shard: got 1, expected one of each"),
+            ((None, [one, two], ["a", "b"], counts[:1]), ValueError, "counts: got 1, expected one of each"),
+            (
+                (None, [one, two], ["a", "b"], [counts, [size + 1, *counts[1:]]]),
+                ValueError,
+                "key 'b' of the group: got",
+            ),
+            ((None, one, "w", 3), TypeError, "counts: got int"),
+        ]
+        for (shard_, out, key, cut), kind, text in cases:
+            with pytest.raises(kind, match=text):
+                allreduce.allgather(shard_, out=out, key=key, counts=cut)
+        as_arrays = np.array([counts, counts])
+        allreduce.allgather([shard, None], out=[one, two], key=["a", "b"], counts=as_arrays)
+        assert allreduce.start_allgather(None, out=one, key="a").wait() is one
