@@ -230,3 +230,24 @@ def test_a_group_has_the_hosts_bits(comm, scheme):
     mine[1] = expected[1]
     kind, _ = everywhere(comm, ours, mine, key=keys)
     assert kind is ValueError
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    "scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)", "direct/adaptive(pi=8)/ef", "direct/eden/ef"]
+)
+def test_halves_in_turn_are_the_allreduce_of_the_host(comm, scheme, how):
+    aware, every = HOWS[how]
+    if aware and ON_GPU and not mpi_is_cuda_aware():
+        pytest.skip("this MPI takes no pointers to GPU memory")
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, cuda_aware=aware)
+    oracle = Oracle(comm, scheme)
+    for step in range(3):
+        arrays = inputs(comm.size, (1300,), "float32", "C", step)
+        expected, residual, _ = oracle(arrays)
+        mine = OnDevice(arrays[comm.rank]) if comm.rank % every == 0 else arrays[comm.rank]
+        allreduce.reduce_scatter(mine, key="w")
+        assert allreduce.allgather(None, out=mine, key="w") is mine
+        assert bytes_of(content(mine)) == expected
+        if allreduce.scheme.feedback:
+            assert bytes_of(allreduce.state_dict()["keys"]["w"]["residual"]) == residual
