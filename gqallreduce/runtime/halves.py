@@ -130,9 +130,11 @@ class Half:
 
 
 def _copied(shard):
+    if shard is None:
+        return None
     if hasattr(shard, "clone"):
         return shard.clone()
-    return shard.copy() if hasattr(shard, "copy") else copy.copy(shard)
+    return shard.copy() if hasattr(shard, "copy") else np.array(shard)
 
 
 def _of_each(name: str, value, given: Given) -> list:
