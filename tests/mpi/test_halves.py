@@ -459,6 +459,8 @@ def test_shards_in_memory_that_is_written_are_refused(comm):
         one, two = np.zeros(size, np.float32), np.zeros(size, np.float32)
         with pytest.raises(ValueError, match="overlap"):
             allreduce.allgather([np.ones(2, np.float32), one[:2]], out=[one, two], key=["a", "b"], counts=[counts] * 2)
+        allreduce.allgather(None, out=one, key="p", counts=counts)  # the key, and the array's form, are known then
+        allreduce.reduce_scatter(one, key="g", counts=counts)
         late(comm)
         under_way = np.ones(size, np.float32)
         request = allreduce.start_reduce_scatter(under_way, key="g", counts=counts)
