@@ -248,6 +248,8 @@ def test_dense_takes_no_schedule_codec_or_option(text):
 def test_dense_needs_mpi():
     with pytest.raises(ValueError, match="under MPI"):
         LocalAllreduce("dense", 2)
+    with pytest.raises(ValueError, match="auto/ measures calls under MPI"):
+        LocalAllreduce("auto/onebit/ef", 2)
 
 
 def test_mpi_adds_the_sums_of_codecs_with_integers_alone():

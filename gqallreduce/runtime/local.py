@@ -17,7 +17,7 @@ from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operand import Operand
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import Topology, apart
-from gqallreduce.scheme import DENSE, MPI_SUM, Scheme
+from gqallreduce.scheme import AUTO, DENSE, MPI_SUM, Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.progress import Progress
@@ -59,6 +59,8 @@ class LocalAllreduce:
             raise ValueError("dense is MPI's own allreduce: it runs under MPI only; ring/raw is an exact sum here")
         if self.scheme.schedule == MPI_SUM:
             raise ValueError("mpi is MPI's own allreduce: it runs under MPI only; allgather gives the same bits here")
+        if self.scheme.schedule == AUTO:
+            raise ValueError("auto/ measures calls under MPI: it runs there only; name a schedule, or none, here")
         self.group = hash64(*range(size))  # like COMM_WORLD's
         self.processors = processors or [Host() for _ in range(size)]
         self.memory = [Memory() for _ in range(size)]
