@@ -298,7 +298,7 @@ class Operation(Lending):
             x, residual, errors if exact else None, y, extent, self.own_stream, selected
         )
         if errors is not None and not exact:
-            errors[:] = 0
+            self.arithmetic.clear(errors)
         values.keep(extent, errors)
         return flawed, residual
 
