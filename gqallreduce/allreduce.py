@@ -133,10 +133,7 @@ class Allreduce(Shards):
 
     def start_found(self, buf, key, out, found: Found | None) -> Request:
         """`start` with what `look` has found, if the caller has looked at the arguments already."""
-        call = self.begin(called(key), reduce, self, buf, key, out, found)
-        if call.invalid is not None:
-            self.complete(call)
-        return Request(self, call)
+        return self._start(called(key), buf, key, out, found)
 
     def plans_of(self, half: str | None) -> Plans:
         """Those of a half of an allreduce, or of all of it."""

@@ -58,14 +58,15 @@ class Shards(Calls):
 
     def start_reduce_scatter(self, buf, *, key=None, out=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does."""
-        return self._start(called(key, "reduce-scatter"), buf, key, out, Half(REDUCE_SCATTER, counts))
+        return self._start(called(key, "reduce-scatter"), buf, key, out, None, Half(REDUCE_SCATTER, counts))
 
     def start_allgather(self, shard, *, out, key=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does. The shard is read before it returns."""
-        return self._start(called(key, "allgather"), out, key, None, Half(ALLGATHER, counts, shard))
+        return self._start(called(key, "allgather"), out, key, None, None, Half(ALLGATHER, counts, shard))
 
-    def _start(self, name: str, buf, key, out, half: Half) -> Request:
-        call = self.begin(name, reduce, self, buf, key, out, None, half)
+    def _start(self, name: str, *given) -> Request:
+        """Begin a call with these arguments of `reduce`; an error of this rank's own is raised at once."""
+        call = self.begin(name, reduce, self, *given)
         if call.invalid is not None:
             self.complete(call)
         return Request(self, call)

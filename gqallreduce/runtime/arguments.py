@@ -163,9 +163,7 @@ def given(buf, out, key, allreduce, plans, name: str = "buf") -> Given:
         key = plain_key(key, scheme)
         known = memory.get(key)
         source, target = buffers(buf, out, key, processors, known and known.form, name)
-        found = Given(key, [source], [target])
-        found.written = name
-        return found
+        return Given(key, [source], [target])
     known = plans.known_group(key) if isinstance(key, (list, tuple)) else None
     keys = _group_keys(buf, out, key, known, scheme, name)
     sources, targets = [], []
@@ -184,7 +182,6 @@ def given(buf, out, key, allreduce, plans, name: str = "buf") -> Given:
         sources.append(found[0])
         targets.append(found[1])
     found = Given(keys, sources, targets)
-    found.written = name
     _require_apart(found)
     return found
 
