@@ -189,14 +189,6 @@ std::int64_t decode_sparse(const std::uint8_t* wire, std::size_t nbytes, float* 
   return fault ? fault : static_cast<std::int64_t>(at);
 }
 
-// Writes the header of a region's message, whose bytes end at `end`; returns that.
-std::uint8_t* seal(std::uint8_t* wire, std::size_t elements, std::uint32_t entries, std::uint8_t* end) {
-  store(wire, static_cast<std::uint32_t>(elements));
-  store(wire + 4, entries);
-  store(wire + 8, static_cast<std::uint32_t>(end - wire - kSparseHeader));
-  return end;
-}
-
 }  // namespace
 
 std::size_t places_nbytes(const std::uint32_t* index, std::size_t count, std::size_t elements) {
@@ -230,6 +222,13 @@ bool put_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint
   return at_places(y, n, index, count, [&](float& at, std::size_t i) { at = load<float>(values + 4 * i); });
 }
 
+std::uint8_t* sparse_seal(std::uint8_t* wire, std::size_t elements, std::uint32_t entries, std::uint8_t* end) {
+  store(wire, static_cast<std::uint32_t>(elements));
+  store(wire + 4, entries);
+  store(wire + 8, static_cast<std::uint32_t>(end - wire - kSparseHeader));
+  return end;
+}
+
 std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const std::int64_t* counts, float* r,
                            std::uint8_t* wire, const Regions& regions) {
   std::uint8_t* at = wire;
@@ -239,7 +238,7 @@ std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const
     if (count) std::memcpy(values, value, 4 * count);
     if (r)
       for (std::size_t i = 0; i < count; ++i) r[place + index[i]] = 0;
-    at = seal(at, region.size, static_cast<std::uint32_t>(count), values + 4 * count);
+    at = sparse_seal(at, region.size, static_cast<std::uint32_t>(count), values + 4 * count);
     index += count;
     value += count;
     return 0;
@@ -279,7 +278,7 @@ std::int64_t sparse_encode_sum(const std::uint32_t* places, const float* values,
     if (!dense) body += places_write(mine.data(), n, region.size, body);
     if (n) std::memcpy(body, sent, 4 * n);
     body += 4 * n;
-    at = seal(at, region.size, kSparseSum | (dense ? kSparseDense : 0) | static_cast<std::uint32_t>(n), body);
+    at = sparse_seal(at, region.size, kSparseSum | (dense ? kSparseDense : 0) | static_cast<std::uint32_t>(n), body);
     entries += n;
     first = last;
     return 0;

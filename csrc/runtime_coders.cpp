@@ -11,7 +11,6 @@
 #include "gq/integers_doors.hpp"
 #include "gq/levels_doors.hpp"
 #include "gq/onebit_doors.hpp"
-#include "gq/places_doors.hpp"
 #include "gq/plain_doors.hpp"
 #include "gq/rotation_doors.hpp"
 #include "gq/runtime/arithmetic.hpp"
@@ -30,6 +29,10 @@ std::int64_t nbytes_if_good(int bad, std::size_t nbytes) {
   return bad ? kRefused : static_cast<std::int64_t>(nbytes);
 }
 
+std::size_t levels_bound(const Options& options, const Regions& regions) {
+  return levels_nbytes(regions, options.levels);
+}
+
 std::int64_t levels_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
                            const Regions& regions, const Stream* streams, const Kept*, EncodingState&) {
   const int bad = gq::levels_encode(x, e, r, wire, options.levels, options.l2, regions, streams);
@@ -37,7 +40,7 @@ std::int64_t levels_encode(const Options& options, const float* x, const float* 
 }
 
 std::int64_t levels_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                           const Regions& regions, float scale, bool add, bool) {
+                           const Regions& regions, double scale, bool add, bool) {
   const std::size_t expected = levels_nbytes(regions, options.levels);
   if (nbytes < expected) return kRefused;
   const int bad = add ? gq::levels_decode_add(wire, y, options.levels, regions)
@@ -50,13 +53,17 @@ std::int64_t coded_result(std::int64_t nbytes) {
   return nbytes < 0 ? kRefused : nbytes;
 }
 
+std::size_t coded_bound(const Options& options, const Regions& regions) {
+  return gq::coded_bound(regions, options.levels);
+}
+
 std::int64_t coded_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
                           const Regions& regions, const Stream* streams, const Kept*, EncodingState&) {
   return coded_result(gq::coded_encode(x, e, r, wire, options.levels, options.coding, options.l2, regions, streams));
 }
 
 std::int64_t coded_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                          const Regions& regions, float scale, bool add, bool) {
+                          const Regions& regions, double scale, bool add, bool) {
   return coded_result(gq::coded_decode(wire, nbytes, y, options.levels, options.coding, regions, scale, add));
 }
 
@@ -67,7 +74,7 @@ std::int64_t eden_encode(const Options& options, const float* x, const float* e,
 }
 
 std::int64_t eden_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                         const Regions& regions, float scale, bool add, bool) {
+                         const Regions& regions, double scale, bool add, bool) {
   const std::size_t expected = eden_nbytes(regions, options.bits);
   if (nbytes < expected) return kRefused;
   return nbytes_if_good(gq::eden_decode(wire, y, options.bits, regions, scale, add), expected);
@@ -79,7 +86,7 @@ std::int64_t onebit_encode(const Options&, const float* x, const float* e, float
 }
 
 std::int64_t onebit_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                           const Regions& regions, float scale, bool add, bool) {
+                           const Regions& regions, double scale, bool add, bool) {
   const std::size_t expected = onebit_nbytes(regions);
   if (nbytes < expected) return kRefused;
   const int bad = add ? gq::onebit_decode_add(wire, y, regions) : gq::onebit_decode(wire, y, regions, scale);
@@ -97,11 +104,36 @@ std::int64_t plain_encode(const Options& options, const float* x, const float* e
 }
 
 std::int64_t plain_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                          const Regions& regions, float scale, bool add, bool streaming) {
+                          const Regions& regions, double scale, bool add, bool streaming) {
   const std::size_t expected = plain_nbytes(options, regions);
   if (nbytes < expected) return kRefused;
   const int bad = gq::plain_decode(wire, y, elements_of(regions), options.format, scale, add, streaming);
   return nbytes_if_good(bad, expected);
+}
+
+// x, y: float64 behind pointers to float.
+std::int64_t wide_encode(const Options&, const float* x, const float* e, float* r, std::uint8_t* wire,
+                         const Regions& regions, const Stream*, const Kept*, EncodingState&) {
+  const std::size_t n = elements_of(regions);
+  if (r) std::fill_n(r, n, 0.0f);
+  return wide_add(doubles(x), e, wire, n) ? kRefused : static_cast<std::int64_t>(n * sizeof(double));
+}
+
+std::int64_t wide_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y, const Regions& regions,
+                         double scale, bool add, bool) {
+  const std::size_t n = elements_of(regions);
+  if (nbytes < n * sizeof(double)) return kRefused;
+  double* const values = doubles(y);
+  const int bad = by_elements(n, [&](std::size_t begin, std::size_t size) {
+    int bad = 0;
+    for (std::size_t at = begin; at < begin + size; ++at) {
+      const auto value = load<double>(wire + at * sizeof(double));
+      values[at] = add ? values[at] + value : value * scale;
+      bad |= !finite(value);
+    }
+    return bad;
+  });
+  return nbytes_if_good(bad, n * sizeof(double));
 }
 
 std::int64_t adaptive_encode(const Options& options, const float*, const float*, float* r, std::uint8_t* wire,
@@ -130,35 +162,20 @@ std::int64_t golomb_decode(const std::uint8_t* wire, std::size_t nbytes, const R
   return good ? sizes.coded : kRefused;
 }
 
-std::int64_t fixed_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const Regions& regions, float scale,
+std::int64_t fixed_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const Regions& regions, double scale,
                           bool add, bool streaming) {
   return add ? gq::adaptive_decode_add(wire, nbytes, y, regions)
              : gq::adaptive_decode(wire, nbytes, y, regions, scale, streaming);
 }
 
 std::int64_t adaptive_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                             const Regions& regions, float scale, bool add, bool streaming) {
+                             const Regions& regions, double scale, bool add, bool streaming) {
   if (!options.golomb) return fixed_decode(wire, nbytes, y, regions, scale, add, streaming);
   thread_local std::vector<std::uint8_t> message;
   const std::int64_t used = golomb_decode(wire, nbytes, regions, message);
   if (used < 0) return used;
   const std::int64_t read = fixed_decode(message.data(), message.size(), y, regions, scale, add, streaming);
   return read < 0 ? kRefused : used;
-}
-
-std::int64_t sparse_encode(const Options&, const float*, const float*, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream*, const Kept* kept, EncodingState&) {
-  if (!kept->finite) return kRefused;
-  // A sum's error may be added to an own one.
-  if (r && exceeds(kept->value, kept->count, kLargestWithError)) return kRefused;
-  const std::int64_t nbytes = gq::sparse_encode(kept->index, kept->value, kept->counts, r, wire, regions);
-  return nbytes < 0 ? kRefused : nbytes;
-}
-
-std::int64_t sparse_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                           const Regions& regions, float scale, bool add, bool) {
-  const std::int64_t read = gq::sparse_decode(wire, nbytes, y, scale, add, false, regions);
-  return read < 0 ? kRefused : read;
 }
 
 std::int64_t ternary_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
@@ -178,7 +195,7 @@ std::int64_t ternary_encode(const Options& options, const float* x, const float*
 }
 
 std::int64_t ternary_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                            const Regions& regions, float scale, bool add, bool) {
+                            const Regions& regions, double scale, bool add, bool) {
   const float any = -1;
   std::size_t read = 0, at = 0;
   for (const Region& region : regions) {
@@ -206,27 +223,29 @@ std::size_t Options::most(std::size_t elements, std::size_t total) const {
 Coder coder_of(Family family) {
   switch (family) {
     case Family::kLevels:
-      return {levels_encode, levels_decode, nullptr, {}};
+      return {levels_encode, levels_decode, levels_bound, nullptr, {}};
     case Family::kCodedLevels:
-      return {coded_encode, coded_decode, nullptr, {}};
+      return {coded_encode, coded_decode, coded_bound, nullptr, {}};
     case Family::kEden:
-      return {eden_encode, eden_decode, nullptr, {}};
+      return {eden_encode, eden_decode, nullptr, nullptr, {}};
     case Family::kOneBit:
-      return {onebit_encode, onebit_decode, nullptr, {}};
+      return {onebit_encode, onebit_decode, nullptr, nullptr, {}};
+    case Family::kWide:
+      return {wide_encode, wide_decode, nullptr, nullptr, {}};
     case Family::kAdaptive:
-      return {adaptive_encode, adaptive_decode, nullptr, {}};
-    case Family::kSparse:
-      return {sparse_encode, sparse_decode, nullptr, {}};
+      return {adaptive_encode, adaptive_decode, nullptr, nullptr, {}};
     case Family::kTernary:
-      return {ternary_encode, ternary_decode, nullptr, {}};
+      return {ternary_encode, ternary_decode, nullptr, nullptr, {}};
+    case Family::kSparse:
     case Family::kUnion:
+      return sparse_coder_of(family);
     case Family::kIntegers:
     case Family::kMultiples:
-      return exact_coder_of(family);
+      return integers_coder_of(family);
     case Family::kPlain:
       break;
   }
-  return {plain_encode, plain_decode, nullptr, {}};
+  return {plain_encode, plain_decode, plain_nbytes, nullptr, {}};
 }
 
 }  // namespace gq::runtime

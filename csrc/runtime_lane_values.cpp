@@ -17,7 +17,7 @@ void Lane::make_room(int number_of_chunk) {
   running.known = true;
   std::size_t lent = 0;
   for (const Piece& piece : chunks_[number_of_chunk].pieces)
-    if (!operation.direct(piece.tensor)) lent += piece.size;
+    if (!operation.direct(piece.tensor)) lent += piece.size * operation.width(piece.tensor);
   if (lent > 0) running.block = operation.pool.take(lent * sizeof(float));
 }
 
@@ -27,11 +27,12 @@ float* Lane::running(int number_of_chunk, int number_of_piece) {
   for (int at = 0;; ++at) {
     const Piece& piece = pieces[at];
     const bool direct = operation.direct(piece.tensor);
+    const std::size_t width = operation.width(piece.tensor);
     if (at == number_of_piece) {
-      if (direct) return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start;
+      if (direct) return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start * width;
       return running_[number_of_chunk].block.floats() + lent;
     }
-    if (!direct) lent += piece.size;
+    if (!direct) lent += piece.size * width;
   }
 }
 
@@ -137,6 +138,11 @@ const Kept* Lane::kept_of(const Instruction& instruction, const Extent& extent, 
   return &kept_;
 }
 
+bool Lane::too_large(const Extent& extent, const float* x) const {
+  return operation.wide(extent.tensor) ? exceeds(doubles(x), extent.size, kLargestWithError)
+                                       : exceeds(x, extent.size, kLargestWithError);
+}
+
 // One that is not finite does not end it: the first flaw in C order may lie in a later one.
 void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
   const Timed timed(operation.spent.encode);
@@ -149,7 +155,7 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   const bool known = coder.options.selects == Selects::kLargest;  // selecting has left the values there
   float* const errors = instruction.alone && !exact ? operation.errors(extent, known) : nullptr;
   std::int64_t nbytes = kRefused;
-  if (!shared || !exceeds(own.x, extent.size, kLargestWithError))
+  if (!shared || !too_large(extent, own.x))
     nbytes = encode_values(instruction, extent, own, errors, made.block.data() + Header::kSize + offset_);
   if (nbytes == kOutOfRoom) {
     event.kind = Kind::kOutOfMemory;
@@ -220,7 +226,9 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
     operation.keep(extent, errors);
     operation.spent.saturated += state_.clipped;
   } else {
-    good = !add_finite(own.x, own.residual, reinterpret_cast<std::uint8_t*>(y), extent.size);
+    auto* const sum = reinterpret_cast<std::uint8_t*>(y);
+    good = operation.wide(extent.tensor) ? !wide_add(doubles(own.x), own.residual, sum, extent.size)
+                                         : !add_finite(own.x, own.residual, sum, extent.size);
     float* const errors = instruction.clears ? operation.errors(extent, false) : nullptr;
     if (errors) std::fill_n(errors, extent.size, 0.0f);
     operation.keep(extent, errors);
@@ -238,7 +246,7 @@ void Lane::decode(const Instruction& instruction, Event& event) {
     else
       make_room(instruction.chunk);
   }
-  const float scale = instruction.result ? program_.scale : 1;
+  const double scale = instruction.result ? program_.scale : 1;
   if (decode_extent(instruction, scale, event)) close_payload(event);
 }
 
@@ -272,7 +280,7 @@ void Lane::close_payload(Event& event) {
 }
 
 // Decodes an extent; was it the last?
-bool Lane::decode_extent(const Instruction& instruction, float scale, Event& event) {
+bool Lane::decode_extent(const Instruction& instruction, double scale, Event& event) {
   const Chunk& decoded = chunk(instruction);
   const int number_of_chunk = instruction.chunk;
   const bool adds = instruction.adds, result = instruction.result;
@@ -285,7 +293,7 @@ bool Lane::decode_extent(const Instruction& instruction, float scale, Event& eve
   if (!result)
     y = running(number_of_chunk, extent);
   else if (direct)
-    y = operation.tensors[extent.tensor].target.floats() + extent.start;
+    y = operation.tensors[extent.tensor].target.floats() + extent.start * operation.width(extent.tensor);
   else
     y = operation.scratch(1);
   const std::uint8_t* const wire = payload_ + offset_;
@@ -368,9 +376,11 @@ void Lane::finish(const Instruction& instruction, Event& event) {
   const bool direct = operation.direct(extent.tensor);
   const Coder& coder = operation.coder(extent);
   bool flawed = coder.sums && !coder.sums->finish(coder.options, y, extent.table());
-  if (!flawed)
-    flawed =
-        direct ? scale(y, program_.scale, extent.size) != 0 : operation.store(extent, finished, instruction.chunk, y);
+  if (!flawed && !direct)
+    flawed = operation.store(extent, finished, instruction.chunk, y);
+  else if (!flawed)
+    flawed = operation.wide(extent.tensor) ? wide_scale(doubles(y), program_.scale, extent.size)
+                                           : scale(y, static_cast<float>(program_.scale), extent.size) != 0;
   if (flawed) tell(event, Kind::kFinishFlaw, instruction.chunk, direct || coder.sums ? y : nullptr);
   if (end_of_extent(finished)) next();
 }

@@ -42,18 +42,20 @@ void Array::by_run(std::size_t start, std::size_t n, Work work) const {
 
 void Array::load(std::size_t start, std::size_t n, float* y) const {
   by_run(start, n, [&](const std::uint8_t* from, std::size_t at, std::size_t size) {
-    if (format == kFloat32)
-      std::memcpy(y + at, from, size * sizeof(float));
+    if (as_it_is())
+      std::memcpy(y + at * width(), from, size * itemsize());
+    else if (wide)
+      widen_floats(from, doubles(y) + at, size);
     else
       widen(from, y + at, size, format);
   });
 }
 
 bool Array::store(std::size_t start, std::size_t n, const float* y) const {
-  bool flawed = format == kFloat32 && !all_finite(y, n);
+  bool flawed = as_it_is() && (wide ? wide_flawed(doubles(y), n) : !all_finite(y, n));
   by_run(start, n, [&](std::uint8_t* to, std::size_t at, std::size_t size) {
-    if (format == kFloat32)
-      std::memcpy(to, y + at, size * sizeof(float));
+    if (as_it_is())
+      std::memcpy(to, y + at * width(), size * itemsize());
     else
       flawed |= narrow(y + at, to, size, format) != 0;
   });
@@ -115,7 +117,10 @@ Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tenso
       signature(of_signature),
       step(of_step),
       left(static_cast<int>(program.lanes.size())) {
-  for (const Tensor& tensor : tensors) feeds_back = feeds_back || tensor.new_residual;  // not of one of size 0
+  for (const Tensor& tensor : tensors) {
+    feeds_back = feeds_back || tensor.new_residual;  // not of one of size 0
+    if (tensor.source.wide) value_size_ = sizeof(double);
+  }
   flaws.resize(program.lanes.size() * program.lanes[0].size());
   own_kept.resize(flaws.size());
   streams_.resize(tensors.size());
@@ -164,7 +169,7 @@ Flaw Operation::first_flaw() const {
 }
 
 float* Operation::scratch(int which) {
-  if (!scratch_[which]) scratch_[which] = pool.take(program.widest * sizeof(float));
+  if (!scratch_[which]) scratch_[which] = pool.take(program.widest * value_size_);
   return scratch_[which].floats();
 }
 
@@ -179,7 +184,7 @@ Operation::Own Operation::own(const Extent& extent) {
   if (extent.tensor != Extent::kBatch) {
     const Tensor& tensor = tensors[extent.tensor];
     const float* const residual = shifted(tensor.residual, extent.start);
-    if (const float* const x = tensor.source.floats()) return {x + extent.start, residual};
+    if (const float* const x = tensor.source.floats()) return {x + extent.start * tensor.source.width(), residual};
     tensor.source.load(extent.start, extent.size, scratch(0));
     return {scratch(0), residual};
   }
@@ -218,7 +223,10 @@ void Operation::keep(const Extent& extent, const float* errors) {
 
 bool Operation::store(const Extent& extent, const Chunk& chunk, int chunk_number, float* y) {
   float* const rounded = scratch(0);
-  multiply(y, program.scale, rounded, extent.size);
+  if (wide(extent.tensor))
+    multiply(doubles(y), program.scale, doubles(rounded), extent.size);
+  else
+    multiply(y, program.scale, rounded, extent.size);
   bool flawed = false;
   std::size_t place = 0;
   const bool batch = extent.tensor == Extent::kBatch;
@@ -249,7 +257,7 @@ void Operation::keep_rounding(const Extent& extent, const Chunk& chunk, int chun
     if (low >= high) return;
     tensor.target.load(begin, region.size, rounded);
     float* const back = rounded + (low - begin);
-    multiply(back, program.unscale, back, high - low);
+    multiply(back, 1 / program.scale, back, high - low);
     subtract(y + (low - begin), back, back, high - low);
     accumulate(back, tensor.new_residual + low, high - low);
     return;

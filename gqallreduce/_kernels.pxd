@@ -234,10 +234,11 @@ cdef extern from "gq/integers_doors.hpp" namespace "gq" nogil:
 
 cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
     cdef enum class Family "gq::runtime::Family":
-        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kAdaptive, kSparse, kUnion, kIntegers, kMultiples,
+        kLevels, kCodedLevels, kEden, kOneBit, kPlain, kWide, kAdaptive, kSparse, kUnion, kIntegers, kMultiples,
         kTernary
     cdef enum class Selects "gq::runtime::Selects":
         kNothing, kLargest, kOfColumns
+    cdef struct CCoder "gq::runtime::Coder"
     cdef struct Options "gq::runtime::Options":
         CLevels levels
         Coding coding
@@ -251,6 +252,8 @@ cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
         bint golomb
         size_t k
         double ratio
+        const CCoder* values
+        uint64_t bucket
         const float* units
         size_t n_units
         bint ternary
@@ -311,7 +314,7 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
         vector[vector[CChunk]] lanes
         vector[pair[int, int]] error_holders
         size_t widest, longest
-        float scale, unscale
+        double scale
         const CCoder* exact
 
 cdef extern from "gq/runtime/fault.hpp" namespace "gq::runtime" nogil:
@@ -339,6 +342,7 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CArray "gq::runtime::Array":
         uint8_t* data
         int format
+        bint wide
         size_t run, stride
     cdef cppclass CTensor "gq::runtime::Tensor":
         CArray source, target

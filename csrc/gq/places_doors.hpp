@@ -42,6 +42,9 @@ constexpr std::uint32_t kSparseSum = 0x80000000, kSparseDense = 0x40000000;
 std::int64_t sparse_encode(const std::uint32_t* index, const float* value, const std::int64_t* counts, float* r,
                            std::uint8_t* wire, const Regions& regions);
 
+// Writes the header of a region's message, whose bytes end at `end`; returns that.
+std::uint8_t* sparse_seal(std::uint8_t* wire, std::size_t elements, std::uint32_t entries, std::uint8_t* end);
+
 // y := scale * what messages stand for, or += it; `sums`: they may be sums. Returns their bytes, or a fault; y is
 // changed then in regions before the one whose message is none.
 std::int64_t sparse_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, float scale, bool add, bool sums,

@@ -114,13 +114,18 @@ class Product:
                 found.append(np.ascontiguousarray(to_array(vector, part.shape, part.order)).reshape(shape))
         return found
 
-    def load(self, start: int, stop: int, y: np.ndarray) -> None:
-        """y := elements [start, stop) of the gradient, as y's dtype. It is formed once."""
+    @property
+    def memory(self) -> np.ndarray:
+        """The gradient as a float32 vector. It is formed once."""
         if self._gradient is None:
             self._gradient = np.empty(self.size, np.float32)
             for _ in accumulate(self.factors, *self.matrices(), self._gradient, self.turned):
                 pass
-        y[:] = self._gradient[start:stop]
+        return self._gradient
+
+    def load(self, start: int, stop: int, y: np.ndarray) -> None:
+        """y := elements [start, stop) of the gradient, as y's dtype."""
+        y[:] = self.memory[start:stop]
 
     def overlaps_partly(self, other: Buffer) -> bool:
         return any(part.overlaps(other) for part in self.parts)

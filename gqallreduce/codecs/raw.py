@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import RegionCodec, register
 from gqallreduce.coding.layout import Form
@@ -44,7 +45,7 @@ class _RawFloat64(Raw):
     working = np.dtype(np.float64)
 
     def coder(self):
-        return None  # the runtime works in float32
+        return _kernels.wide_coder()
 
     def write(self, x, residual, new_residual, payload, region, stream):
         if new_residual is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding.codec import Codec, choice, integer, register
 from gqallreduce.coding.inner import inner_codec
-from gqallreduce.coding.layout import Form
+from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.preparing import SUM, Ask, Prepared, mark_of
 from gqallreduce.coding.reusing import borders_of, most_reused, select_reusing
 from gqallreduce.coding.selection import select_most
@@ -92,8 +92,10 @@ class TopK(SparseCodec):
         return most_reused(most) if self.reuse else most
 
     def coder(self):
-        known = self.values == "raw" and self.k < 2**63
-        return _kernels.sparse_coder(self.k, self.ratio, self.sums == "union") if known else None
+        values = None if self.values == "raw" else self.inner.coder()
+        if values is None and self.values != "raw":
+            return None
+        return _kernels.sparse_coder(self.k, self.ratio, self.sums == "union", values, self.inner.grid(Grid(1)).run)
 
     # --- from call to call ---
 

@@ -6,6 +6,7 @@ cdef class Coder:
 
     cdef CCoder data
     cdef vector[float] units
+    cdef Coder inner  # of the values of a sparse codec
 
     @property
     def selects(self):
@@ -53,6 +54,11 @@ def plain_coder(int format):
     return coder
 
 
+def wide_coder():
+    """Of float64 as it is."""
+    return new_coder(Family.kWide)
+
+
 def adaptive_coder(size_t pi, bint separate, bint of_columns, bint golomb):
     """`of_columns`: are the largest values of each column sent? golomb: are entries written as Golomb-Rice codes?"""
     require_proportion(pi)
@@ -64,11 +70,18 @@ def adaptive_coder(size_t pi, bint separate, bint of_columns, bint golomb):
     return coder
 
 
-def sparse_coder(size_t k, double ratio, bint unions):
-    """Of chosen values as float32, k of a whole vector, or by the ratio if k is 0; unions: are sums kept exactly?"""
+def sparse_coder(size_t k, double ratio, bint unions, Coder values, uint64_t bucket):
+    """Of chosen values, k of a whole vector, or by the ratio if k is 0; unions: are sums kept exactly?
+
+    values
+        what encodes them, in buckets of so many; None for float32.
+    """
     cdef Coder coder = new_coder(Family.kUnion if unions else Family.kSparse)
     coder.data.options.k = k
     coder.data.options.ratio = ratio
+    coder.inner = values
+    coder.data.options.values = &values.data if values is not None else NULL
+    coder.data.options.bucket = bucket
     coder.data.options.selects = Selects.kLargest
     return coder
 

@@ -36,18 +36,19 @@ cdef class Program:
         self.data.rank, self.data.size, self.data.slots = rank, size, slots
         self.data.lanes_at_once, self.data.messages = lanes_at_once, messages
         self.data.longest, self.data.widest = longest, widest
-        self.data.scale, self.data.unscale = scale, 1.0 / scale
+        self.data.scale = scale
         self.coders, self.exact = [], exact
         self.data.exact = &exact.data
 
-    def add_tensor(self, Coder coder, size_t size, int format, bint loses, bint narrow):
-        """coder: None if each call brings one. format: as kernels number them, 3 for float32. Does the codec lose
-        anything? Has the buffer 16 bits?
+    def add_tensor(self, Coder coder, size_t size, int source, int target, bint wide, bint loses, bint narrow):
+        """coder: None if each call brings one. source, target: formats as kernels number them, 3 for float32. wide: are
+        values worked on as float64? Does the codec lose anything? Has the target 16 bits?
         """
         cdef CTensor made
         made.size = size
         made.coder = &coder.data if coder is not None else NULL
-        made.source.format = made.target.format = format
+        made.source.format, made.target.format = source, target
+        made.source.wide = made.target.wide = wide
         made.loses, made.narrow = loses, narrow
         self.coders.append(coder)
         self.tensors.push_back(made)
@@ -275,11 +276,12 @@ cdef class Event:
     cdef const void* data
     cdef size_t nbytes
 
-    def floats(self, size_t n):
-        """The running value of the extent, of n elements; None where there is none."""
+    def values(self, size_t n, dtype):
+        """The running value of the extent, of n elements of float32 or float64; None where there is none."""
         if self.data == NULL:
             return None
-        return np.asarray(<float[:n]> <float*> self.data) if n else np.empty(0, np.float32)
+        cdef size_t nbytes = n * dtype.itemsize
+        return np.asarray(<uint8_t[:nbytes]> <uint8_t*> self.data).view(dtype) if n else np.empty(0, dtype)
 
     def payload(self):
         """A copy of the bytes that are malformed."""

@@ -37,7 +37,7 @@ def program_of(plan: Plan) -> _kernels.Program | None:
     """A Plan as the runtime reads it; None if Python must carry it out."""
     prepares = plan.codec.prepare is not None and plan.encodes_own
     for tensor in plan.tensors:
-        if tensor.form.factors is not None or (tensor.coder is None and not prepares):
+        if tensor.coder is None and not prepares:
             return None
     if plan.processor.pool is None or not plan.pieces:
         return None
@@ -47,10 +47,13 @@ def program_of(plan: Plan) -> _kernels.Program | None:
         plan.exact_coder,
     )  # fmt: skip
     for tensor in plan.tensors:
+        target = FORMATS.get(tensor.form.dtype, _FLOAT32)
         made.add_tensor(
             tensor.coder,
             tensor.form.size,
-            FORMATS.get(tensor.form.dtype, _FLOAT32),
+            target if tensor.form.factors is None else _FLOAT32,
+            target,
+            tensor.codec.working == np.float64,
             not tensor.codec.linear,
             tensor.narrow,
         )
@@ -157,15 +160,16 @@ def answer(operation: Operation, native: _kernels.NativeOperation, event: _kerne
     place, chunk = (event.lane, event.chunk), operation.plan.pieces[event.lane][event.chunk]
     extent = chunk.extents[event.extent]
     values, flaws = operation.values_of(extent), operation.flaws
+    running = event.values(extent.size, values.working)
     if event.kind == "own flaw":
         flaws.find(place, extent, *values.own(extent), own=True)
     elif event.kind == "begun flaw":
         _, residual = values.own(extent)
-        flaws.find(place, extent, event.floats(extent.size), residual, own=True, formed=True)
+        flaws.find(place, extent, running, residual, own=True, formed=True)
     elif event.kind == "sum flaw":
-        flaws.find(place, extent, event.floats(extent.size), None, own=False)
+        flaws.find(place, extent, running, None, own=False)
     else:
-        flaws.find_overflow(place, extent, event.floats(extent.size))
+        flaws.find_overflow(place, extent, running)
     native.note(*place, *flaws[place])
 
 
@@ -184,7 +188,8 @@ def _raise_large_sum(operation: Operation, event: _kernels.Event):
     """The error of the codec, which encodes the sum once more."""
     chunk = operation.plan.pieces[event.lane][event.chunk]
     extent, wire = chunk.extents[event.extent], np.empty(chunk.bound, np.uint8)
-    operation.codec_of(extent).of_sums.encode(event.floats(extent.size), None, None, wire, extent, None)
+    y = event.values(extent.size, operation.values_of(extent).working)
+    operation.codec_of(extent).of_sums.encode(y, None, None, wire, extent, None)
     raise AssertionError("the runtime refused a sum that the codec encodes")
 
 

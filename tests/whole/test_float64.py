@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
+from reductions import arrays, copies, nothing_lost, placed, residuals, same_everywhere
 from schemes import SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling.topology import Topology
 
 TINY = 2.0**-150  # half of float32's smallest number
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
@@ -67,3 +68,43 @@ def test_values_below_float32_are_neither_in_the_result_nor_in_a_residual(text):
 def test_raw_keeps_them(schedule):
     results = LocalAllreduce(f"{schedule}/raw", 3)([np.full(100, 1e-60) for _ in range(3)])
     np.testing.assert_allclose(results[0], 3e-60, rtol=1e-15)
+
+
+def of_two_calls(runtime, text, topology, average):
+    """Results, residuals and what was sent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GQALLREDUCE_RUNTIME", runtime)
+        local = LocalAllreduce(text, topology.size, average=average, topology=topology)
+    keys, found, rng = [f"w{number}" for number in range(len(WIDE))], [], np.random.default_rng(0)
+    for _ in range(2):
+        given = [[placed(rng.standard_normal(shape), *how) for shape, *how in WIDE] for _ in topology.hosts]
+        local(given, key=keys)
+        found += [array.tobytes() for mine in given for array in mine]
+        found += [(spent.messages, spent.bytes_sent, spent.bytes_received) for spent in local.spent]
+    return found + [each.tobytes() for key in keys for each in residuals(local, key)]
+
+
+WIDE = (
+    ((5, 130), "float64", "C"), ((7,), "float32", "C"), ((33, 31), "float64", "F with gaps"), ((0,), "float64", "C"),
+    ((1,), "float64", "C"), ((520, 700), "float64", "C with gaps"), ((40, 33), "float16", "C"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("runtime", ["both"])
+@every_schedule
+@pytest.mark.parametrize("hosts", [(0,), (0, 1), (0, 1, 2), (0, 0, 2, 2), (0, 1, 1, 1, 1), (0, 0, 0, 0, 4, 4, 4, 4)])
+@pytest.mark.parametrize(("text", "average"), [("raw", False), ("raw/ef", True)])
+def test_raw_is_carried_out_in_cpp_with_the_same_bits(runtime, schedule, hosts, text, average):
+    native, python = (
+        of_two_calls(each, f"{schedule}/{text}", Topology(hosts), average) for each in ("native", "python")
+    )
+    assert native == python
+
+
+@pytest.mark.parametrize("runtime", ["native"], indirect=True)
+@every_schedule
+def test_raw_has_a_program_for_the_runtime_in_cpp(runtime, schedule):
+    plan = LocalAllreduce(f"{schedule}/raw", 4).plan(
+        0, *(Buffer(placed(np.zeros(shape), *how)) for shape, *how in WIDE)
+    )
+    assert plan.native is not None

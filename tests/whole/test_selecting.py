@@ -1,6 +1,8 @@
 """What is chosen of own values, and sums that lose nothing, are the same in both runtimes: bytes, statistics, residuals
 and errors."""
 
+from zlib import crc32
+
 import numpy as np
 import pytest
 from examples import examples
@@ -8,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gqallreduce as gq
+from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.scheduling.topology import apart
 from gqallreduce.scheme import Scheme
+from gqallreduce.transport.exchange import FIRST
 
 RUNTIMES = "native", "python"
 SCHEMES = (
@@ -20,11 +24,17 @@ SCHEMES = (
     "direct/topk(ratio=0.05)", "direct/topk(ratio=0.05, reuse=2)/ef", "allgather/adaptive(pi=3, scope=column)/ef",
     "recursive_doubling/adaptive(pi=5, coding=golomb)/ef", "ring/adaptive(pi=2, scope=column, coding=golomb)",
     "direct/terngrad(shared=False)/ef", "ring/terngrad(shared=False, clip=0)",
+    "direct/topk(k=9, values=qsgd(bits=4, bucket=16))/ef", "ring/topk(ratio=0.4, values=float16)",
+    "recursive_doubling/topk(ratio=0.1, values=fp8)/ef",
+    "allgather/topk(ratio=0.05, values=qsgd(bits=3, coding=elias), reuse=2)/ef",
 )  # fmt: skip
 EXACT = (
     "direct/terngrad", "ring/threshold(tau=0.5)/ef", "recursive_doubling/thc(bits=4)", "direct/thc(bits=3)/ef",
     "direct/topk(ratio=0.05, sums=union)/ef", "ring/topk(ratio=0.4, sums=union)",
     "allgather/topk(k=9, sums=union, reuse=2, balance=2)/ef",
+    "direct/topk(ratio=0.05, sums=union, values=qsgd(bits=4, bucket=16))/ef",
+    "ring/topk(ratio=0.4, sums=union, values=bfloat16)", "recursive_doubling/topk(k=9, sums=union, values=natural)/ef",
+    "allgather/topk(ratio=0.2, sums=union, values=qsgd(bits=2, norm=l2, coding=huffman), balance=2)/ef",
 )  # fmt: skip
 every_scheme = pytest.mark.parametrize("text", SCHEMES)
 of_both = pytest.mark.parametrize("runtime", ["both"])  # these tests choose their runtimes
@@ -112,6 +122,33 @@ def test_a_value_that_is_not_finite_is_named_and_the_next_call_is_right(monkeypa
     allreduce(mine, key=keys)
     fresh(others, key=keys)
     assert [x.tobytes() for of_rank in mine for x in of_rank] == [x.tobytes() for of_rank in others for x in of_rank]
+
+
+@of_both
+@pytest.mark.parametrize("text", SCHEMES + EXACT)
+@given(seed=st.integers(0, 2**32), size=st.integers(3, 300), changes=st.integers(1, 3))
+@examples(30)
+def test_spoiled_messages_end_alike_in_both(runtime, text, seed, size, changes):
+    """In the same results, or the same type of error."""
+    inputs = inputs_of_two_calls(2, [(size, "float32", 0.0)], seed)
+
+    def end(runtime):
+        def spoil(source, to, lane, data):
+            draws = np.random.default_rng([seed, crc32(data)])
+            if lane < FIRST and len(data) > frame.SIZE:
+                data = data.copy()
+                for at in draws.integers(frame.SIZE, len(data), changes):
+                    data[at] = draws.choice([0, 1, 0x7F, 0x80, 0xFF, data[at] ^ 1 << draws.integers(8)])
+            return data
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LocalAllreduce, "tap", staticmethod(spoil))
+            try:
+                return calls(runtime, text, inputs, ["w"])
+            except (gq.WireError, gq.NonFiniteError) as error:
+                return type(error)
+
+    assert end("native") == end("python")
 
 
 @of_both

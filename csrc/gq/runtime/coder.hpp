@@ -20,6 +20,8 @@ struct Kept {
   bool finite = true;  // if not, nothing is kept
 };
 
+struct Coder;
+
 // What the functions below read, each its own part of it.
 struct Options {
   Levels levels;    // of level codecs
@@ -34,7 +36,9 @@ struct Options {
   bool golomb;     // of adaptive: are entries written as Golomb-Rice codes?
   std::size_t k;   // of a whole vector; 0: as the ratio says
   double ratio;
-  const float* units;  // of codecs with integer sums: one of each segment, or the only one
+  const Coder* values;   // of sparse codecs: what encodes the chosen values; null for float32
+  std::uint64_t bucket;  // of that: in buckets of so many
+  const float* units;    // of codecs with integer sums: one of each segment, or the only one
   std::size_t n_units;
   bool ternary;  // of these: are values rounded at random, to one unit at most?
   int steps;     // of these, with several steps: at most so many units
@@ -82,9 +86,11 @@ struct Coder {
   // chosen r holds x + e already.
   std::int64_t (*encode)(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
                          const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state);
-  // Bytes read, kRefused or kOutOfRoom.
+  // Bytes read, kRefused or kOutOfRoom. scale: a float32 if values are.
   std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                         const Regions& regions, float scale, bool add, bool streaming);
+                         const Regions& regions, double scale, bool add, bool streaming);
+  // Bytes of a message at most; null if it cannot encode the values of a sparse codec.
+  std::size_t (*bound)(const Options& options, const Regions& regions);
   const ExactSums* sums;  // null if partial sums are encoded as own values are
   Options options;
 };
@@ -95,6 +101,7 @@ enum class Family : int {
   kEden,
   kOneBit,
   kPlain,
+  kWide,
   kAdaptive,
   kSparse,
   kUnion,
@@ -105,7 +112,9 @@ enum class Family : int {
 
 // The functions of a family of codecs, with options that are all zero.
 Coder coder_of(Family family);
-// Of those whose sums lose nothing.
-Coder exact_coder_of(Family family);
+// Of kSparse and kUnion.
+Coder sparse_coder_of(Family family);
+// Of kIntegers and kMultiples.
+Coder integers_coder_of(Family family);
 
 }  // namespace gq::runtime

@@ -112,15 +112,16 @@ class Lane {
 
   void tell(Event& event, Kind kind, int chunk, const void* data, std::size_t nbytes = 0) const;
   bool select(const Instruction& instruction);
+  bool too_large(const Extent& extent, const float* x) const;  // for shared errors
   const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
   void encode_extent(const Instruction& instruction, Slot& made, Event& event);
   void seal(const Instruction& instruction, Slot& made);
   bool open(Slot& slot, Event& event);
   bool open_payload(const Instruction& instruction);
   void close_payload(Event& event);
-  bool decode_extent(const Instruction& instruction, float scale, Event& event);
+  bool decode_extent(const Instruction& instruction, double scale, Event& event);
   const Coder& coder_of(const Instruction& instruction, const Extent& extent) const {
-    return instruction.exact ? *program_.exact : operation.coder(extent);
+    return instruction.exact && !operation.wide(extent.tensor) ? *program_.exact : operation.coder(extent);
   }
   void keep_slices(const Instruction& instruction);
   void end_slices();
@@ -128,7 +129,9 @@ class Lane {
 
   // Running values of a chunk: in the memory of the result where they fit, else lent.
   bool has_running(int chunk) const { return running_[chunk].known; }
-  float* running(int chunk, const Extent& extent) { return running(chunk, extent.piece) + extent.at; }
+  float* running(int chunk, const Extent& extent) {
+    return running(chunk, extent.piece) + extent.at * operation.width(extent.tensor);
+  }
   float* running(int chunk, int piece);
   void make_room(int chunk);
   Touched& touched(int chunk);

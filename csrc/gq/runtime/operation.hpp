@@ -17,19 +17,22 @@ class OwnSelection;
 struct Array {
   std::uint8_t* data = nullptr;
   int format = kFloat32;  // 0 float16, 1 bfloat16, 2 float64, 3 float32
+  bool wide = false;      // of float64: are its values worked on as such? Then a value takes the place of two floats
   std::size_t run = 0, stride = 0;
 
-  static constexpr int kFloat32 = 3;
+  static constexpr int kFloat64 = 2, kFloat32 = 3;
 
-  std::size_t itemsize() const { return format == kFloat32 ? 4 : format == 2 ? 8 : 2; }
-  // The vector itself, if it is one of float32; else null.
-  float* floats() const { return run == 0 && format == kFloat32 ? reinterpret_cast<float*>(data) : nullptr; }
-  // y := elements [start, start + n) as float32; a float64 beyond float32 becomes an infinity.
+  std::size_t itemsize() const { return format == kFloat32 ? 4 : format == kFloat64 ? 8 : 2; }
+  std::size_t width() const { return wide ? 2 : 1; }
+  // The vector itself, if its values are worked on as they are; else null.
+  float* floats() const { return run == 0 && as_it_is() ? reinterpret_cast<float*>(data) : nullptr; }
+  // y := elements [start, start + n) as they are worked on; as float32 one beyond its range becomes an infinity.
   void load(std::size_t start, std::size_t n, float* y) const;
   // Elements := y, rounded to nearest even; is a result not finite?
   bool store(std::size_t start, std::size_t n, const float* y) const;
 
  private:
+  bool as_it_is() const { return format == (wide ? kFloat64 : kFloat32); }
   template <class Work>
   void by_run(std::size_t start, std::size_t n, Work work) const;
 };
@@ -135,7 +138,7 @@ class Operation {
   // One of four arrays for an extent; its content is lost when another extent is worked on.
   float* scratch(int which);
 
-  // --- the values of an extent ---
+  // --- the values of an extent; of a wide tensor they are float64, behind pointers to float ---
 
   struct Own {
     const float *x, *residual;
@@ -151,12 +154,17 @@ class Operation {
   // Do running values of a tensor, not of a batch, lie in the result's memory?
   bool direct(int tensor) const { return tensor != Extent::kBatch && tensors[tensor].direct(); }
   const Coder& coder(const Extent& extent) const { return *tensors[extent.coded_as()].coder; }
+  // Are values of a tensor, not of a batch, worked on as float64?
+  bool wide(int tensor) const { return tensor != Extent::kBatch && tensors[tensor].source.wide; }
+  // How many floats take the place of one.
+  std::size_t width(int tensor) const { return wide(tensor) ? 2 : 1; }
 
  private:
   void keep_rounding(const Extent& extent, const Chunk& chunk, int chunk_number, const Region& region, const float* y,
                      float* rounded);
 
   Pool::Block scratch_[4];
+  std::size_t value_size_ = sizeof(float);  // bytes of the widest value
   std::vector<Stream> streams_;
 };
 

@@ -98,7 +98,7 @@ struct Program {
   std::vector<Choice> choices;
   std::vector<std::vector<Chunk>> lanes;  // lanes[lane][chunk]
   std::size_t widest = 0;                 // elements of the largest extent
-  float scale = 1, unscale = 1;           // of a sum to the result, and back
+  double scale = 1;                       // of a sum to the result
   int lanes_at_once = 1;
   int messages = 1;         // the most that a lane has under way at once in one direction
   std::size_t longest = 0;  // bytes of the longest
