@@ -121,7 +121,7 @@ docs: build
 # A second build of the whole package, outside the tree, with address and undefined-behaviour checks. The script, not
 # `python -m`, so that the tree is not on sys.path; malloc for Python's objects, so that their bounds are seen as well.
 SANITIZED := build/sanitize
-SANITIZE_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+SANITIZE_FLAGS := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 SANITIZE_TESTS ?= tests/fuzz
 # Whole calls, and frames of a rank that lies.
 SANITIZE_MPI_TESTS ?= $(addprefix tests/mpi/,test_hostile_peer.py test_flood.py test_shared_scales.py test_requests.py)
@@ -145,7 +145,7 @@ sanitize: $(SANITIZED)/.complete sanitize-threads
 
 # A third build, that looks for races between the thread of the runtime, those of kernels, and callers.
 THREADED := build/threads
-THREAD_FLAGS := -fsanitize=thread -fno-omit-frame-pointer -g
+THREAD_FLAGS := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
 
 $(THREADED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(STAMP)
 	rm -rf $(THREADED)
