@@ -255,9 +255,10 @@ def test_regions_as_a_vector_is_cut_into_them():
     assert check_read(message, 1.5, 1, span, ways=[(False, 1.0, False)])
 
 
-@pytest.mark.races
 @both_orders
-@pytest.mark.parametrize("fault", [None, 0, 31, 32, 150])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(None, marks=pytest.mark.races), 0, 31, 32, pytest.param(150, marks=pytest.mark.races)]
+)
 def test_many_regions_as_long_as_each_other_or_not(fault, descending):
     """They are found together where they are, and one by one where they are not."""
     sizes = [5] * 70 + list(range(1, 121)) + [9, 9, 9, 8] * 9 + [3] * 40
