@@ -47,9 +47,9 @@ PYTEST := $(BIN)/python -m pytest
 # parameters; FULL=all: all combinations.
 FULL ?=
 PART := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
-# With FULL each value of each parameter is enough where other sessions have run more: on 1, 2 and 8 ranks, with MPICH on 3
-# and in the tests of the harness.
-EACH_ON := $(if $(FULL),$(if $(filter mpich,$(MPI)),3 harness,1 2 8))
+# With FULL each value of each parameter is enough where other sessions have run more: in tests of whole calls in one
+# process, on 1, 2 and 8 ranks, with MPICH on 3 and in the tests of the harness.
+EACH_ON := $(if $(FULL),$(if $(filter mpich,$(MPI)),3 harness,$(if $(filter 1,$(FULL)),whole) 1 2 8))
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(PART))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
@@ -88,7 +88,8 @@ endif
 
 # Everything that needs no MPI, on all cores, so BLAS gets one for each process; `make docs` has the rest.
 test-alone: build
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' --ignore=tests/docs --ignore=tests/browser $(addprefix --ignore=,$(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' $(addprefix --ignore=,tests/docs tests/browser tests/whole $(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(call part_on,whole) -n auto tests/whole
 
 # They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough.
 test-harness: build
@@ -121,7 +122,7 @@ docs: build
 # A second build of the whole package, outside the tree, with address and undefined-behaviour checks. The script, not
 # `python -m`, so that the tree is not on sys.path; malloc for Python's objects, so that their bounds are seen as well.
 SANITIZED := build/sanitize
-SANITIZE_FLAGS := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+SANITIZE_FLAGS := -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 SANITIZE_TESTS ?= tests/fuzz
 # Whole calls, and frames of a rank that lies.
 SANITIZE_MPI_TESTS ?= $(addprefix tests/mpi/,test_hostile_peer.py test_flood.py test_shared_scales.py test_requests.py)
@@ -129,7 +130,7 @@ preload = $(shell $(CXX) -print-file-name=$(1))
 
 $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py') | $(STAMP)
 	rm -rf $(SANITIZED)
-	CFLAGS="$(SANITIZE_FLAGS)" CXXFLAGS="$(SANITIZE_FLAGS)" LDFLAGS="$(SANITIZE_FLAGS)" $(BIN)/python setup.py --quiet \
+	GQALLREDUCE_CFLAGS=-O1 CFLAGS="$(SANITIZE_FLAGS)" CXXFLAGS="$(SANITIZE_FLAGS)" LDFLAGS="$(SANITIZE_FLAGS)" $(BIN)/python setup.py --quiet \
 	  build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib --build-temp $(SANITIZED)/temp
 	@touch $@
 
@@ -145,11 +146,11 @@ sanitize: $(SANITIZED)/.complete sanitize-threads
 
 # A third build, that looks for races between the thread of the runtime, those of kernels, and callers.
 THREADED := build/threads
-THREAD_FLAGS := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
+THREAD_FLAGS := -g1 -fsanitize=thread -fno-omit-frame-pointer
 
 $(THREADED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(STAMP)
 	rm -rf $(THREADED)
-	CFLAGS="$(THREAD_FLAGS)" CXXFLAGS="$(THREAD_FLAGS)" LDFLAGS="$(THREAD_FLAGS)" $(BIN)/python setup.py --quiet \
+	GQALLREDUCE_CFLAGS=-O1 CFLAGS="$(THREAD_FLAGS)" CXXFLAGS="$(THREAD_FLAGS)" LDFLAGS="$(THREAD_FLAGS)" $(BIN)/python setup.py --quiet \
 	  build --build-base $(THREADED) --build-lib $(THREADED)/lib --build-temp $(THREADED)/temp
 	@touch $@
 
@@ -168,9 +169,10 @@ MUTATE_ARGUMENTS ?=
 mutate: build
 	$(BIN)/python tests/mutants/run.py $(MUTATE_ARGUMENTS)
 
-# PyTorch and JAX are large: with each the tests that are skipped where it is not.
+# PyTorch and JAX are large: with each the tests that are skipped where it is not. The package is installed already: only
+# what an extra needs comes, and nothing is compiled anew.
 $(TORCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[torch]'
+	$(BIN)/python -m pip install --quiet 'gqallreduce[torch]'
 	@touch $@
 
 test-torch: build $(TORCH_STAMP)
@@ -178,7 +180,7 @@ test-torch: build $(TORCH_STAMP)
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) -k torch
 
 $(BROWSER_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[browser]'
+	$(BIN)/python -m pip install --quiet 'gqallreduce[browser]'
 	@touch $@
 
 # The page of `report`, in a browser.
@@ -186,7 +188,7 @@ test-report: build $(BROWSER_STAMP)
 	$(PYTEST) tests/browser
 
 $(SITE_STAMP): $(TORCH_STAMP)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[site]'
+	$(BIN)/python -m pip install --quiet 'gqallreduce[site]'
 	@touch $@
 
 # The pages of docs/ with search, and the public names from their docstrings.
@@ -195,7 +197,7 @@ site: build $(SITE_STAMP)
 	@echo "written: build/site/index.html"
 
 $(JAX_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[jax]'
+	$(BIN)/python -m pip install --quiet 'gqallreduce[jax]'
 	@touch $@
 
 test-jax: build $(JAX_STAMP)
@@ -226,7 +228,7 @@ train: build
 
 # An archive of the sources, and a wheel for any Linux with this glibc or a newer one, tried where nothing else is.
 $(DIST_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dist]'
+	$(BIN)/python -m pip install --quiet 'gqallreduce[dist]'
 	@touch $@
 
 dist: build $(DIST_STAMP)

@@ -3,16 +3,12 @@
 import os
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from shutil import copyfile
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.modified import newer_group
 
-# A level of optimization in CFLAGS is taken: the checks of `make sanitize` compile three times as fast with -O1.
-OPTIMIZED = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
-FLAGS = ["-std=c++17", *OPTIMIZED, "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra"]
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-Wall", "-Wextra"]
 NOISE = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 headers
 kernels = Extension(
     "gqallreduce._kernels",
@@ -20,7 +16,7 @@ kernels = Extension(
     depends=sorted(map(str, [*Path("csrc/gq").rglob("*.hpp"), *Path("gqallreduce").glob("**/*.px[di]")])),
     include_dirs=["csrc"],
     language="c++",
-    extra_compile_args=FLAGS + NOISE,
+    extra_compile_args=[*FLAGS, *NOISE, *os.environ.get("GQALLREDUCE_CFLAGS", "").split()],
     extra_link_args=["-pthread"],
 )
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
@@ -30,12 +26,6 @@ class BuildOnAllCores(build_ext):
     """setuptools compiles the files of one extension one after the other."""
 
     def build_extension(self, extension):
-        """An editable install takes what lies in the tree, where no source is newer: `pip` compiles anew each time."""
-        built, target = self.get_ext_filename(extension.name), self.get_ext_fullpath(extension.name)
-        if self.editable_mode and not newer_group([*extension.sources, *extension.depends, "setup.py"], built):
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-            copyfile(built, target)
-            return
         compile_some = self.compiler.compile
 
         def compile_all(sources, **options):

@@ -178,45 +178,53 @@ std::int64_t union_decode(const Options& options, const std::uint8_t* wire, std:
   return read < 0 ? kRefused : read;
 }
 
-// What chosen values of a region become when they are sent, in scratch().values, and what they lose. False if they
-// cannot be.
-bool as_sent(const Options& options, const Region& region, const std::uint32_t* index, const float* value,
-             std::size_t count, float* r, const Stream* streams, EncodingState& state) {
-  Scratch& found = scratch();
-  const Region mine = values_of(options, region, count);
+// sent := what chosen values become when they are sent; r, if not null, what they lose. False if they cannot be sent.
+bool as_sent(const Options& options, float* r, const Regions& regions, const Stream* streams, const Kept& kept,
+             EncodingState& state, const float*& sent) {
+  sent = kept.value;
+  if (!options.values) return true;
   const Coder& by = *options.values;
-  found.wire.resize(by.bound(by.options, {&mine, 1}));
-  const std::int64_t nbytes = encode_values(options, region, index, value, count, r, found.wire.data(), streams, state);
-  if (nbytes < 0) return false;
-  found.values.resize(count);
-  by.decode(by.options, found.wire.data(), static_cast<std::size_t>(nbytes), found.values.data(), {&mine, 1}, 1, false,
-            false);
-  return true;
+  Scratch& found = scratch();
+  found.values.resize(kept.count);
+  sent = found.values.data();
+  const std::int64_t fault = by_kept(
+      regions, kept,
+      [&](const Region& region, std::size_t place, const std::uint32_t* index, const float* value, std::size_t count) {
+        const Region mine = values_of(options, region, count);
+        found.wire.resize(by.bound(by.options, {&mine, 1}));
+        std::uint8_t* const wire = found.wire.data();
+        const std::int64_t nbytes =
+            encode_values(options, region, index, value, count, shifted(r, place), wire, streams, state);
+        float* const made = found.values.data() + (value - kept.value);
+        return nbytes < 0
+                   ? nbytes
+                   : by.decode(by.options, wire, static_cast<std::size_t>(nbytes), made, {&mine, 1}, 1, false, false);
+      });
+  return fault == 0;
 }
 
+// y may be x.
 bool union_begin(const Options& options, const float* x, const float* e, float* r, float* y, const Regions& regions,
                  const Stream* streams, const Kept* kept, Touched& touched, EncodingState& state) {
   const std::size_t n = elements_of(regions);
-  std::fill_n(y, n, 0.0f);
-  touched.anywhere = false;
-  touched.places.clear();
-  const auto begin = [&](const Region& region, std::size_t place, const std::uint32_t* index, const float* value,
-                         std::size_t count) {
-    if (options.values) {
-      if (!as_sent(options, region, index, value, count, shifted(r, place), streams, state)) return kRefused;
-      value = scratch().values.data();
-    }
-    for (std::size_t at = 0; at < count; ++at) {
-      y[place + index[at]] = 0.0f + value[at];
-      if (r && !options.values) r[place + index[at]] = 0;
-      touched.places.push_back(static_cast<std::uint32_t>(place + index[at]));
-    }
-    return std::int64_t{0};
-  };
-  if (!kept->finite || by_kept(regions, *kept, begin) < 0) {
+  const float* sent;
+  if (!kept->finite || !as_sent(options, r, regions, streams, *kept, state, sent)) {
     add_finite(x, e, reinterpret_cast<std::uint8_t*>(y), n);
     return false;
   }
+  std::fill_n(y, n, 0.0f);
+  touched.anywhere = false;
+  touched.places.clear();
+  by_kept(regions, *kept,
+          [&](const Region&, std::size_t place, const std::uint32_t* index, const float* value, std::size_t count) {
+            const float* const mine = sent + (value - kept->value);
+            for (std::size_t at = 0; at < count; ++at) {
+              y[place + index[at]] = 0.0f + mine[at];
+              if (r && !options.values) r[place + index[at]] = 0;
+              touched.places.push_back(static_cast<std::uint32_t>(place + index[at]));
+            }
+            return std::int64_t{0};
+          });
   forget_if_many(touched, regions);
   return true;
 }

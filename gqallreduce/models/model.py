@@ -39,12 +39,14 @@ class Bucket:
 
     scheme, names, nbytes
         of its tensors.
+    places
+        where in the model they are.
     known
         by which a list of plain arrays is known to be of their forms.
     """
 
-    def __init__(self, tensors: list[Tensor]):
-        self.tensors, self.scheme = tensors, tensors[0].scheme
+    def __init__(self, tensors: list[Tensor], places: list[int]):
+        self.tensors, self.places, self.scheme = tensors, places, tensors[0].scheme
         self.names = [tensor.name for tensor in tensors]
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
         self.known = _kernels.KnownForms(tuple(tensor.form for tensor in tensors), True)
@@ -57,12 +59,27 @@ class Model:
         name -> Tensor, in the order of the model; a backward pass makes their gradients in the reverse order.
     buckets
         of at most `most` bytes, or of one tensor, in the order in which such a pass completes them.
+    names
+        of the tensors, in order.
     """
 
     def __init__(self, tensors: list[Tensor] | tuple = (), most: int = 0):
         self.buckets = _buckets_of(tensors, most)
         number_of = {name: number for number, bucket in enumerate(self.buckets) for name in bucket.names}
         self.tensors = {each.name: each._replace(bucket=number_of[each.name]) for each in tensors}
+        self.names = tuple(self.tensors)
+
+    def in_order(self, named) -> tuple | None:
+        """The arrays of a dict, or of a list of pairs, that names all tensors in order; else None."""
+        if type(named) is dict:
+            return tuple(named.values()) if tuple(named) == self.names else None
+        if type(named) is not list or set(map(type, named)) != {tuple}:
+            return None
+        try:
+            names, arrays = zip(*named, strict=True)
+        except ValueError:
+            return None
+        return arrays if names == self.names else None
 
 
 def _buckets_of(tensors, most: int) -> list[Bucket]:
@@ -75,5 +92,6 @@ def _buckets_of(tensors, most: int) -> list[Bucket]:
             bucket = filling[alike] = []
             made.append(bucket)
         bucket.append(tensor)
-    place = {tensor.name: number for number, tensor in enumerate(reversed(tensors))}
-    return [Bucket(each) for each in sorted(made, key=lambda bucket: place[bucket[-1].name])]
+    place = {tensor.name: number for number, tensor in enumerate(tensors)}
+    made.sort(key=lambda bucket: place[bucket[-1].name], reverse=True)
+    return [Bucket(each, [place[tensor.name] for tensor in each]) for each in made]

@@ -223,10 +223,12 @@ class Reducer:
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
         if not self.model.tensors:
             self.register(named)
-        pairs = pairs_of(named)
+        arrays = self.model.in_order(named)
+        pairs = pairs_of(named) if arrays is None else zip(self.model.names, arrays, strict=True)
         running = self._begin()
         try:
-            running.give_all(pairs)
+            if arrays is None or not running.give_known(arrays):
+                running.give_all(pairs)
             running.advance()
         except BaseException as error:
             self._leave(error)

@@ -47,6 +47,7 @@ class Step:
         self.failed = self.outcome_known = False
         self._left = [len(bucket.names) for bucket in self._model.buckets]
         self._requests: list = []
+        self._looked = None  # the Arrays of each bucket, if all have been looked at
         if comparison is not None:
             comparison.begin()
         self._context = Together(*self._allreduces.values(), compare=False)
@@ -85,14 +86,21 @@ class Step:
         if writable and buffer.readonly:
             raise ValueError(f"{name!r}: got an array that is read-only, expected one that the sum can be written to")
 
-    def give_all(self, pairs: list[tuple]) -> None:
-        """All gradients have come, or some."""
-        buckets, named = self._model.buckets, dict(pairs)
-        complete = len(named) == len(pairs) and named.keys() == self._model.tensors.keys()
-        plain = complete and not self.given
-        if plain and all(bucket.known.look([named[name] for name in bucket.names]) for bucket in buckets):
-            self.given, self._left = named, [0] * len(buckets)
-            return
+    def give_known(self, arrays: tuple) -> bool:
+        """All gradients have come at once, in the order of the model; False if each must be looked at."""
+        if self.given:
+            return False
+        buckets = self._model.buckets
+        looked = [bucket.known.look([arrays[place] for place in bucket.places]) for bucket in buckets]
+        if None in looked:
+            return False
+        self.given, self._left = dict(zip(self._model.names, arrays, strict=True)), [0] * len(buckets)
+        if self._contributions.plain:
+            self._looked = looked
+        return True
+
+    def give_all(self, pairs) -> None:
+        """All gradients have come, or some, as (name, gradient)."""
         for name, gradient in pairs:
             self.give(name, gradient)
 
@@ -106,12 +114,13 @@ class Step:
         while len(self._requests) < len(buckets) and not self._left[len(self._requests)]:
             bucket = buckets[len(self._requests)]
             self._prepare(bucket)
-            buffers, into = [self.given[name] for name in bucket.names], None
+            looked, into = self._looked and self._looked[len(self._requests)], None
+            buffers = looked.owners if looked else [self.given[name] for name in bucket.names]
             if self._into:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
             allreduce = self._allreduces[bucket.scheme]
             # An error here leaves the call to be made, with zeros.
-            found = look(allreduce, allreduce.plans, buffers, bucket.names, into)
+            found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
             self._requests.append(allreduce.start_found(buffers, bucket.names, into, found))
 
     def _prepare(self, bucket: Bucket) -> None:
@@ -142,6 +151,7 @@ class Step:
 
     def _forget_what_is_not_started(self) -> None:
         """In host memory: only there can zeros be made in place of it."""
+        self._looked = None
         for number in range(len(self._requests), len(self._left)):
             bucket = self._model.buckets[number]
             for tensor in bucket.tensors:

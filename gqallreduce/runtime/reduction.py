@@ -36,7 +36,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     allreduce.begun += half is None or not half.scatters  # of what ranks have alike
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
     try:
-        given, call.result, dropped = found or look(allreduce, plans, buf, key, out, half)
+        given, call.result, dropped = found or look(allreduce, plans, buf, key, out, half=half)
         call.held = given  # keys and buffers belong to it from now on
         if dropped:
             out = None if call.result is buf else call.result
@@ -168,16 +168,19 @@ def join_invalid(call: Call, allreduce, error: Exception):
 Found = tuple[arguments.Given, object, list[Call]]  # what `look` has found
 
 
-def look(allreduce, plans, buf, key, out, half: Half | None = None) -> Found:
+def look(allreduce, plans, buf, key, out, looked=None, half: Half | None = None) -> Found:
     """Everything that this rank can see for itself: the arguments of a call, checked, the object that is written, and
     calls to be finished first. No call begins.
+
+    looked
+        the Arrays that `buf` is, if the caller knows.
     """
-    given, result = _checked(allreduce, plans, buf, key, out, half)
+    given, result = _checked(allreduce, plans, buf, key, out, half, looked)
     return given, result, _require_free(allreduce, given) if allreduce.home.unclaimed else []
 
 
-def _checked(allreduce, plans, buf, key, out, half: Half | None) -> tuple[arguments.Given, object]:
-    given, result = arguments.known(buf, out, key, plans, allreduce.memory), buf if out is None else out
+def _checked(allreduce, plans, buf, key, out, half: Half | None, looked=None) -> tuple[arguments.Given, object]:
+    given, result = arguments.known(buf, out, key, plans, allreduce.memory, looked), buf if out is None else out
     if given is None:
         result = written(buf, out)
         name = "buf" if half is None else half.written
