@@ -15,25 +15,25 @@ void Lane::make_room(int number_of_chunk) {
   Running& running = running_[number_of_chunk];
   if (running.known) return;
   running.known = true;
-  std::size_t lent = 0;
-  for (const Piece& piece : chunks_[number_of_chunk].pieces)
-    if (!operation.direct(piece.tensor)) lent += piece.size * operation.width(piece.tensor);
+  const std::size_t lent = lent_before(number_of_chunk, chunks_[number_of_chunk].pieces.size());
   if (lent > 0) running.block = operation.pool.take(lent * sizeof(float));
 }
 
-float* Lane::running(int number_of_chunk, int number_of_piece) {
-  std::size_t lent = 0;
+// How many floats are lent to the pieces before one: an even number to each, so that float64 values are aligned.
+std::size_t Lane::lent_before(int number_of_chunk, std::size_t number_of_piece) const {
   const std::vector<Piece>& pieces = chunks_[number_of_chunk].pieces;
-  for (int at = 0;; ++at) {
-    const Piece& piece = pieces[at];
-    const bool direct = operation.direct(piece.tensor);
-    const std::size_t width = operation.width(piece.tensor);
-    if (at == number_of_piece) {
-      if (direct) return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start * width;
-      return running_[number_of_chunk].block.floats() + lent;
-    }
-    if (!direct) lent += piece.size * width;
-  }
+  std::size_t lent = 0;
+  for (std::size_t at = 0; at < number_of_piece; ++at)
+    if (!operation.direct(pieces[at].tensor))
+      lent += (pieces[at].size * operation.width(pieces[at].tensor) + 1) / 2 * 2;
+  return lent;
+}
+
+float* Lane::running(int number_of_chunk, int number_of_piece) {
+  const Piece& piece = chunks_[number_of_chunk].pieces[number_of_piece];
+  if (!operation.direct(piece.tensor))
+    return running_[number_of_chunk].block.floats() + lent_before(number_of_chunk, number_of_piece);
+  return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start * operation.width(piece.tensor);
 }
 
 // Of the extent under way.

@@ -1,6 +1,7 @@
 // The families of codecs that send chosen values with their places: those as float32, or as another codec's message.
 // Partial sums are chosen from anew, or kept and sent exactly (gqallreduce/coding/union.py).
 #include <algorithm>
+#include <new>
 
 #include "gq/doors.hpp"
 #include "gq/places_doors.hpp"
@@ -121,12 +122,13 @@ std::int64_t decode_by(const Options& options, const std::uint8_t* wire, std::si
       index.clear();
       used = touched ? sparse_decode_sum(message, left, here, add, {&region, 1}, index, anywhere)
                      : gq::sparse_decode(message, left, here, static_cast<float>(scale), add, true, {&region, 1});
+      if (used < 0) return kRefused;
       if (touched && anywhere) touched->anywhere = true;
     } else if ((used = read_values(options, message, left, region, scale)) >= 0) {
       if (!add) std::fill_n(here, region.size, 0.0f);
       add_at(here, region.size, index.data(), bytes_of(scratch().values), index.size());
     }
-    if (used < 0) return used == kOutOfRoom ? kOutOfRoom : kRefused;
+    if (used < 0) return used;
     if (touched && !touched->anywhere)
       for (const std::uint32_t each : index) touched->places.push_back(each + static_cast<std::uint32_t>(place));
     at += static_cast<std::size_t>(used);
@@ -200,6 +202,7 @@ bool as_sent(const Options& options, float* r, const Regions& regions, const Str
                    ? nbytes
                    : by.decode(by.options, wire, static_cast<std::size_t>(nbytes), made, {&mine, 1}, 1, false, false);
       });
+  if (fault == kOutOfRoom) throw std::bad_alloc();
   return fault == 0;
 }
 
@@ -232,11 +235,15 @@ bool union_begin(const Options& options, const float* x, const float* e, float* 
 std::int64_t union_decode_sum(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                               const Regions& regions, bool add, Touched& touched) {
   if (!add) touched.anywhere = false, touched.places.clear();
-  const std::int64_t read =
-      options.values ? decode_by(options, wire, nbytes, y, regions, 1, add, true, &touched)
-                     : gq::sparse_decode_sum(wire, nbytes, y, add, regions, touched.places, touched.anywhere);
+  std::int64_t read;
+  if (options.values) {
+    read = decode_by(options, wire, nbytes, y, regions, 1, add, true, &touched);
+  } else {
+    read = gq::sparse_decode_sum(wire, nbytes, y, add, regions, touched.places, touched.anywhere);
+    if (read < 0) read = kRefused;
+  }
   forget_if_many(touched, regions);
-  return read < 0 ? kRefused : read;
+  return read;
 }
 
 std::int64_t union_encode_sum(const Options&, const float* y, std::uint8_t* wire, const Regions& regions,

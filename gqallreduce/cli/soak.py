@@ -18,8 +18,8 @@ import gqallreduce as gq
 from gqallreduce.cli import machine
 from gqallreduce.cli.report import Report, Silent
 from gqallreduce.cli.world import on_world
-from gqallreduce.registry import CODECS, SCHEDULES
-from gqallreduce.runtime.halves import require
+from gqallreduce.registry import SCHEDULES
+from gqallreduce.runtime.halves import has
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 
@@ -27,7 +27,8 @@ COMMUNICATORS, OBJECTS, KEYS = 3, 6, 4
 DTYPES = ("float32", "float32", "float64", "float16")
 LARGEST = 1 << 17  # elements; few are so large
 CHANGES = 40  # actions, after which an object is replaced by one of another scheme
-GROWTH = 32 << 20  # bytes of resident memory that may be added after the first tenth, in which pools and caches fill
+GROWTH = 32 << 20  # bytes of resident memory that may be added once pools and caches have filled:
+SETTLED = 60  # after the first tenth, and at least so many seconds
 PAGE = 4096
 
 
@@ -55,7 +56,7 @@ def run_on(comm, arguments):
         while comm.bcast(time.monotonic() - began < seconds):
             soak.act()
             done = min(100, int(100 * (time.monotonic() - began) / seconds))
-            if early is None and done >= 10:
+            if early is None and done >= 10 and time.monotonic() - began >= SETTLED:
                 early = resident()
             for _ in range(done - shown):
                 progress.step()
@@ -69,7 +70,7 @@ def run_on(comm, arguments):
         print(
             f"{soak.calls} calls of {soak.values} values by {len(soak.schemes)} schemes, all as the oracle's: {actions}"
         )
-        print(f"memory grew by {grown >> 10} KiB after the first tenth; written: {arguments.output}.jsonl")
+        print(f"memory grew by {grown >> 10} KiB once settled; written: {arguments.output}.jsonl")
     soak.close()
     return int(grown > GROWTH)
 
@@ -88,12 +89,8 @@ class Pair:
         self.real = gq.Allreduce(text, comm=comm, average=average, seed=seed, timeout=60)
         self.oracle = LocalAllreduce(text, comm.size, average=average, seed=seed, topology=self.real.home.link.topology)
         self.forms: dict[str, tuple] = {}
-        self.has_halves = self.oracle.scheme.schedule is not None
-        for half in (REDUCE_SCATTER, ALLGATHER):
-            try:
-                require(self.oracle.scheme, half, self.oracle.topology)
-            except ValueError:
-                self.has_halves = False
+        scheme, topology = self.oracle.scheme, self.oracle.topology
+        self.has_halves = all(has(scheme, half, topology) for half in (REDUCE_SCATTER, ALLGATHER))
 
     def same_residuals(self, keys):
         """AssertionError if a residual is not the oracle's."""
@@ -112,6 +109,7 @@ class Soak:
         self.mine = np.random.default_rng([seed, comm.rank])  # for what may differ between ranks
         self.communicators = [comm, *(comm.Dup() for _ in range(COMMUNICATORS - 1))]
         self.calls, self.values, self.done, self.schemes = 0, 0, Counter(), set()
+        self.codecs = [each.without_schedule.removesuffix("/ef") for each in gq.schemes() if each.kind == "codec"]
         self.pairs = [self._pair() for _ in range(OBJECTS)]
         self.actions = (
             [self._call] * 6 + [self._group] * 3 + [self._under_way] * 3 + [self._halves] * 3
@@ -122,8 +120,7 @@ class Soak:
         return choices[int(self.random.integers(len(choices)))]
 
     def _pair(self):
-        codec = CODECS[self._draw(sorted(CODECS))].example
-        codec = codec.removeprefix(f"{gq.Scheme.parse(codec).schedule}/").removesuffix("/ef")
+        codec = self._draw(self.codecs)
         text = f"{self._draw([*sorted(SCHEDULES), 'hierarchical(outer=ring)'])}/{codec}" + self._draw(["", "/ef"])
         self.schemes.add(text)
         return Pair(self._draw(self.communicators), text, bool(self._draw([0, 1])), int(self.random.integers(1 << 31)))
@@ -135,7 +132,7 @@ class Soak:
             self.pairs[number].real.close()
             self.pairs[number] = self._pair()
         action = self._draw(self.actions)
-        action(self._draw(self.pairs))
+        action = action(self._draw(self.pairs)) or action  # what it did in place of itself
         self.done[action.__name__.strip("_").replace("_", " ")] += 1
 
     def _form(self, pair, key):
@@ -195,7 +192,8 @@ class Soak:
         """A reduce-scatter and an allgather, which are a call; by schemes that have both."""
         (key,) = self._keys(pair, 1)
         if pair.average or pair.forms[key][1] == "float16" or not pair.has_halves:
-            return self._call(pair)
+            self._call(pair)
+            return self._call
         arrays = self._arrays(pair, key)
         mine = _copy(arrays[self.comm.rank])
 
@@ -203,7 +201,8 @@ class Soak:
             shard = pair.real.reduce_scatter(mine, key=key)
             return pair.real.allgather(shard, out=np.full_like(mine, np.nan), key=key)
 
-        return self._compare(pair, both, arrays, key)
+        self._compare(pair, both, arrays, key)
+        return None
 
     def _group(self, pair):
         keys = self._keys(pair, int(self.random.integers(1, KEYS + 1)))

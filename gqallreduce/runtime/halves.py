@@ -208,6 +208,15 @@ def require(scheme: Scheme, which: str, topology) -> None:
         )
 
 
+def has(scheme: Scheme, which: str, topology) -> bool:
+    """Has it such a half?"""
+    try:
+        require(scheme, which, topology)
+    except ValueError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=1024)
 def _bounds(codec, form: Form, size: int) -> tuple[int, ...]:
     grid = codec.bind(form._replace(counts=None), size).grid(columns(form.shape, form.order))
@@ -233,7 +242,7 @@ def counted(counts, form: Form, size: int) -> tuple[int, ...] | None:
 
 
 def require_dense(buffer: Buffer) -> None:
-    """ValueError for a gradient that is given as a product, and for memory with gaps."""
+    """ValueError for what is written, if it has gaps in memory, or is none."""
     if buffer.form.factors is not None or buffer.memory.ndim != 1:
         raise ValueError("a half of an allreduce takes arrays without gaps in memory, got one with gaps")
 

@@ -11,7 +11,7 @@ import gqallreduce as gq
 from gqallreduce.coding.layout import Form
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime import reduction
-from gqallreduce.runtime.halves import require
+from gqallreduce.runtime.halves import has
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 from gqallreduce.scheduling.topology import apart
 
@@ -20,17 +20,9 @@ pytestmark = pytest.mark.mpi
 HALVED = [name for name, schedule in SCHEDULES.items() if schedule.scatter_rounds(apart(4)) is not None]
 
 
-def _has(text: str, half: str) -> bool:
-    try:
-        require(gq.Scheme.parse(text), half, apart(4))
-    except ValueError:
-        return False
-    return True
-
-
 def _schemes(half: str) -> list[str]:
     plain = [gq.Scheme.parse(CODECS[name].example).resolved("direct").removesuffix("/ef") for name in sorted(CODECS)]
-    return [text for text in plain if _has(text, half)]
+    return [text for text in plain if has(gq.Scheme.parse(text), half, apart(4))]
 
 
 BOTH, SCATTERED = _schemes(ALLGATHER), _schemes(REDUCE_SCATTER)

@@ -105,7 +105,7 @@ def test_ties_of_a_long_tensor_are_broken_in_memory_order(runtime, text):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@every_scheme
+@pytest.mark.parametrize("text", SCHEMES + EXACT)
 @pytest.mark.parametrize("size", [20, 3000, 400_000])
 @pytest.mark.parametrize("at", [0.0, 0.3, 0.99])
 def test_a_value_that_is_not_finite_is_named_and_the_next_call_is_right(monkeypatch, runtime, text, size, at):
@@ -149,6 +149,32 @@ def test_spoiled_messages_end_alike_in_both(runtime, text, seed, size, changes):
                 return type(error)
 
     assert end("native") == end("python")
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("values", ["raw", "float16"])
+def test_places_of_a_sum_that_do_not_ascend_are_refused(runtime, values, monkeypatch):
+    def swap_two(source, to, lane, data):
+        data = data.copy()
+        if lane < FIRST and data[frame.SIZE + 4 :][:4].view(np.uint32)[0] >> 30 == 2:  # a sum with places
+            first = frame.SIZE + 14
+            data[first : first + 4] = np.roll(data[first : first + 4], 2)
+        return data
+
+    x = np.zeros(300, np.float32)
+    x[[10, 100, 200, 299]] = 1
+    monkeypatch.setattr(LocalAllreduce, "tap", staticmethod(swap_two))
+    with pytest.raises(gq.WireError, match="ascend"):
+        LocalAllreduce(f"ring/topk(k=4, sums=union, values={values})", 2)([x.copy(), x.copy()])
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_chosen_value_that_its_codec_cannot_send_is_named(runtime):
+    arrays = [np.ones(40, np.float32) for _ in range(3)]
+    arrays[1][7] = 1e6
+    with pytest.raises(gq.NonFiniteError) as raised:
+        LocalAllreduce("ring/topk(ratio=0.2, sums=union, values=float16)", 3)(arrays)
+    assert (raised.value.rank, raised.value.index) == (None, 7)
 
 
 @of_both

@@ -133,6 +133,7 @@ class Lane {
     return running(chunk, extent.piece) + extent.at * operation.width(extent.tensor);
   }
   float* running(int chunk, int piece);
+  std::size_t lent_before(int chunk, std::size_t piece) const;
   void make_room(int chunk);
   Touched& touched(int chunk);
   std::int64_t encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
