@@ -157,7 +157,7 @@ std::int64_t sparse_decode(const Options& options, const std::uint8_t* wire, std
 
 // --- sums that lose nothing: unions ---
 
-// Where more of the elements than one of so many may differ from zero, all are looked at.
+// If more than one of so many elements may be nonzero, all are looked at.
 constexpr std::size_t kScanned = 16;
 
 void forget_if_many(Touched& touched, const Regions& regions) {

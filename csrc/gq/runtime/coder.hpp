@@ -37,7 +37,7 @@ struct Options {
   std::size_t k;   // of a whole vector; 0: as the ratio says
   double ratio;
   const Coder* values;   // of sparse codecs: what encodes the chosen values; null for float32
-  std::uint64_t bucket;  // of that: in buckets of so many
+  std::uint64_t bucket;  // its bucket size
   const float* units;    // of codecs with integer sums: one of each segment, or the only one
   std::size_t n_units;
   bool ternary;  // of these: are values rounded at random, to one unit at most?
@@ -86,10 +86,10 @@ struct Coder {
   // chosen r holds x + e already.
   std::int64_t (*encode)(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
                          const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state);
-  // Bytes read, kRefused or kOutOfRoom. scale: a float32 if values are.
+  // Bytes read, kRefused or kOutOfRoom. `scale` is rounded to float32 if values are that.
   std::int64_t (*decode)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
                          const Regions& regions, double scale, bool add, bool streaming);
-  // Bytes of a message at most; null if it cannot encode the values of a sparse codec.
+  // Bytes of a message at most; null if the codec may not encode chosen values.
   std::size_t (*bound)(const Options& options, const Regions& regions);
   const ExactSums* sums;  // null if partial sums are encoded as own values are
   Options options;
