@@ -534,6 +534,27 @@ def test_an_unfit_checkpoint_changes_nothing(comm):
     reducer.discard()
 
 
+@pytest.mark.parametrize("as_pairs", [False, True])
+def test_a_known_step_in_which_tensors_share_memory_ends_by_an_error_on_all_ranks(comm, as_pairs):
+    """The first bucket is under way when the second is found to be unfit; what it would sum is zeros then."""
+    reducer, given = make(comm), gradients(comm)
+    reducer(given)
+    before, unfit = states(reducer), gradients(comm, 1)
+    if comm.rank == 0:
+        unfit["fc1.weight"] = unfit["embed"].ravel()[:2400].reshape(60, 40, order="F")
+    with pytest.raises((ValueError, gq.MismatchError)) as raised:
+        reducer(list(unfit.items()) if as_pairs else unfit)
+    assert (raised.type is ValueError) == (comm.rank == 0)
+    assert states(reducer) == before
+    expected = make(comm)
+    for step in (0, 1):
+        one, two = gradients(comm, step), gradients(comm, step)
+        expected(one)
+        if step:
+            reducer([*two.items()] if as_pairs else two)
+            assert taken(one) == taken(two)
+
+
 def test_a_closed_reducer_refuses_steps(comm):
     with make(comm) as reducer:
         reducer(gradients(comm))
