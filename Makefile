@@ -47,10 +47,15 @@ PYTEST := $(BIN)/python -m pytest
 # parameters; FULL=all: all combinations.
 FULL ?=
 PART := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
-# With FULL each value of each parameter is enough where other sessions have run more: in tests of whole calls in one
-# process, on 1, 2 and 8 ranks, with MPICH on 3 and in the tests of the harness.
-EACH_ON := $(if $(FULL),$(if $(filter mpich,$(MPI)),3 harness,$(if $(filter 1,$(FULL)),whole) 1 2 8))
-part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(PART))
+# With FULL=1 fewer are enough where other sessions have run more: each value in tests of whole calls in one process, on 1
+# and 2 ranks and in the tests of the harness; on 8 ranks and with MPICH what `make test` takes.
+ifeq ($(FULL),1)
+EACH_ON := $(if $(filter openmpi,$(MPI)),whole harness 1 2)
+FEW_ON := $(if $(filter openmpi,$(MPI)),8,harness 3)
+else ifeq ($(FULL),all)
+EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
+endif
+part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
