@@ -69,17 +69,15 @@ class Model:
         self.tensors = {each.name: each._replace(bucket=number_of[each.name]) for each in tensors}
         self.names = tuple(self.tensors)
 
-    def in_order(self, named) -> tuple | None:
-        """The arrays of a dict, or of a list of pairs, that names all tensors in order; else None."""
-        if type(named) is dict:
-            return tuple(named.values()) if tuple(named) == self.names else None
-        if type(named) is not list or set(map(type, named)) != {tuple}:
+    def in_order(self, pairs: list[tuple]) -> tuple | None:
+        """The arrays of pairs (name, array) in the order of the model; None if not every tensor is named once."""
+        names, arrays = zip(*pairs, strict=True) if pairs else ((), ())
+        if names == self.names:
+            return arrays
+        given = dict(pairs)
+        if len(given) < len(pairs) or given.keys() != self.tensors.keys():
             return None
-        try:
-            names, arrays = zip(*named, strict=True)
-        except ValueError:
-            return None
-        return arrays if names == self.names else None
+        return tuple(given[name] for name in self.names)
 
 
 def _buckets_of(tensors, most: int) -> list[Bucket]:

@@ -223,12 +223,10 @@ class Reducer:
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
         if not self.model.tensors:
             self.register(named)
-        arrays = self.model.in_order(named)
-        pairs = pairs_of(named) if arrays is None else zip(self.model.names, arrays, strict=True)
+        pairs = pairs_of(named)
         running = self._begin()
         try:
-            if arrays is None or not running.give_known(arrays):
-                running.give_all(pairs)
+            running.give_all(pairs)
             running.advance()
         except BaseException as error:
             self._leave(error)

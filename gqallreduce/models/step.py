@@ -86,10 +86,8 @@ class Step:
         if writable and buffer.readonly:
             raise ValueError(f"{name!r}: got an array that is read-only, expected one that the sum can be written to")
 
-    def give_known(self, arrays: tuple) -> bool:
+    def _give_known(self, arrays: tuple) -> bool:
         """All gradients have come at once, in the order of the model; False if each must be looked at."""
-        if self.given:
-            return False
         buckets = self._model.buckets
         looked = [bucket.known.look([arrays[place] for place in bucket.places]) for bucket in buckets]
         if None in looked:
@@ -99,8 +97,11 @@ class Step:
             self._looked = looked
         return True
 
-    def give_all(self, pairs) -> None:
+    def give_all(self, pairs: list[tuple]) -> None:
         """All gradients have come, or some, as (name, gradient)."""
+        arrays = None if self.given else self._model.in_order(pairs)
+        if arrays is not None and self._give_known(arrays):
+            return
         for name, gradient in pairs:
             self.give(name, gradient)
 
