@@ -125,13 +125,13 @@ std::int64_t wide_decode(const Options&, const std::uint8_t* wire, std::size_t n
   if (nbytes < n * sizeof(double)) return kRefused;
   double* const values = doubles(y);
   const int bad = by_elements(n, [&](std::size_t begin, std::size_t size) {
-    int bad = 0;
+    int flawed = 0;
     for (std::size_t at = begin; at < begin + size; ++at) {
       const auto value = load<double>(wire + at * sizeof(double));
       values[at] = add ? values[at] + value : value * scale;
-      bad |= !finite(value);
+      flawed |= !finite(value);
     }
-    return bad;
+    return flawed;
   });
   return nbytes_if_good(bad, n * sizeof(double));
 }

@@ -137,21 +137,28 @@ std::int64_t decode_by(const Options& options, const std::uint8_t* wire, std::si
   return static_cast<std::int64_t>(at);
 }
 
-// --- sums that are chosen from anew ---
+// --- own values, and sums that are chosen from anew ---
 
-std::int64_t sparse_encode(const Options& options, const float*, const float*, float* r, std::uint8_t* wire,
-                           const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state) {
+std::int64_t kept_encode(const Options& options, const float*, const float*, float* r, std::uint8_t* wire,
+                         const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state) {
   if (!kept->finite) return kRefused;
-  // A sum's error may be added to an own one.
-  if (r && exceeds(kept->value, kept->count, kLargestWithError)) return kRefused;
   if (options.values) return encode_by(options, r, wire, regions, streams, *kept, state);
   return gq::sparse_encode(kept->index, kept->value, kept->counts, r, wire, regions);
 }
 
-std::int64_t sparse_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                           const Regions& regions, double scale, bool add, bool) {
-  if (options.values) return decode_by(options, wire, nbytes, y, regions, scale, add, false, nullptr);
-  const std::int64_t read = gq::sparse_decode(wire, nbytes, y, static_cast<float>(scale), add, false, regions);
+// A sum's error may be added to an own one.
+std::int64_t limited_encode(const Options& options, const float* x, const float* e, float* r, std::uint8_t* wire,
+                            const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state) {
+  if (kept->finite && r && exceeds(kept->value, kept->count, kLargestWithError)) return kRefused;
+  return kept_encode(options, x, e, r, wire, regions, streams, kept, state);
+}
+
+// sums: may messages be sums?
+template <bool sums>
+std::int64_t kept_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
+                         const Regions& regions, double scale, bool add, bool) {
+  if (options.values) return decode_by(options, wire, nbytes, y, regions, scale, add, sums, nullptr);
+  const std::int64_t read = gq::sparse_decode(wire, nbytes, y, static_cast<float>(scale), add, sums, regions);
   return read < 0 ? kRefused : read;
 }
 
@@ -164,20 +171,6 @@ void forget_if_many(Touched& touched, const Regions& regions) {
   if (!touched.anywhere && touched.places.size() <= elements_of(regions) / kScanned) return;
   touched.anywhere = true;
   touched.places.clear();
-}
-
-std::int64_t union_encode(const Options& options, const float*, const float*, float* r, std::uint8_t* wire,
-                          const Regions& regions, const Stream* streams, const Kept* kept, EncodingState& state) {
-  if (!kept->finite) return kRefused;
-  if (options.values) return encode_by(options, r, wire, regions, streams, *kept, state);
-  return gq::sparse_encode(kept->index, kept->value, kept->counts, r, wire, regions);
-}
-
-std::int64_t union_decode(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* y,
-                          const Regions& regions, double scale, bool add, bool) {
-  if (options.values) return decode_by(options, wire, nbytes, y, regions, scale, add, true, nullptr);
-  const std::int64_t read = gq::sparse_decode(wire, nbytes, y, static_cast<float>(scale), add, true, regions);
-  return read < 0 ? kRefused : read;
 }
 
 // sent := what chosen values become when they are sent; r, if not null, what they lose. False if they cannot be sent.
@@ -275,8 +268,8 @@ constexpr ExactSums kUnionSums = {union_begin, union_encode_sum, union_decode_su
 }  // namespace
 
 Coder sparse_coder_of(Family family) {
-  if (family == Family::kUnion) return {union_encode, union_decode, nullptr, &kUnionSums, {}};
-  return {sparse_encode, sparse_decode, nullptr, nullptr, {}};
+  if (family == Family::kUnion) return {kept_encode, kept_decode<true>, nullptr, &kUnionSums, {}};
+  return {limited_encode, kept_decode<false>, nullptr, nullptr, {}};
 }
 
 }  // namespace gq::runtime
