@@ -337,6 +337,7 @@ cdef extern from "gq/runtime/event.hpp" namespace "gq::runtime" nogil:
         bint exact
         const void* data
         size_t nbytes
+    double now()
 
 cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CArray "gq::runtime::Array":

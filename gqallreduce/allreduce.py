@@ -16,12 +16,12 @@ from gqallreduce.backends.processor import Processors
 from gqallreduce.coding.order import to_array
 from gqallreduce.request import Request
 from gqallreduce.runtime import arguments
-from gqallreduce.runtime.calls import called
 from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans, measures
 from gqallreduce.runtime.reduction import Found, reduce
+from gqallreduce.runtime.repeated import MISSED, repeated
 from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import Together
 from gqallreduce.runtime.trace import Trace
@@ -92,6 +92,8 @@ class Allreduce(Shards):
         profile = find(link.jobs) if self.scheme.schedule == AUTO else None
         self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
         self._plans_of_halves: dict[str, Plans] = {}
+        plain = check == "first" and not self.verify and self.trace is None and not self.plans.measures
+        self.repeats = plain and not self.processors.host.hindrance  # may calls be carried out at once (repeated.py)?
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
@@ -118,7 +120,8 @@ class Allreduce(Shards):
         MismatchError if ranks call differently; TimeoutError. After any error residuals and counters are as before
         the call, and the content of the written buffer is undefined.
         """
-        return self.perform(called(key), reduce, self, buf, key, out)
+        result = repeated(self, buf, key, out)
+        return self.perform(arguments.called(key), reduce, self, buf, key, out) if result is MISSED else result
 
     def start(self, buf, *, key: str | list[str] | None = None, out=None) -> Request:
         """Begin the same call and return: what it has sent travels while the caller computes.
@@ -133,7 +136,7 @@ class Allreduce(Shards):
 
     def start_found(self, buf, key, out, found: Found | None) -> Request:
         """`start` with what `look` has found, if the caller has looked at the arguments already."""
-        return self._start(called(key), buf, key, out, found)
+        return self._start(arguments.called(key), buf, key, out, found)
 
     def plans_of(self, half: str | None) -> Plans:
         """Those of a half of an allreduce, or of all of it."""

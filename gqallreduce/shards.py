@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.request import Request
-from gqallreduce.runtime.calls import Calls, called
+from gqallreduce.runtime.arguments import called
+from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.halves import Half, counted, part_of, part_view, require, require_dense
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER

@@ -459,6 +459,23 @@ cdef class Engine:
         self.operations.append(operation)
         self.data.start(operation.data[0])
 
+    def carry_out(self, NativeOperation operation not None, uint64_t number, int tag, double seconds, double until):
+        """Begin the only operation, and go on for so many seconds at most: the seconds of waiting.
+
+        None if it is not done, or not before `until` (of the monotonic clock), or there is an event or a flaw: then it
+        is one of those under way.
+        """
+        cdef c_bool received = False, nothing = False
+        cdef double waited
+        self.start(operation, number, tag)
+        with nogil:
+            waited = self.data.run(seconds, received, nothing)
+        if (not operation.data.done or self.data.event.kind != Kind.kNone or operation.data.first_flaw().known
+                or now() > until):
+            return None
+        self.operations.remove(operation)
+        return waited
+
     def take_done(self):
         """The operations that are done, in the order in which they were started; they are not kept here any more."""
         cdef NativeOperation each

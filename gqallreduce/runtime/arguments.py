@@ -143,7 +143,12 @@ def known(buf, out, key, plans, memory, looked=None) -> Given | None:
         the Arrays that `buf` is, by forms of the caller's, if it knows; these are compared once.
     """
     last = plans.last(key)
-    if last is None or not memory.fit(last.keys, last.kept):
+    return None if last is None else known_as(last, buf, out, memory, looked)
+
+
+def known_as(last, buf, out, memory, looked=None) -> Given | None:
+    """The same of a call whose last one `last` (an Agreed) is of."""
+    if not memory.fit(last.keys, last.kept):
         return None
     if looked is not None and looked.forms is not last.known and looked.forms.forms == last.known.forms:
         last.known = looked.forms
@@ -278,3 +283,10 @@ def buffers(buf, out, key, processors, known: tuple | None, name: str = "buf") -
     if source.overlaps_partly(target):
         raise ValueError("out overlaps buf partly; expected the same memory or other memory")
     return source, target
+
+
+def called(key, what: str = "call") -> str:
+    """A call in words."""
+    if isinstance(key, (list, tuple)):
+        return f"the {what} of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
+    return f"the {what} of key {key!r}"

@@ -61,7 +61,7 @@ class Calls:
             elif not call.done:
                 link.progress.turn()
         except BaseException as error:
-            self._failed(call, error)
+            self.failed(call, error)
         finally:
             self.home.release(claim)
         return call
@@ -74,7 +74,7 @@ class Calls:
             try:
                 call.link.progress.run(call, self.timeout)
             except BaseException as error:
-                self._failed(call, error)
+                self.failed(call, error)
             finally:
                 self.home.release(claim)
         return self.result(call)
@@ -88,7 +88,7 @@ class Calls:
                 call.link.progress.test(call, self.timeout)
             except BaseException as error:
                 if not done or not isinstance(error, Exception):
-                    self._failed(call, error)
+                    self.failed(call, error)
                 give_up(call.link, error, call, self.timeout)  # raised where those calls are waited for
             finally:
                 self.home.release(claim)
@@ -116,7 +116,7 @@ class Calls:
         self.failures_in_step += 1
         self.unheard.append(call)
 
-    def _failed(self, call: Call, error: BaseException):
+    def failed(self, call: Call, error: BaseException):
         """Something that ends this call, and all others under way."""
         self.raised_in_step = call.link is not None
         if call.link is None:
@@ -153,10 +153,3 @@ class Calls:
         cached = self.home.cached
         for name in [name for name, each in cached.items() if each is self]:
             del cached[name]
-
-
-def called(key, what: str = "call") -> str:
-    """A call in words."""
-    if isinstance(key, (list, tuple)):
-        return f"the {what} of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
-    return f"the {what} of key {key!r}"

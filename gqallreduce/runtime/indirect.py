@@ -35,7 +35,7 @@ class IndirectPlan:
         the Indirect of each buffer.
     """
 
-    runs = shares_scales = False
+    runs = repeats = shares_scales = False
 
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
         self.rank, self.size, self.processor = rank, topology.size, processor

@@ -181,6 +181,11 @@ class Plan:
         """Does the runtime in C++ carry a call out, and Python finds nothing out before or after it?"""
         return self.native is not None and not self.prepares and not self.codec.learns
 
+    @cached_property
+    def repeats(self) -> bool:
+        """And are its arrays on the host, so that the next call may be carried out at once (repeated.py)?"""
+        return self.runs and self.processor.batches
+
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""
         pieces, found = self.pieces[lane], 0

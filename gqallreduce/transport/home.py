@@ -125,6 +125,14 @@ class Home:
             self.meet(timeout, making=False)
         return self.link
 
+    def free_link(self, within: float) -> Link | None:
+        """The Link, if it is sound, nothing is under way or unclaimed, and `notice` has looked within so many seconds."""
+        link = self.link
+        if link is None or link.broken or link.progress.calls or self.unclaimed:
+            return None
+        heard = self.control is None or perf_counter() - self._noticed < within
+        return link if heard else None
+
     def notice(self, timeout: float, within: float = 0.0) -> None:
         """If another rank gave up calls which succeeded here, mark their objects as unusable.
 

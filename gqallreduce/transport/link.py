@@ -54,6 +54,7 @@ class Link:
         self.rank, self.size = comm.rank, comm.size
         self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
+        self.previous = self.began
         self.broken = self._told = False
         self._owners: list = [_none] * _CALLS
         self._probed = 0
@@ -115,9 +116,14 @@ class Link:
 
     def begin(self, call: Call) -> None:
         """The next call begins. No rank can have waited for it before the one before it began (`call.previous`)."""
-        call.number, call.previous, call.began = self.calls, self.began, time.perf_counter()
-        self.began = call.began
-        self._owners[self.calls % _CALLS] = weakref.ref(call.owner)
+        call.number = self.calls
+        self.next(call.owner)
+        call.previous, call.began = self.previous, self.began
+
+    def next(self, owner) -> None:
+        """A call of an object begins now, at `began`; the one before it began at `previous`. Its number was `calls`."""
+        self.previous, self.began = self.began, time.perf_counter()
+        self._owners[self.calls % _CALLS] = weakref.ref(owner)
         self.calls += 1
 
     def ended_elsewhere(self) -> list[tuple]:

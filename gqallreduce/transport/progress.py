@@ -106,6 +106,22 @@ class Progress:
         self._free = max(1, REQUESTS // 2)
         return calls
 
+    # --- a call that is carried out at once ---
+
+    def carry_out(self, running, number: int, tag: int, until: float) -> float | None:
+        """Where nothing else is under way: what the runtime in C++ does of a call, for LISTEN seconds at most.
+
+        Returns the seconds of waiting; None if the call is not done, or not before `until`, or there is something to
+        tell: then it goes on by `take_up`.
+        """
+        return self._engine.carry_out(running, number, tag, LISTEN, until)
+
+    def take_up(self, call: Call) -> None:
+        """A call that `carry_out` has begun, as one of those under way."""
+        self._since = self._looked = call.began
+        self._poll_at = call.began + self._poll_every
+        self.calls.append(call)
+
     # --- advancing ---
 
     def work(self) -> tuple[bool, bool]:

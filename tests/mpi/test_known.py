@@ -8,7 +8,9 @@ import pytest
 from ranks import TIMEOUT, bytes_of, everywhere, inputs
 
 import gqallreduce as gq
+from gqallreduce import allreduce as allreduce_module
 from gqallreduce.runtime import arguments
+from gqallreduce.runtime.repeated import MISSED
 
 pytestmark = pytest.mark.mpi
 SHAPES = [(40, 30), (7,), (), (0,), (3000,)]
@@ -22,14 +24,21 @@ SCHEMES = [
 @pytest.fixture
 def known(monkeypatch):
     """Of each call, was it known? In the order of the calls."""
-    found, look = [], arguments.known
+    found, look, at_once = [], arguments.known, allreduce_module.repeated
 
     def noted(*given):
         result = look(*given)
         found.append(result is not None)
         return result
 
+    def noted_at_once(*given):
+        result = at_once(*given)
+        if result is not MISSED:
+            found.append(True)
+        return result
+
     monkeypatch.setattr(arguments, "known", noted)
+    monkeypatch.setattr(allreduce_module, "repeated", noted_at_once)
     return found
 
 
@@ -54,7 +63,8 @@ def test_known_calls_give_the_same(comm, scheme, order, dtype, known, monkeypatc
     runs = []
     for quick in (True, False):
         if not quick:
-            monkeypatch.setattr(arguments, "known", lambda *_: None)
+            for name in ("known", "known_as"):
+                monkeypatch.setattr(arguments, name, lambda *_: None)
         allreduce, results = make(comm, scheme), []
         for step in range(3):
             group = arrays_of(comm, step, order, dtype)

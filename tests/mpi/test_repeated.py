@@ -1,0 +1,164 @@
+"""Calls of known keys that are carried out at once (runtime/repeated.py), and those that must go on as others do."""
+
+import time
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of
+
+import gqallreduce as gq
+from gqallreduce import allreduce as allreduce_module
+from gqallreduce.runtime.repeated import MISSED
+from gqallreduce.transport.progress import LISTEN, Progress
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Of each call, was it carried out at once?"""
+    found, repeated = [], allreduce_module.repeated
+
+    def noted(*given):
+        result = repeated(*given)
+        found.append(result is not MISSED)
+        return result
+
+    monkeypatch.setattr(allreduce_module, "repeated", noted)
+    return found
+
+
+@pytest.fixture
+def taken_up(monkeypatch):
+    """Of which call names did the runtime not come to an end soon?"""
+    found, take_up = [], Progress.take_up
+
+    def noted(progress, call):
+        found.append(call.name)
+        take_up(progress, call)
+
+    monkeypatch.setattr(Progress, "take_up", noted)
+    return found
+
+
+def make(comm, scheme="direct/onebit/ef", **options):
+    """And its key is known, heard of a moment ago."""
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
+    allreduce(np.ones(20, np.float32), key="w")
+    return allreduce
+
+
+def notice(allreduce):
+    """What a call looks for every 2 ms is looked for now."""
+    allreduce.home.notice(TIMEOUT)
+
+
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)", "halving_doubling/topk(k=3)/ef"])
+def test_the_second_call_is(comm, scheme, at_once):
+    allreduce = make(comm, scheme)
+    notice(allreduce)
+    array, out = np.ones(20, np.float32), np.zeros(20, np.float32)
+    assert allreduce(array, key="w", out=out) is out
+    assert at_once == [False, True]
+    assert len(set(comm.allgather(bytes_of(out)))) == 1
+    assert allreduce.stats.last.messages > 0 or comm.size == 1
+    assert allreduce.state_dict()["keys"]["w"]["step"] == 2
+    assert not allreduce.home.unclaimed
+    assert not allreduce.home.link.progress.calls
+
+
+@pytest.mark.parametrize("options", [{"check": "always"}, {"verify": 1}, {"trace": "t.json"}])
+def test_not_so_where_ranks_compare_or_it_is_traced(comm, options, at_once, tmp_path):
+    if "trace" in options:
+        options = {"trace": str(tmp_path / options["trace"])}
+    with make(comm, **options) as allreduce:
+        notice(allreduce)
+        allreduce(np.ones(20, np.float32), key="w")
+    assert at_once == [False, False]
+
+
+def test_not_so_while_a_request_is_not_waited_for(comm, at_once):
+    allreduce = make(comm)
+    notice(allreduce)
+    other = np.ones(5, np.float32)
+    request = allreduce.start(other, key="v")
+    with pytest.raises(ValueError, match="overlaps"):
+        allreduce.start(other, key="x")
+    allreduce(np.ones(20, np.float32), key="w")
+    assert at_once == [False, False]
+    request.wait()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_late_rank_is_waited_for(comm, taken_up):
+    allreduce, late = make(comm), comm.size - 1
+    expected = make(comm)
+    comm.Barrier()
+    for each, seconds in ((allreduce, 20 * LISTEN), (expected, 0)):
+        for _ in range(3):
+            notice(each)
+            if comm.rank == late:
+                time.sleep(seconds)
+            each(np.full(20, comm.rank + 1.0, np.float32), key="w")
+    assert taken_up[:3] == ["the call of key 'w'"] * 3 or comm.rank == late
+    assert bytes_of(allreduce.residual("w")) == bytes_of(expected.residual("w"))
+    assert allreduce.stats.total.messages == expected.stats.total.messages
+
+
+def test_a_flaw_is_told_on_all_ranks_and_changes_nothing(comm):
+    allreduce = make(comm)
+    before = allreduce.state_dict()
+    for _ in range(2):
+        notice(allreduce)
+        array = np.ones(20, np.float32)
+        array[7] = np.inf if comm.rank == comm.size - 1 else 1
+        with pytest.raises(gq.NonFiniteError) as error:
+            allreduce(array, key="w")
+        assert (error.value.rank, error.value.key, error.value.index) == (comm.size - 1, "w", 7)
+    after = allreduce.state_dict()
+    assert after["keys"]["w"]["step"] == before["keys"]["w"]["step"]
+    assert bytes_of(after["keys"]["w"]["residual"]) == bytes_of(before["keys"]["w"]["residual"])
+    allreduce(np.ones(20, np.float32), key="w")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_error_in_it_is_told_to_the_others(comm, error, monkeypatch):
+    allreduce = make(comm)
+    carry_out = Progress.carry_out
+
+    def interrupted(*given):
+        carry_out(*given)
+        raise error
+
+    if comm.rank == 0:
+        monkeypatch.setattr(Progress, "carry_out", interrupted)
+    notice(allreduce)
+    kinds = comm.allgather(kind_of_error(allreduce))
+    assert kinds[0] is error
+    assert set(kinds[1:]) <= {None, gq.Error}  # None: all had come before
+    monkeypatch.undo()
+    assert comm.allgather(kind_of_error(allreduce)) == [gq.Error] * comm.size  # it cannot be used any more
+    make(comm)
+
+
+def kind_of_error(allreduce):
+    try:
+        allreduce(np.ones(20, np.float32), key="w")
+    except (Exception, KeyboardInterrupt) as error:
+        return type(error)
+    return None
+
+
+def test_in_a_step_it_takes_effect_at_its_end(comm, at_once):
+    allreduce = make(comm)
+    with allreduce.step():
+        notice(allreduce)
+        allreduce(np.ones(20, np.float32), key="w")
+    assert at_once == [False, True]
+    assert allreduce.state_dict()["keys"]["w"]["step"] == 2
+    with pytest.raises(KeyError), allreduce.step():
+        notice(allreduce)
+        allreduce(np.ones(20, np.float32), key="w")
+        raise KeyError
+    assert allreduce.state_dict()["keys"]["w"]["step"] == 2
