@@ -1,9 +1,9 @@
 """The next call of a known key, carried out at once.
 
-What `reduce` (reduction.py) finds out for any call is known here, nothing else is under way, and the runtime in C++ does
-the whole call while the caller waits: so neither a Call nor stages are made. What is not so is left to `reduce`, before
-anything has happened. A call that is not over soon, or of which the runtime has something to tell, becomes a Call here
-and goes on as any other.
+What `reduce` (reduction.py) finds out for any call is known here, nothing else is under way, and the runtime in C++
+does the whole call while the caller waits: so neither a Call nor stages are made. What is not so is left to `reduce`,
+before anything has happened. A call that is not over soon, or of which the runtime has something to tell, becomes a
+Call here and goes on as any other.
 """
 
 from __future__ import annotations
