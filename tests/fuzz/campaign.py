@@ -1,14 +1,16 @@
 """Coverage-guided fuzzing of all decoders and of the frame reader: `make fuzz`; options by `--help`.
 
-Targets: decoders.cpp and frames.cpp, with libFuzzer, under address and undefined-behaviour sanitizers; messages.py,
+Targets: decoders.cpp and frames.cpp, with libFuzzer, under address and undefined-behaviour sanitizers; fuzz_messages.py,
 with Atheris. GCC compiles the code in C++, whose kernels Clang cannot compile, and counts basic blocks for libFuzzer,
 which is Clang's (coverage.cpp). A campaign begins with the inputs in corpus/ and with a good message of every codec
-(seeds.cpp). At the end what reaches anything is kept in corpus/, which `make sanitize` tries again (replay.cpp).
+(seeds.cpp). At the end inputs that together reach the same code are kept in corpus/, which `make sanitize` tries again
+(replay.cpp). An input that fails lies in build/fuzz; `build/fuzz/decoders FILE` runs it again.
 """
 
 import argparse
 import glob
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,7 +28,7 @@ BUILD = TREE / "build" / "fuzz"
 OBJECTS = BUILD / "objects"
 TARGETS = ("decoders", "frames", "messages")
 LONGEST = 400  # bytes of an input
-MOST_KEPT = 600  # inputs of a corpus, the shortest
+MOST_KEPT, MOST_BYTES = 600, 60_000  # inputs of a corpus, and all their bytes
 WARNINGS = "-Wall -Wextra -Wno-uninitialized -Wno-maybe-uninitialized -Werror"
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 FLAGS = f"-std=c++17 -O2 -g1 -ffp-contract=off -fno-fast-math {WARNINGS} {SANITIZERS} -I{TREE}/csrc".split()
@@ -34,11 +36,11 @@ COUNTED = "-fsanitize-coverage=trace-pc"
 
 
 def libfuzzer() -> str:
-    """Its archive, which Clang's packages have."""
-    found = sorted(glob.glob("/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-x86_64.a"))
+    """The path of its archive, which Clang's packages have."""
+    found = glob.glob(f"/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-{platform.machine()}.a")
     if not found:
         sys.exit("libFuzzer: got none in /usr/lib/llvm-*, expected that of Clang (Debian: libclang-rt-16-dev)")
-    return found[-1]
+    return found[0]
 
 
 # --- build ---
@@ -54,6 +56,7 @@ def compile_one(source: Path, *flags: str) -> Path:
 
 def build() -> None:
     """The targets in C++, and what makes their first inputs."""
+    archive = libfuzzer()
     OBJECTS.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         compiled = list(pool.map(lambda source: compile_one(source, COUNTED), sorted((TREE / "csrc").glob("*.cpp"))))
@@ -64,16 +67,16 @@ def build() -> None:
     for made in targets:
         # libFuzzer has a function of its own for GCC's blocks, which keeps no counters; ours comes first.
         link = ["g++", *SANITIZERS.split(), made, coverage, *compiled, "-pthread", "-Wl,--allow-multiple-definition"]
-        fuzzer = [] if made.stem == "seeds" else [libfuzzer()]
+        fuzzer = [] if made.stem == "seeds" else [archive]
         subprocess.run([*link, *fuzzer, "-o", BUILD / made.stem], check=True)
 
 
 def command(target: str) -> str:
-    return str(HERE / "messages.py" if target == "messages" else BUILD / target)
+    return str(HERE / "fuzz_messages.py" if target == "messages" else BUILD / target)
 
 
 def environment() -> dict:
-    """Of a target, and of the processes that it starts: this Python's comes first."""
+    """With this Python first in PATH, since fuzz_messages.py is started by its `#!` line."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return os.environ | {"PATH": path, "ASAN_OPTIONS": "quarantine_size_mb=8", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -89,9 +92,9 @@ def lines_of(target: str) -> list[str]:
     return (path.read_text() if path.exists() else "").split() + made.split()
 
 
-def begin(target: str) -> Path:
-    """The folder of inputs that libFuzzer works on."""
-    folder = BUILD / target.upper()
+def fill_folder(target: str) -> Path:
+    """The folder of inputs that libFuzzer works on; it keeps those of earlier campaigns."""
+    folder = BUILD / f"{target}.inputs"
     folder.mkdir(exist_ok=True)
     for number, line in enumerate(lines_of(target)):
         (folder / f"begin{number}").write_bytes(bytes.fromhex(line))
@@ -99,7 +102,7 @@ def begin(target: str) -> Path:
 
 
 def keep(target: str, folder: Path) -> int:
-    """Writes the corpus: the shortest inputs that reach all that those of the folder do. How many they are."""
+    """Writes the corpus: of the inputs that reach all that the folder's do, the shortest. How many they are."""
     merged = BUILD / f"{target}.merged"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
@@ -108,6 +111,8 @@ def keep(target: str, folder: Path) -> int:
     if done.returncode:
         sys.exit(f"merging the inputs of {target} failed:\n{done.stderr[-2000:]}")
     inputs = sorted((each.read_bytes() for each in merged.iterdir()), key=lambda data: (len(data), data))[:MOST_KEPT]
+    while sum(map(len, inputs)) > MOST_BYTES:
+        inputs.pop()
     (HERE / "corpus").mkdir(exist_ok=True)
     (HERE / "corpus" / f"{target}.txt").write_text("".join(f"{each.hex()}\n" for each in inputs))
     return len(inputs)
@@ -134,9 +139,9 @@ def inputs_of(log: Path) -> int:
 def run(arguments: argparse.Namespace) -> int:
     build()
     report = Report(f"{arguments.output}.jsonl" if arguments.output else None)
-    report.write("machine", machine.describe(sanitizers="address, undefined behaviour"))
+    report.write("machine", machine.describe())
     seconds = 60 * arguments.minutes
-    folders = {target: begin(target) for target in arguments.targets}
+    folders = {target: fill_folder(target) for target in arguments.targets}
     under_way = [
         (target, *start(target, folders[target], number, seconds))
         for target in arguments.targets
@@ -160,7 +165,8 @@ def run(arguments: argparse.Namespace) -> int:
         tried = sum(inputs_of(log) for name, _, log in under_way if name == target)
         kept = keep(target, folders[target]) if not failed else 0
         row = {"target": target, "inputs": tried, "seconds": time.monotonic() - began, "kept": kept}
-        report.write("fuzz", row | {"processes": arguments.processes})
+        sanitizers = "none" if target == "messages" else "address, undefined behaviour"
+        report.write("fuzz", row | {"processes": arguments.processes, "sanitizers": sanitizers})
         report.say(f"{target:10} {tried:12} inputs, {kept:5} kept in tests/fuzz/corpus")
     for log in failed:
         report.say(f"{log}\n{log.read_text(errors='replace')[-3000:]}")

@@ -42,7 +42,7 @@ class Codecs {
     for (const Family family : {Family::kSparse, Family::kUnion}) {
       add_sparse(family, nullptr);
       for (const Family values : {Family::kLevels, Family::kCodedLevels, Family::kPlain})
-        add_sparse(family, &one(values));
+        add_sparse(family, &first_of(values));
     }
     for (const bool ternary : {false, true}) {
       Options& options = add(Family::kIntegers);
@@ -61,19 +61,19 @@ class Codecs {
   std::size_t size() const { return made_.size(); }
   const gq::runtime::Coder& operator[](std::size_t number) const { return made_[number]; }
   const gq::runtime::Coder& chosen(Input& input) const { return made_[input.byte() % made_.size()]; }
-  const gq::runtime::Coder& one(gq::runtime::Family family) const {
+  const gq::runtime::Coder& first_of(gq::runtime::Family family) const {
     for (std::size_t at = 0; at < made_.size(); ++at)
       if (families_[at] == family) return made_[at];
     std::abort();
   }
-  bool wide(const gq::runtime::Coder& coder) const { return &coder == &one(Family::kWide); }
+  bool wide(const gq::runtime::Coder& coder) const { return &coder == &first_of(Family::kWide); }
 
-  // Is a unit of its regions' grids a bucket, so that there is one part?
+  // Where a codec has buckets, a grid has one part.
   static bool has_buckets(const gq::runtime::Coder& coder) {
     return coder.options.levels.bits > 0 || coder.options.bits > 0 || coder.options.steps > 0;
   }
 
-  // Largest integer of a sum, and the unit of all.
+  // The largest integer in a sum; the unit of every tensor.
   static constexpr std::uint32_t kTerms = 40;
   static constexpr float kUnit = 0.5f;
 
@@ -123,6 +123,6 @@ class Codecs {
     options.terms = kTerms;
   }
 
-  std::deque<gq::runtime::Coder> made_;  // which stay where they are
+  std::deque<gq::runtime::Coder> made_;  // references to its elements stay valid
   std::vector<Family> families_;
 };

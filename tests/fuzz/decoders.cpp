@@ -1,7 +1,8 @@
 // The decoders in C++ on any bytes: a target of libFuzzer (`make fuzz`); replay.cpp gives it the inputs of the corpus.
 //
-// An input says which codec, how many regions and what they are, then comes the message. It must be refused, or yield
-// finite values, the same whether they are added to zeros or not; what else is read or written, sanitizers see.
+// An input says which codec, a scale, how many regions and what they are, then comes the message. It must be refused,
+// or yield finite values, the same whether they are added to zeros or not; what else is read or written, sanitizers
+// see.
 #include "codecs.hpp"
 
 namespace {
@@ -15,7 +16,8 @@ Place place_of(Input& input) {
   Place place;
   const std::size_t count = input.number(1, 3);
   for (std::size_t at = 0; at < count; ++at) {
-    const std::size_t size = input.number(0, 40) * (input.byte() == 255 ? 300 : 1);
+    const std::size_t few = input.number(0, 40);
+    const std::size_t size = input.byte() == 255 ? 300 * few : few;
     const std::uint64_t run = input.number(1, 120);
     const std::uint64_t parts = input.flag() ? std::min<std::uint64_t>(run, input.number(1, 120)) : 1;
     place.regions.push_back({size, {input.number(0, 200), run, parts}, at});
@@ -33,22 +35,22 @@ void require_finite(const std::vector<Number>& values) {
 template <class Number>
 void decode(const gq::runtime::Coder& coder, const Input::Bytes& message, const Place& place, double scale) {
   const gq::Regions regions = {place.regions.data(), place.regions.size()};
-  const auto into = [&](std::vector<Number>& y, double by, bool add, bool streaming) {
+  const auto decode_into = [&](std::vector<Number>& y, double by, bool add, bool streaming) {
     return coder.decode(coder.options, message.data.get(), message.size, reinterpret_cast<float*>(y.data()), regions,
                         by, add, streaming);
   };
-  std::vector<Number> set(place.elements), added(place.elements);
+  std::vector<Number> set(place.elements), added(place.elements), scaled(place.elements);
   for (Number& each : set) each = 7;
-  const std::int64_t used = into(set, 1, false, false);
+  const std::int64_t used = decode_into(set, 1, false, false);
   REQUIRE(used <= static_cast<std::int64_t>(message.size));
   if (used >= 0) require_finite(set);
-  REQUIRE(into(added, 1, true, false) == used);
+  REQUIRE(decode_into(added, 1, true, false) == used);
   if (used >= 0) REQUIRE(set == added);
-  REQUIRE(into(added, scale, false, true) == used);
-  if (used >= 0) require_finite(added);
+  REQUIRE(decode_into(scaled, scale, false, true) == used);
+  if (used >= 0) require_finite(scaled);
 }
 
-// Sums of exact codecs: as they are kept, encoded again, and finished.
+// Codecs with exact sums: decoded into a sum, which is encoded again and finished.
 void sum(const gq::runtime::Coder& coder, const Input::Bytes& message, const Place& place) {
   const gq::Regions regions = {place.regions.data(), place.regions.size()};
   std::vector<float> y(place.elements, 1);

@@ -1,4 +1,4 @@
-// Messages of ranks that lie, to an operation of the runtime in C++: a target of libFuzzer (`make fuzz`).
+// Hostile messages to an operation of the runtime in C++: a target of libFuzzer (`make fuzz`).
 //
 // An input says which codec, then what ranks 1 and 2 send to rank 0 in each lane: bytes as they are, or behind headers
 // that are good. They must lead to an event, or to a result that is finite; what else is read or written, sanitizers
@@ -6,11 +6,6 @@
 #include <cstring>
 
 #include "codecs.hpp"
-#include "gq/adaptive_doors.hpp"
-#include "gq/coded_doors.hpp"
-#include "gq/golomb_doors.hpp"
-#include "gq/integers_doors.hpp"
-#include "gq/onebit_doors.hpp"
 #include "gq/runtime/engine.hpp"
 #include "gq/runtime/loopback.hpp"
 
@@ -121,19 +116,22 @@ void append_header(std::vector<std::uint8_t>& message, int lane, std::uint32_t a
 
 void send(Mailboxes& mailboxes, Input& input, int lane, int source) {
   std::vector<std::uint8_t> message;
-  for (std::uint32_t author = source; author < 2u * source; ++author) {
+  // Rank 1 sends one frame, rank 2 two: those of ranks 2 and 3.
+  const std::vector<std::uint32_t> authors =
+      source == 1 ? std::vector<std::uint32_t>{1} : std::vector<std::uint32_t>{2, 3};
+  for (const std::uint32_t author : authors) {
     const std::uint8_t how = input.byte();
     const Input::Bytes bytes = input.bytes(input.byte());
     if (how & 1) append_header(message, lane, author, bytes.size);
-    // A bit of the header is wrong.
-    if ((how & 1) && (how & 2)) message[message.size() - 1 - how % Header::kSize] ^= how >> 2;
+    // A byte of the header is changed.
+    if ((how & 1) && (how & 2)) message[message.size() - 1 - input.number(0, Header::kSize - 1)] ^= input.byte();
     message.insert(message.end(), bytes.data.get(), bytes.data.get() + bytes.size);
   }
   mailboxes.put(source, 0, kTag + lane, message.data(), message.size());
 }
 
-// What Python does of an event: notes a value that is not finite, and ends the call for anything else.
-bool goes_on(Operation& operation, const Event& event) {
+// What Python does with an event: notes a value that is not finite, and ends the call for anything else.
+bool call_continues(Operation& operation, const Event& event) {
   switch (event.kind) {
     case Kind::kSumFlaw:
     case Kind::kFinishFlaw:
@@ -155,10 +153,10 @@ bool goes_on(Operation& operation, const Event& event) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Codecs codecs;
-  static const Program of_rank = program();
+  static const Program of_rank_0 = program();
   Input input(data, size);
   const Coder* coder = &codecs.chosen(input);
-  if (codecs.wide(*coder)) coder = &codecs.one(Family::kPlain);
+  if (codecs.wide(*coder)) coder = &codecs.first_of(Family::kPlain);
   Mailboxes mailboxes;
   for (int lane = 0; lane < kLanes; ++lane)
     for (const int source : {1, 2}) send(mailboxes, input, lane, source);
@@ -174,7 +172,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tensor.residual = before.data();
   tensor.new_residual = after.data();
   tensor.coder = coder;
-  Operation operation(of_rank, pool, {tensor}, kSignature, kStep);
+  Operation operation(of_rank_0, pool, {tensor}, kSignature, kStep);
   operation.tag = kTag;
   operation.feeds_back = true;
   if (coder->options.selects == Selects::kLargest) operation.select_own();
@@ -184,7 +182,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (int turn = 0; turn < 500 && !operation.done; ++turn) {
     engine.work();
     if (!engine.event) continue;
-    if (!goes_on(operation, engine.event)) break;
+    if (!call_continues(operation, engine.event)) break;
     engine.event = {};
   }
   if (operation.done && !operation.first_flaw().known)

@@ -1,4 +1,4 @@
-// What the targets of libFuzzer in this folder share: an input that is read bit by bit, and what must hold.
+// What the targets of libFuzzer in this folder share: an input that is read byte by byte, and what must hold.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -16,9 +16,10 @@ int main(int count, char** arguments) {
     std::vector<std::uint8_t> input;
     for (std::size_t at = 0; at + 1 < line.size(); at += 2)
       input.push_back(static_cast<std::uint8_t>(std::stoi(line.substr(at, 2), nullptr, 16)));
+    std::printf("\rline %ld ", ++inputs);
+    std::fflush(stdout);
     LLVMFuzzerTestOneInput(input.data(), input.size());
-    ++inputs;
   }
-  std::printf("%ld inputs\n", inputs);
+  std::printf("\r%ld inputs\n", inputs);
   return inputs > 0 ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// Inputs to begin with, a line of hexadecimal digits each: messages of every codec, own values and exact sums, behind
-// what the target named by the argument reads first.
+// Prints the first inputs of a target, a line of hexadecimal digits each: for every codec a message of own values, and
+// if it has exact sums one of a sum, behind the bytes that the target reads first.
 #include <cstring>
 #include <string>
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import messages
+import fuzz_messages as messages
 import pytest
+from campaign import MOST_BYTES, MOST_KEPT
 
 CORPUS = Path(__file__).with_name("corpus")
 
@@ -15,9 +16,9 @@ def inputs(target: str) -> list[bytes]:
 @pytest.mark.parametrize("target", ["decoders", "frames", "messages"])
 def test_a_corpus_is_kept_small(target):
     found = inputs(target)
-    assert 20 < len(found) <= 600
+    assert 20 < len(found) <= MOST_KEPT
     assert len(set(found)) == len(found)
-    assert sum(map(len, found)) < 60_000
+    assert sum(map(len, found)) <= MOST_BYTES
 
 
 def test_messages_are_refused_or_yield_finite_values():
@@ -35,6 +36,4 @@ def test_a_good_message_of_every_scheme_is_taken(monkeypatch):
     monkeypatch.undo()
     for data in messages.seeds()[:-1]:
         scheme, like = messages.SCHEMES[data[0]], messages.LIKE[data[1] // 4]
-        header = bytearray(messages.frame.SIZE)
-        messages.frame.Header(messages.frame.DATA, 0, scheme._signature(), len(data) - 2, 0).write(header)
-        scheme.decode(bytes(header) + data[2:], like)
+        scheme.decode(messages.with_header(scheme, data[2:]), like)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-FUZZES = __name__ == "__main__" and sys.argv[1:] != ["--seeds"]
-if FUZZES:
+IS_TARGET = __name__ == "__main__" and sys.argv[1:] != ["--seeds"]
+if IS_TARGET:
     import atheris
 
 sys.path += [str(Path(__file__).resolve().parents[1] / name) for name in ("codecs", "kernels")]
 
-with atheris.instrument_imports(include=["gqallreduce"]) if FUZZES else contextlib.nullcontext():
+with atheris.instrument_imports(include=["gqallreduce"]) if IS_TARGET else contextlib.nullcontext():
     import schemes
 
     import gqallreduce as gq
@@ -28,13 +28,15 @@ LIKE = (1, 7, 40, (3, 4), (5, 7))
 SCHEMES = [gq.Scheme.parse(text) for text in schemes.TEXTS]
 
 
+def with_header(scheme: gq.Scheme, payload: bytes) -> bytes:
+    found = bytearray(frame.SIZE)
+    frame.Header(frame.DATA, 0, scheme._signature(), len(payload), 0).write(found)
+    return bytes(found) + payload
+
+
 def whole_message(scheme: gq.Scheme, like, data: bytes, header: bool) -> None:
-    if header:
-        found = bytearray(frame.SIZE)
-        frame.Header(frame.DATA, 0, scheme._signature(), len(data), 0).write(found)
-        data = bytes(found) + data
     try:
-        y = scheme.decode(data, like)
+        y = scheme.decode(with_header(scheme, data) if header else data, like)
     except gq.WireError:
         return
     assert y.shape == (np.prod(like),), (scheme, like, y.shape)
@@ -52,7 +54,7 @@ def one_header(data: bytes) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """The scheme; the array, and whether a good header comes first; then the message."""
+    """A byte says which scheme; one whether a good header is put first (bit 0) and which array (bits 2 to 7)."""
     if len(data) < 2:
         return
     number, how = data[0] % (len(SCHEMES) + 1), data[1]
@@ -74,7 +76,7 @@ def seeds() -> list[bytes]:
     return [*found, bytes([len(SCHEMES), 0]) + header]
 
 
-if FUZZES:
+if IS_TARGET:
     atheris.Setup(sys.argv, one_input)
     atheris.Fuzz()
 elif __name__ == "__main__":
