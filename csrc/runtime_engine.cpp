@@ -41,8 +41,15 @@ int Engine::share_of(const Operation& operation) const {
   return static_cast<int>(std::min(most, 2 * static_cast<std::size_t>(std::max(1, program.messages)) * parts));
 }
 
+void Engine::start(Exchange& exchange, int tag) {
+  if (!busy()) poll_at = now() + poll_every_;
+  exchanges_.push_back(&exchange);
+  if (const int code = exchange.start(transport_, tag)) event.kind = Kind::kPost, event.code = code;
+  if (exchange.done()) exchanges_.pop_back();
+}
+
 void Engine::start(Operation& operation) {
-  if (operations_.empty()) poll_at = now() + poll_every_;
+  if (!busy()) poll_at = now() + poll_every_;
   const int share = share_of(operation);
   for (auto& lane : operation.lanes) lane->share = share;  // of this round and the next
   // A call whose codec was prepared, or that was agreed on first, comes later than those that were started after it.
@@ -52,6 +59,7 @@ void Engine::start(Operation& operation) {
 
 void Engine::clear() {
   operations_.clear();
+  exchanges_.clear();
   running_.clear();
   event = {};
   free_ = kRequests / 2;
@@ -108,6 +116,20 @@ void Engine::leave(Lane& lane) {
   }
 }
 
+// Tells whose message it was; a code of the transport's, or 0.
+int Engine::completed(const Completion& each) {
+  if (Exchange* const exchange = each.ticket.exchange) {
+    const int code = exchange->completed(transport_, each.ticket, each.nbytes);
+    if (exchange->done()) exchanges_.erase(std::find(exchanges_.begin(), exchanges_.end(), exchange));
+    return code;
+  }
+  Lane& lane = *each.ticket.lane;
+  const int code = each.ticket.receives ? lane.received(transport_, each.ticket.message, each.nbytes)
+                                        : lane.sent(transport_, each.ticket.message);
+  if (lane.begun && lane.done()) leave(lane);
+  return code;
+}
+
 Engine::Turn Engine::work() {
   const FloatGuard guard;
   Turn turn;
@@ -124,12 +146,9 @@ Engine::Turn Engine::work() {
     return turn;
   }
   for (const Completion& each : completed_) {
-    Lane& lane = *each.ticket.lane;
-    const int code = each.ticket.receives ? lane.received(transport_, each.ticket.message, each.nbytes)
-                                          : lane.sent(transport_, each.ticket.message);
+    const int code = completed(each);
     if (code && !event) event.kind = Kind::kPost, event.code = code;
     turn.received |= each.ticket.receives;
-    if (lane.begun && lane.done()) leave(lane);
   }
   turn.completed = !completed_.empty();
   const double after = now();
@@ -140,9 +159,9 @@ Engine::Turn Engine::work() {
 double Engine::run(double seconds, bool& received, bool& nothing) {
   double idle = now(), waited = 0;
   const double began = idle;
-  const std::size_t under_way = operations_.size();
+  const std::size_t before_all = under_way();
   int turns = 0;
-  while (operations_.size() == under_way && !event) {
+  while (under_way() == before_all && !event) {
     const double before = now();
     const Turn turn = work();
     received |= turn.received;

@@ -29,6 +29,7 @@ cdef extern from "gq/door.hpp" namespace "gq" nogil:
     unsigned int kUsualControl, kLargestControl
     unsigned int c_float_control "gq::float_control" ()
     void c_set_float_control "gq::set_float_control" (unsigned int word)
+    bint c_float_control_is_usual "gq::float_control_is_usual" ()
 
 cdef extern from "gq/doors.hpp" namespace "gq" nogil:
     int c_widen "gq::widen" (const uint8_t* source, float* y, size_t n, int format)
@@ -389,6 +390,16 @@ cdef extern from "gq/runtime/transport.hpp" namespace "gq::runtime" nogil:
         bint receives
     cdef cppclass CTransport "gq::runtime::Transport":
         const vector[CTicket]& pending()
+        size_t shortest()
+
+cdef extern from "gq/runtime/exchange.hpp" namespace "gq::runtime" nogil:
+    cdef enum class ExchangeKind "gq::runtime::Exchange::Kind":
+        pass
+    cdef cppclass CExchange "gq::runtime::Exchange":
+        CExchange(ExchangeKind kind, int rank, int size, uint8_t* values, size_t nbytes)
+        bint done()
+        size_t longest()
+        uint64_t messages, bytes_sent, bytes_received
 
 cdef extern from "gq/runtime/mpi.hpp" namespace "gq::runtime" nogil:
     ctypedef uint64_t Handle "gq::runtime::Handle"
@@ -419,6 +430,7 @@ cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CEngine "gq::runtime::Engine":
         CEngine(CTransport& transport, double poll_every)
         void start(COperation& operation) except +
+        void start(CExchange& exchange, int tag) except +
         void clear()
         Turn work() except +
         double run(double seconds, c_bool& received, c_bool& nothing) except +

@@ -21,7 +21,7 @@ from gqallreduce.runtime.flush import flush
 from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans, measures
 from gqallreduce.runtime.reduction import Found, reduce
-from gqallreduce.runtime.repeated import MISSED, repeated
+from gqallreduce.runtime.repeated import NOT_BEGUN, repeated
 from gqallreduce.runtime.scaling import scale_memory
 from gqallreduce.runtime.steps import Together
 from gqallreduce.runtime.trace import Trace
@@ -29,6 +29,7 @@ from gqallreduce.scheduling.profile import find
 from gqallreduce.scheme import AUTO, MPI_SUM, Scheme
 from gqallreduce.shards import Shards
 from gqallreduce.stats import Spent, Statistics
+from gqallreduce.transport.call import call_in_words
 from gqallreduce.transport.communicator import require_intracommunicator
 from gqallreduce.transport.home import home
 
@@ -92,13 +93,17 @@ class Allreduce(Shards):
         profile = find(link.jobs) if self.scheme.schedule == AUTO else None
         self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
         self._plans_of_halves: dict[str, Plans] = {}
-        plain = check == "first" and not self.verify and self.trace is None and not self.plans.measures
-        self.repeats = plain and not self.processors.host.hindrance  # may calls be carried out at once (repeated.py)?
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
 
     # --- the call ---
+
+    @property
+    def repeats(self) -> bool:
+        """May calls be carried out at once (runtime/repeated.py)?"""
+        plain = self.check == "first" and not self.verify and self.trace is None
+        return plain and not self.plans.measures and not self.processors.host.hindrance
 
     def __call__(self, buf, *, key: str | list[str] | None = None, out=None):
         """Sum (or average) `buf` over all ranks, in place or into `out`; returns the object it wrote.
@@ -121,7 +126,7 @@ class Allreduce(Shards):
         the call, and the content of the written buffer is undefined.
         """
         result = repeated(self, buf, key, out)
-        return self.perform(arguments.called(key), reduce, self, buf, key, out) if result is MISSED else result
+        return self.perform(call_in_words(key), reduce, self, buf, key, out) if result is NOT_BEGUN else result
 
     def start(self, buf, *, key: str | list[str] | None = None, out=None) -> Request:
         """Begin the same call and return: what it has sent travels while the caller computes.
@@ -136,7 +141,7 @@ class Allreduce(Shards):
 
     def start_found(self, buf, key, out, found: Found | None) -> Request:
         """`start` with what `look` has found, if the caller has looked at the arguments already."""
-        return self._start(arguments.called(key), buf, key, out, found)
+        return self._start(call_in_words(key), buf, key, out, found)
 
     def plans_of(self, half: str | None) -> Plans:
         """Those of a half of an allreduce, or of all of it."""

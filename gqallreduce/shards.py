@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.request import Request
-from gqallreduce.runtime.arguments import called
 from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.halves import Half, counted, part_of, part_view, require, require_dense
 from gqallreduce.runtime.reduction import reduce
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
+from gqallreduce.transport.call import call_in_words
 
 
 class Shards(Calls):
@@ -36,7 +36,7 @@ class Shards(Calls):
         ceil(log2 P) messages, by which all learn of a value that is not finite.
         """
         return self.perform(
-            called(key, "reduce-scatter"), reduce, self, buf, key, out, None, Half(REDUCE_SCATTER, counts)
+            call_in_words(key, "reduce-scatter"), reduce, self, buf, key, out, None, Half(REDUCE_SCATTER, counts)
         )
 
     def allgather(self, shard, *, out, key=None, counts=None):
@@ -57,16 +57,16 @@ class Shards(Calls):
         for an object that averages. Cost: half of the bytes of the allreduce and the messages of its second half.
         """
         return self.perform(
-            called(key, "allgather"), reduce, self, out, key, None, None, Half(ALLGATHER, counts, shard)
+            call_in_words(key, "allgather"), reduce, self, out, key, None, None, Half(ALLGATHER, counts, shard)
         )
 
     def start_reduce_scatter(self, buf, *, key=None, out=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does."""
-        return self._start(called(key, "reduce-scatter"), buf, key, out, None, Half(REDUCE_SCATTER, counts))
+        return self._start(call_in_words(key, "reduce-scatter"), buf, key, out, None, Half(REDUCE_SCATTER, counts))
 
     def start_allgather(self, shard, *, out, key=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does. The shard is read before it returns."""
-        return self._start(called(key, "allgather"), out, key, None, None, Half(ALLGATHER, counts, shard))
+        return self._start(call_in_words(key, "allgather"), out, key, None, None, Half(ALLGATHER, counts, shard))
 
     def _start(self, name: str, *given) -> Request:
         """Begin a call with these arguments of `reduce`; an error of this rank's own is raised at once."""

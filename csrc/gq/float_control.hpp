@@ -11,11 +11,13 @@ namespace gq {
 // The control word of IEEE 754: rounds to nearest, keeps denormals, masks exceptions.
 #if defined(__x86_64__)
 constexpr unsigned int kUsualControl = 0x1F80, kLargestControl = 0xFFFF;  // MXCSR
+constexpr unsigned int kFlags = 0x3F;                                     // that say what has happened, and stay
 
 inline unsigned int float_control() { return _mm_getcsr(); }
 inline void set_float_control(unsigned int word) { _mm_setcsr(word); }
 #else
 constexpr unsigned int kUsualControl = 0, kLargestControl = 0x07FF9F07;  // FPCR, whose upper half is reserved
+constexpr unsigned int kFlags = 0;
 
 inline unsigned int float_control() {
   unsigned long word;
@@ -26,5 +28,7 @@ inline void set_float_control(unsigned int word) {
   asm volatile("msr fpcr, %0" : : "r"(static_cast<unsigned long>(word)));
 }
 #endif
+
+inline bool float_control_is_usual() { return (float_control() & ~kFlags) == kUsualControl; }
 
 }  // namespace gq

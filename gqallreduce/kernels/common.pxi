@@ -40,6 +40,11 @@ def set_float_control(unsigned int word):
     c_set_float_control(word)
 
 
+def float_control_is_usual():
+    """Is it that of IEEE 754, but for flags of what has happened?"""
+    return c_float_control_is_usual()
+
+
 cdef class Regions:
     """A compiled table of regions, from rows of (size, start, run, parts, segment).
 

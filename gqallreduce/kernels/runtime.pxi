@@ -253,6 +253,40 @@ cdef class NativeOperation:
         return None if event.kind == Kind.kNone else event_of(event, self)
 
 
+cdef class NativeExchange:
+    """A small exchange (transport/exchange.py) in an array's memory; made, then started by an Engine.
+
+    values
+        C-contiguous: this rank's, which become the largest of all ranks (uint64 or float64), or with `gather` a row of
+        each rank, of which the first is this rank's and row i becomes that of rank - i.
+    """
+
+    cdef CExchange* data
+    cdef object held
+
+    def __cinit__(self, int rank, int size, values not None, bint gather):
+        cdef uint8_t[::1] memory = values.reshape(-1).view(np.uint8)
+        cdef size_t nbytes = memory.shape[0] // size if gather else memory.shape[0]
+        if gather and len(values) != size or not gather and values.dtype.str not in ("<u8", "<f8"):
+            raise ValueError(f"values: got {len(values)} of {values.dtype}, expected {size} rows, or uint64 or float64")
+        cdef int kind = 2 if gather else values.dtype.kind == "f"
+        self.held = memory
+        self.data = new CExchange(<ExchangeKind> kind, rank, size, bytes_out(memory), nbytes)
+
+    def __dealloc__(self):
+        del self.data
+
+    @property
+    def done(self):
+        return self.data.done()
+
+    def count(self, Spent spent not None):
+        """Add what it has cost."""
+        spent.messages += self.data.messages
+        spent.bytes_sent += self.data.bytes_sent
+        spent.bytes_received += self.data.bytes_received
+
+
 EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",
           "out of memory", "large sum")
 
@@ -421,17 +455,17 @@ cdef class MpiTransport(Transport):
 cdef class Engine:
     """Advances the operations under way on one transport, in the order in which they were started.
 
-    operations
+    operations, exchanges
         those that are under way, or done and not taken.
     """
 
     cdef CEngine* data
     cdef CProgressThread* thread
     cdef readonly Transport transport
-    cdef readonly list operations
+    cdef readonly list operations, exchanges
 
     def __cinit__(self, Transport transport not None, double poll_every):
-        self.transport, self.operations = transport, []
+        self.transport, self.operations, self.exchanges = transport, [], []
         self.data = new CEngine(transport.base[0], poll_every)
         self.thread = new CProgressThread(self.data[0])
 
@@ -459,11 +493,19 @@ cdef class Engine:
         self.operations.append(operation)
         self.data.start(operation.data[0])
 
-    def carry_out(self, NativeOperation operation not None, uint64_t number, int tag, double seconds, double until):
-        """Begin the only operation, and go on for so many seconds at most: the seconds of waiting.
+    def exchange(self, NativeExchange exchange not None, int tag):
+        """Begin; False, and nothing is begun, if its messages must be cut into parts."""
+        if exchange.data.longest() > self.transport.base.shortest():
+            return False
+        self.exchanges.append(exchange)
+        self.data.start(exchange.data[0], tag)
+        return True
 
-        None if it is not done, or not before `until` (of the monotonic clock), or there is an event or a flaw: then it
-        is one of those under way.
+    def run_only(self, NativeOperation operation not None, uint64_t number, int tag, double seconds, double until):
+        """Begin the only operation and `run`: (is it done? seconds of waiting, has something come?).
+
+        "Not done" also if that was after `until` (of the monotonic clock), and for an event or a flaw: the operation
+        stays in `operations` then.
         """
         cdef c_bool received = False, nothing = False
         cdef double waited
@@ -472,21 +514,25 @@ cdef class Engine:
             waited = self.data.run(seconds, received, nothing)
         if (not operation.data.done or self.data.event.kind != Kind.kNone or operation.data.first_flaw().known
                 or now() > until):
-            return None
+            return False, waited, received
         self.operations.remove(operation)
-        return waited
+        return True, waited, received
 
     def take_done(self):
-        """The operations that are done, in the order in which they were started; they are not kept here any more."""
+        """The exchanges and operations that are done, each in the order in which they were started; they are not kept
+        here any more."""
         cdef NativeOperation each
         found = [each for each in self.operations if each.data.done]
         if found:
             self.operations = [each for each in self.operations if not each.data.done]
+        if self.exchanges:
+            found = [exchange for exchange in self.exchanges if exchange.done] + found
+            self.exchanges = [exchange for exchange in self.exchanges if not exchange.done]
         return found
 
     def clear(self):
         """Forget what is under way. The operations must live until the transport is done with them."""
-        self.operations = []
+        self.operations, self.exchanges = [], []
         self.data.clear()
 
     def work(self):

@@ -147,7 +147,7 @@ def known(buf, out, key, plans, memory, looked=None) -> Given | None:
 
 
 def known_as(last, buf, out, memory, looked=None) -> Given | None:
-    """The same of a call whose last one `last` (an Agreed) is of."""
+    """The same for a caller that has the Agreed of the key's last call."""
     if not memory.fit(last.keys, last.kept):
         return None
     if looked is not None and looked.forms is not last.known and looked.forms.forms == last.known.forms:
@@ -283,10 +283,3 @@ def buffers(buf, out, key, processors, known: tuple | None, name: str = "buf") -
     if source.overlaps_partly(target):
         raise ValueError("out overlaps buf partly; expected the same memory or other memory")
     return source, target
-
-
-def called(key, what: str = "call") -> str:
-    """A call in words."""
-    if isinstance(key, (list, tuple)):
-        return f"the {what} of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
-    return f"the {what} of key {key!r}"

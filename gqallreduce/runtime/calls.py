@@ -126,7 +126,9 @@ class Calls:
     def under_way(self) -> bool:
         """Is a call of this object under way?"""
         link = self.home.link
-        return link is not None and any(call.owner is self for call in link.progress.calls)
+        if link is None:
+            return False
+        return link.at_once is self or any(call.owner is self for call in link.progress.calls)
 
     def finish(self) -> None:
         """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""

@@ -14,6 +14,7 @@ import numpy as np
 from gqallreduce._kernels import State, next_states, states_fit
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
+from gqallreduce.rounding import usual_arithmetic
 
 
 class Norm:
@@ -27,6 +28,7 @@ class Norm:
     def __init__(self, states: dict):
         self._states, self._value = states, None
 
+    @usual_arithmetic()
     def __call__(self) -> float:
         if self._value is None:
             self._value = math.hypot(*map(_norm, self._states, self._states.values()))

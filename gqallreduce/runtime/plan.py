@@ -183,7 +183,7 @@ class Plan:
 
     @cached_property
     def repeats(self) -> bool:
-        """And are its arrays on the host, so that the next call may be carried out at once (repeated.py)?"""
+        """Can the next call be carried out at once (repeated.py)? Only if it `runs`, with arrays on the host."""
         return self.runs and self.processor.batches
 
     def bound(self, lane: int, wires) -> int:

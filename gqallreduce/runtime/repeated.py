@@ -2,76 +2,84 @@
 
 What `reduce` (reduction.py) finds out for any call is known here, nothing else is under way, and the runtime in C++
 does the whole call while the caller waits: so neither a Call nor stages are made. What is not so is left to `reduce`,
-before anything has happened. A call that is not over soon, or of which the runtime has something to tell, becomes a
-Call here and goes on as any other.
+before anything has happened; on several ranks also a call before which this rank has not looked for aborts for 2 ms. A
+call that is not over soon, or for which the runtime returns an event, becomes a Call here and goes on as any other.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
 
+from gqallreduce._kernels import float_control_is_usual
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments, native
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.operand import Operands
 from gqallreduce.runtime.run import Run
 from gqallreduce.stats import Spent
-from gqallreduce.transport.call import Call
+from gqallreduce.transport.call import Call, call_in_words
 from gqallreduce.transport.progress import LISTEN
 
-MISSED = object()
+NOT_BEGUN = object()
 
 
 def repeated(allreduce, buf, key, out):
-    """The result of a call, or MISSED: then it has not begun."""
-    last, began = allreduce.plans.last(key), perf_counter()
-    if last is None or not allreduce.repeats or last.by_mpi or last.plan is None or not last.plan.repeats:
-        return MISSED
-    home = allreduce.home
+    """The result of a call, or NOT_BEGUN."""
+    if not allreduce.repeats or not float_control_is_usual():
+        return NOT_BEGUN
+    home, began = allreduce.home, perf_counter()
     claim = home.claim()
     try:
         link = home.free_link(LISTEN)
         if link is None or allreduce.unusable is not None or allreduce.unheard:
-            return MISSED
-        return Repeat(allreduce, link, last, began).carry_out(buf, out)
+            return NOT_BEGUN
+        return Repeat(allreduce, link, began).result(buf, key, out)
     finally:
         home.release(claim)
 
 
 class Repeat:
-    """One such call. What it is made of is None until it is known."""
+    """One such call. Attributes are None until they are set."""
 
     __slots__ = ("_allreduce", "_began", "_event", "_given", "_last", "_link", "_norm", "_number", "_result", "_run",
-                 "_running", "_states")  # fmt: skip
+                 "_running", "_states", "_waited")  # fmt: skip
 
-    def __init__(self, allreduce, link, last, began: float):
-        self._allreduce, self._link, self._last, self._began = allreduce, link, last, began
-        self._number = link.calls
-        self._given = self._result = self._states = self._norm = self._run = self._running = self._event = None
+    def __init__(self, allreduce, link, began: float):
+        self._allreduce, self._link, self._began = allreduce, link, began
+        self._number, self._waited = link.calls, 0.0
+        self._last = self._given = self._result = self._states = None
+        self._norm = self._run = self._running = self._event = None
 
-    def carry_out(self, buf, out):
-        """The result, or MISSED. What goes wrong ends the call on all ranks, as any other."""
+    def result(self, buf, key, out):
+        """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
         call, allreduce, link = None, self._allreduce, self._link
         try:
-            if not self._look(buf, out):
-                return MISSED
-            link.next(allreduce)
+            if not self._look(buf, key, out):
+                return NOT_BEGUN
+            link.count(allreduce)
+            link.at_once = allreduce
             self._prepare()
-            waited = self._carry_out()
-            if waited is not None:
+            if self._run_at_once():
                 self._run.account(self._running)
-                self._take_effect(waited)
+                self._take_effect(self._waited)
                 return self._result
-            call = self._call()
-            _go_on(call)
+            call = self._as_call()
+            link.at_once = None
+            _wait_until_done(call)
         except BaseException as error:
-            allreduce.failed(call or self._call(), error)
+            allreduce.failed(call or self._as_call(), error)
+        finally:
+            link.at_once = None
         return allreduce.result(call)
 
-    def _look(self, buf, out) -> bool:
-        """Is `buf` what the call before was given? An error in looking is left to `reduce`, which tells the others."""
+    def _look(self, buf, key, out) -> bool:
+        """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
+        allreduce = self._allreduce
         try:
-            self._given = arguments.known_as(self._last, buf, out, self._allreduce.memory)
+            last = self._last = allreduce.plans.last(key)
+            if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
+                return False
+            self._given = arguments.known_as(last, buf, out, allreduce.memory)
         except Exception:
             return False
         self._result = buf if out is None else out
@@ -86,14 +94,15 @@ class Repeat:
         self._run = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
         self._running = self._run.native()
 
-    def _carry_out(self) -> float | None:
-        """The seconds of waiting; None if the call must go on as a Call."""
+    def _run_at_once(self) -> bool:
+        """Is the runtime done with it, and nothing to be looked at?"""
         link, running = self._link, self._running
         if link.size > 1:
-            tag = link.tag(self._number, 0, self._run.signature)
-            return link.progress.carry_out(running, self._number, tag, link.previous + self._allreduce.timeout)
+            tag, until = link.tag(self._number, 0, self._run.signature), link.previous + self._allreduce.timeout
+            done, self._waited = link.progress.run_at_once(running, self._number, tag, until)
+            return done
         self._event = running.run_alone(LISTEN)
-        return 0.0 if self._event is None and running.done and running.first_flaw is None else None
+        return self._event is None and running.done and running.first_flaw is None
 
     def _take_effect(self, waited: float) -> Spent:
         run, allreduce = self._run, self._allreduce
@@ -106,19 +115,23 @@ class Repeat:
 
     # --- as a Call ---
 
-    def _call(self) -> Call:
+    def _as_call(self) -> Call:
         """The same, of which the runtime may have begun its part."""
-        call, link = Call(arguments.called(self._last.name), self._allreduce), self._link
+        name = "a call" if self._last is None else call_in_words(self._last.name)
+        call, link = Call(name, self._allreduce), self._link
         call.link, call.number, call.previous, call.began = link, self._number, link.previous, link.began
         call.held, call.data, call.states, call.result = self._given, self._run, self._states or {}, self._result
+        call.wait = self._waited
         if self._running is not None:
             call.running = self._running, self._run
-            call.stages = self._rest(call)
+            call.stages = self._remaining_stages(call)
+            next(call.stages)  # into its `try`, so that it ends the Run whatever happens
         return call
 
-    def _rest(self, call: Call):
+    def _remaining_stages(self, call: Call):
         """What is left of it once the runtime is done: no stage."""
         try:
+            yield
             if self._event is not None:
                 self._run.answer(self._running, self._event)
             if call.link.size == 1:
@@ -126,13 +139,10 @@ class Repeat:
             call.spent = self._take_effect(call.wait)
         finally:
             self._run.end()
-        return
-        yield
 
 
 @usual_arithmetic()
-def _go_on(call: Call) -> None:
-    """Until it is done."""
+def _wait_until_done(call: Call) -> None:
     progress = call.link.progress
     if call.link.size > 1:
         progress.take_up(call)

@@ -130,3 +130,10 @@ class Finished(OneLane):
 
     def advance(self, messages) -> None:
         self.finished = True
+
+
+def call_in_words(key, what: str = "call") -> str:
+    """A call in words."""
+    if isinstance(key, (list, tuple)):
+        return f"the {what} of a group of {len(key)} keys" + (f", {key[0]!r} first" if len(key) else "")
+    return f"the {what} of key {key!r}"

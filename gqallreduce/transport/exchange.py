@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.coding.message import Incoming, Outgoing
 from gqallreduce.transport.call import OneLane
 
@@ -45,6 +46,11 @@ class Exchange(OneLane, ABC):
         messages.receive(item)
         messages.send(Outgoing(to, given.reshape(-1).view(np.uint8), given.nbytes))
 
+    def account(self, running: _kernels.NativeExchange) -> None:
+        """The runtime in C++ is done with it: what it found lies in `found`."""
+        if self.spent is not None:
+            running.count(self.spent)
+
     @abstractmethod
     def _given(self) -> np.ndarray:
         """What is sent in this round: a copy."""
@@ -68,6 +74,11 @@ class _Whole(Exchange):
 class Largest(_Whole):
     """`found`: element by element the largest value of all ranks."""
 
+    def native(self) -> _kernels.NativeExchange | None:
+        if self.found.dtype.str not in ("<u8", "<f8"):
+            return None
+        return _kernels.NativeExchange(self.rank, self.size, self.found, gather=False)
+
     def _take(self, came: np.ndarray) -> None:
         np.maximum(self.found, came, out=self.found)
 
@@ -90,6 +101,9 @@ class Gather(Exchange):
         super().__init__(rank, size, lane, signature)
         self._rows = np.zeros((size, len(values)), values.dtype)
         self._rows[0] = values  # row i is that of rank (this rank - i)
+
+    def native(self) -> _kernels.NativeExchange:
+        return _kernels.NativeExchange(self.rank, self.size, self._rows, gather=True)
 
     def _given(self) -> np.ndarray:
         return self._rows[: min(self._step, self.size - self._step)].copy()

@@ -126,7 +126,7 @@ class Home:
         return self.link
 
     def free_link(self, within: float) -> Link | None:
-        """The Link, if it is sound, nothing is under way or unclaimed, and `notice` looked at most so long ago."""
+        """The Link, if it is sound, nothing is under way or unclaimed, and `notice` has looked within so many seconds."""
         link = self.link
         if link is None or link.broken or link.progress.calls or self.unclaimed:
             return None
@@ -165,8 +165,9 @@ class Home:
         try:
             if self.size > 1:
                 self._meet_others(timeout, making)
-            elif self.link is None:
-                self.link = Link(self._comm, 1, None, timeout)
+            elif self.link is None or self.link.broken:
+                generation = 0 if self.link is None else self.link.generation
+                self.link = Link(self._comm, generation + 1, None, timeout)
         except ForeignFrame as foreign:
             if self.link is not None:
                 self.link.broken = True  # told once; the next attempt waits for the others

@@ -42,6 +42,10 @@ class Link:
         which duplicate it is, counted from 1.
     calls
         how many have begun on it.
+    began, previous
+        when the last call began, and the one before it.
+    at_once
+        the object whose call is carried out at once (runtime/repeated.py), or None.
     broken
         a call on it was given up half-way, here or elsewhere.
     topology, making
@@ -54,7 +58,7 @@ class Link:
         self.rank, self.size = comm.rank, comm.size
         self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
-        self.previous = self.began
+        self.previous, self.at_once = self.began, None
         self.broken = self._told = False
         self._owners: list = [_none] * _CALLS
         self._probed = 0
@@ -81,7 +85,7 @@ class Link:
         try:
             self.progress.run(call, timeout)
         except BaseException:
-            self.requests.give_up()
+            self.requests.give_up(call)
             raise
         names, came_for = everyone.found.T.tolist()
         return Topology(tuple(map(names.index, names))), frozenset(map(bool, came_for))
@@ -117,11 +121,14 @@ class Link:
     def begin(self, call: Call) -> None:
         """The next call begins. No rank can have waited for it before the one before it began (`call.previous`)."""
         call.number = self.calls
-        self.next(call.owner)
+        self.count(call.owner)
         call.previous, call.began = self.previous, self.began
 
-    def next(self, owner) -> None:
-        """A call of an object begins now, at `began`; the one before it began at `previous`. Its number was `calls`."""
+    def count(self, owner) -> None:
+        """Count a call of an object, which begins now: its number is that of `calls` before.
+
+        `began` and `previous` are when it and the call before it began.
+        """
         self.previous, self.began = self.began, time.perf_counter()
         self._owners[self.calls % _CALLS] = weakref.ref(owner)
         self.calls += 1

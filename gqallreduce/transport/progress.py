@@ -80,16 +80,25 @@ class Progress:
         if stage is None:
             self._end(call)
             return
-        running = None if self._engine is None else stage.native()
-        if running is not None:
-            call.running = running, stage
-            tag = self.link.tag(call.number, stage.first_lane, stage.signature)
-            self._engine.start(running, max(0, call.number), tag)
+        if self._engine is not None and self._goes_on_natively(call, stage):
             return
         channels = [Channel(self.transport, self.link, call, stage, number) for number in range(stage.lanes)]
         call.lanes_left, call.live = len(channels), 0
         before = len(self._coming) and sum(each.call.number <= call.number for each in self._coming)
         self._coming[before:before] = channels
+
+    def _goes_on_natively(self, call: Call, stage) -> bool:
+        """Does the runtime in C++ carry the stage out?"""
+        running = stage.native()
+        if running is None:
+            return False
+        call.running = running, stage
+        tag = self.link.tag(call.number, stage.first_lane, stage.signature)
+        if not isinstance(running, _kernels.NativeExchange):
+            self._engine.start(running, max(0, call.number), tag)
+        elif not self._engine.exchange(running, tag):
+            call.running = None
+        return call.running is not None
 
     def _end(self, call: Call, error: BaseException | None = None) -> None:
         call.end(error)
@@ -108,17 +117,20 @@ class Progress:
 
     # --- a call that is carried out at once ---
 
-    def carry_out(self, running, number: int, tag: int, until: float) -> float | None:
-        """Where nothing else is under way: what the runtime in C++ does of a call, for LISTEN seconds at most.
+    def run_at_once(self, running, number: int, tag: int, until: float) -> tuple[bool, float]:
+        """Where nothing else is under way: what the runtime in C++ does of a call in about LISTEN seconds.
 
-        Returns the seconds of waiting; None if the call is not done, or not before `until`, or there is something to
-        tell: then it goes on by `take_up`.
+        Returns whether it is done, before `until` and without an event or a flaw, else it goes on by `take_up`; and the
+        seconds of waiting.
         """
-        return self._engine.carry_out(running, number, tag, LISTEN, until)
+        self._since = self._looked = perf_counter()
+        done, waited, received = self._engine.run_only(running, number, tag, LISTEN, until)
+        if received and not done:
+            self._since = perf_counter()
+        return done, waited
 
     def take_up(self, call: Call) -> None:
-        """A call that `carry_out` has begun, as one of those under way."""
-        self._since = self._looked = call.began
+        """A call that `run_at_once` has begun, as one of those under way."""
         self._poll_at = call.began + self._poll_every
         self.calls.append(call)
 
@@ -146,7 +158,7 @@ class Progress:
     # --- the runtime in C++ ---
 
     def _works_natively(self) -> bool:
-        return self._engine is not None and bool(self._engine.operations)
+        return self._engine is not None and bool(self._engine.operations or self._engine.exchanges)
 
     def hand_over(self) -> None:
         """The caller leaves: nothing here is called until `take_back`."""

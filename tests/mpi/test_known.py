@@ -10,7 +10,7 @@ from ranks import TIMEOUT, bytes_of, everywhere, inputs
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce.runtime import arguments
-from gqallreduce.runtime.repeated import MISSED
+from gqallreduce.runtime.repeated import NOT_BEGUN
 
 pytestmark = pytest.mark.mpi
 SHAPES = [(40, 30), (7,), (), (0,), (3000,)]
@@ -33,7 +33,7 @@ def known(monkeypatch):
 
     def noted_at_once(*given):
         result = at_once(*given)
-        if result is not MISSED:
+        if result is not NOT_BEGUN:
             found.append(True)
         return result
 

@@ -5,11 +5,14 @@ import time
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of
 
 import gqallreduce as gq
+from gqallreduce import _kernels
 from gqallreduce import allreduce as allreduce_module
-from gqallreduce.runtime.repeated import MISSED
+from gqallreduce.runtime.repeated import NOT_BEGUN
+from gqallreduce.runtime.run import Run
 from gqallreduce.transport.progress import LISTEN, Progress
 
 pytestmark = pytest.mark.mpi
@@ -22,7 +25,7 @@ def at_once(monkeypatch):
 
     def noted(*given):
         result = repeated(*given)
-        found.append(result is not MISSED)
+        found.append(result is not NOT_BEGUN)
         return result
 
     monkeypatch.setattr(allreduce_module, "repeated", noted)
@@ -123,17 +126,135 @@ def test_a_flaw_is_told_on_all_ranks_and_changes_nothing(comm):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_all_waiting_is_counted(comm, monkeypatch):
+    allreduce, late, at_first = make(comm), comm.size - 1, []
+    run_at_once = Progress.run_at_once
+
+    def noted(*given):
+        done, waited = run_at_once(*given)
+        at_first.append(waited)
+        return done, waited
+
+    monkeypatch.setattr(Progress, "run_at_once", noted)
+    comm.Barrier()
+    notice(allreduce)
+    if comm.rank == late:
+        time.sleep(10 * LISTEN)
+    allreduce(np.ones(20, np.float32), key="w")
+    last = allreduce.stats.last
+    assert comm.rank == late or at_first[0] > LISTEN / 4
+    assert all(waited <= last.wait <= last.total for waited in at_first)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_key_that_cannot_be_looked_at_is_told(comm):
+    class Broken(list):
+        def __iter__(self):
+            raise RuntimeError("no")
+
+    allreduce, arrays = make(comm), [np.ones(5, np.float32), np.ones(6, np.float32)]
+    allreduce(arrays, key=["a", "b"])
+    notice(allreduce)
+    key = Broken(["a", "b"]) if comm.rank == 0 else ["a", "b"]
+    with pytest.raises((RuntimeError, gq.MismatchError)):
+        allreduce(arrays, key=key)
+
+
+@pytest.mark.parametrize("what", ["load_state_dict", "state_dict", "residual", "step", "flush"])
+def test_what_interrupts_it_is_refused(comm, what, monkeypatch):
+    """As a signal handler does while the runtime works."""
+    allreduce = make(comm)
+    state, refused = allreduce.state_dict(), []
+
+    def interrupt(run, running):
+        given = {"load_state_dict": (state,), "residual": ("w",), "flush": ("w",)}.get(what, ())
+        with pytest.raises(gq.Error, match="interrupted"):
+            result = getattr(allreduce, what)(*given)
+            if what == "step":
+                result.__enter__()
+        refused.append(what)
+
+    monkeypatch.setattr(Run, "account", interrupt)
+    notice(allreduce)
+    with contextlib.suppress(AttributeError):
+        allreduce(np.ones(20, np.float32), key="w")
+    assert refused == [what]
+    monkeypatch.undo()
+    assert allreduce.state_dict()["keys"]["w"]["step"] == 2
+    allreduce(np.ones(20, np.float32), key="w")
+
+
+def test_a_norm_is_computed_in_the_usual_mode(comm):
+    norms, arrays = [], [np.linspace(-1, step + comm.rank, 20, dtype=np.float32) for step in range(4)]
+    for control in (None, 0x5F80):  # rounds up
+        allreduce, kept = make(comm), []
+        before = _kernels.float_control()
+        for array in arrays:
+            mine = array.copy()
+            notice(allreduce)
+            if control is not None:
+                _kernels.set_float_control(control)
+            try:
+                allreduce(mine, key="w")
+            finally:
+                _kernels.set_float_control(before)
+            kept.append(allreduce.stats.last)
+        if control is not None:
+            _kernels.set_float_control(control)
+        try:
+            norms.append([each.residual_norm for each in kept])
+        finally:
+            _kernels.set_float_control(before)
+    assert norms[0] == norms[1]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_call_that_is_given_up_ends_its_run(comm, monkeypatch):
+    ended, end = [], Run.end
+
+    def noted(run):
+        ended.append(run)
+        end(run)
+
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=0.3)
+    allreduce(np.ones(20, np.float32), key="w")
+    notice(allreduce)
+    monkeypatch.setattr(Run, "end", noted)
+    if comm.rank == 0:
+        array = np.ones(20, np.float32)
+        array[3] = np.nan
+        with pytest.raises(gq.TimeoutError):
+            allreduce(array, key="w")
+        assert len(ended) == 1
+    comm.Barrier()
+    monkeypatch.undo()
+
+
+def test_on_one_rank_a_failure_does_not_end_it(at_once):
+    for _ in range(2):
+        allreduce = make(MPI.COMM_SELF)
+        allreduce(np.ones(20, np.float32), key="w")
+        assert at_once == [False, True]
+        del at_once[:]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Run, "native", lambda run: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                allreduce(np.ones(20, np.float32), key="w")
+        del at_once[:]
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_error_in_it_is_told_to_the_others(comm, error, monkeypatch):
     allreduce = make(comm)
-    carry_out = Progress.carry_out
+    run_at_once = Progress.run_at_once
 
     def interrupted(*given):
-        carry_out(*given)
+        run_at_once(*given)
         raise error
 
     if comm.rank == 0:
-        monkeypatch.setattr(Progress, "carry_out", interrupted)
+        monkeypatch.setattr(Progress, "run_at_once", interrupted)
     notice(allreduce)
     kinds = comm.allgather(kind_of_error(allreduce))
     assert kinds[0] is error

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gq/runtime/event.hpp"
+#include "gq/runtime/exchange.hpp"
 #include "gq/runtime/lane.hpp"
 #include "gq/runtime/transport.hpp"
 
@@ -15,24 +16,29 @@ class Engine {
   Engine(Transport& transport, double poll_every) : transport_(transport), poll_every_(poll_every) {}
 
   void start(Operation& operation);
+  // An exchange that is not too long for one message; it begins at once.
+  void start(Exchange& exchange, int tag);
   // Whatever is under way is forgotten; the transport may still have messages.
   void clear();
 
-  bool busy() const { return !operations_.empty(); }
+  bool busy() const { return under_way() > 0; }
 
   struct Turn {
     bool worked = false, completed = false, received = false;
   };
   // Lets lanes go on until a poll is due, and polls. Stops at an event.
   Turn work();
-  // Until an operation is done, there is an event, or so many seconds have passed; spins while nothing can be done, and
-  // then yields the core. Returns the seconds of waiting; has something come; was there nothing to do at the end?
+  // Until an operation or an exchange is done, there is an event, or so many seconds have passed; spins while nothing
+  // can be done, and then yields the core. Returns the seconds of waiting; has something come; was there nothing to do
+  // at the end?
   double run(double seconds, bool& received, bool& nothing);
 
   Event event;
   double poll_at = 0;
 
  private:
+  std::size_t under_way() const { return operations_.size() + exchanges_.size(); }
+  int completed(const Completion& each);
   bool advance();
   bool select();
   void admit();
@@ -47,6 +53,7 @@ class Engine {
   Transport& transport_;
   double poll_every_;
   std::vector<Operation*> operations_;
+  std::vector<Exchange*> exchanges_;
   std::vector<Lane*> running_;
   std::vector<Completion> completed_;
   int free_ = kRequests / 2;

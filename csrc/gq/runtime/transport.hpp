@@ -7,11 +7,13 @@
 namespace gq::runtime {
 
 class Lane;
+class Exchange;
 
-// Whose message, or part of one, a request is.
+// Whose message, or part of one, a request is: a lane's or an exchange's.
 struct Ticket {
   Lane* lane;
-  int message;  // receives: the slot; sends: the number of the lane's sending
+  Exchange* exchange;
+  int message;  // of a lane: the slot of what it receives, the number of its sending; of an exchange: the round
   int peer;
   bool receives;
 };

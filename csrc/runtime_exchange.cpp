@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <cstring>
+
+#include "gq/runtime/exchange.hpp"
+
+namespace gq::runtime {
+
+namespace {
+
+template <class Number>
+void keep_largest(std::uint8_t* values, const std::uint8_t* came, std::size_t nbytes) {
+  for (std::size_t at = 0; at + sizeof(Number) <= nbytes; at += sizeof(Number)) {
+    Number mine, theirs;
+    std::memcpy(&mine, values + at, sizeof mine);
+    std::memcpy(&theirs, came + at, sizeof theirs);
+    if (theirs > mine || theirs != theirs) std::memcpy(values + at, &theirs, sizeof theirs);
+  }
+}
+
+}  // namespace
+
+Exchange::Exchange(Kind kind, int rank, int size, std::uint8_t* values, std::size_t nbytes)
+    : kind_(kind), rank_(rank), size_(size), values_(values), nbytes_(nbytes) {}
+
+std::size_t Exchange::longest() const { return nbytes_ * (kind_ == Kind::kGather ? std::max(1, size_ / 2) : 1); }
+
+int Exchange::start(Transport& transport, int tag) {
+  tag_ = tag;
+  return step_ < size_ ? post_round(transport) : 0;
+}
+
+int Exchange::post_round(Transport& transport) {
+  const std::size_t nbytes = sent_now();
+  const int source = (rank_ + size_ - step_) % size_, to = (rank_ + step_) % size_;
+  const int round = static_cast<int>(sent_.size());
+  came_.resize(nbytes);
+  sent_.emplace_back(values_, values_ + nbytes);
+  if (const int code = transport.receive(came_.data(), nbytes, tag_, {nullptr, this, round, source, true})) return code;
+  ++sends_under_way_;
+  ++messages;
+  bytes_sent += nbytes;
+  return transport.send(sent_.back().data(), nbytes, tag_, {nullptr, this, round, to, false});
+}
+
+int Exchange::completed(Transport& transport, const Ticket& ticket, std::size_t nbytes) {
+  if (!ticket.receives) {
+    --sends_under_way_;
+    return 0;
+  }
+  bytes_received += nbytes;
+  take(sent_now());
+  step_ *= 2;
+  return step_ < size_ ? post_round(transport) : 0;
+}
+
+void Exchange::take(std::size_t nbytes) {
+  if (kind_ == Kind::kGather)
+    std::memcpy(values_ + static_cast<std::size_t>(step_) * nbytes_, came_.data(), nbytes);
+  else if (kind_ == Kind::kLargestWords)
+    keep_largest<std::uint64_t>(values_, came_.data(), nbytes);
+  else
+    keep_largest<double>(values_, came_.data(), nbytes);
+}
+
+}  // namespace gq::runtime
