@@ -1,10 +1,11 @@
 """Coverage-guided fuzzing of all decoders and of the frame reader: `make fuzz`; options by `--help`.
 
 Targets: decoders.cpp and frames.cpp, with libFuzzer, under address and undefined-behaviour sanitizers;
-fuzz_messages.py, with Atheris. GCC compiles the code in C++, whose kernels Clang cannot compile, and counts basic blocks for libFuzzer,
-which is Clang's (coverage.cpp). A campaign begins with the inputs in corpus/ and with a good message of every codec
-(seeds.cpp). At the end inputs that together reach the same code are kept in corpus/, which `make sanitize` tries again
-(replay.cpp). An input that fails lies in build/fuzz; `build/fuzz/decoders FILE` runs it again.
+fuzz_messages.py, with Atheris. GCC compiles the code in C++, whose kernels Clang cannot compile, and counts basic
+blocks for libFuzzer, which is Clang's (coverage.cpp). A campaign begins with the inputs in corpus/ and with a good
+message of every codec (seeds.cpp). At the end inputs that together reach the same code are kept in corpus/, which
+`make sanitize` tries again (replay.cpp). An input that fails lies in build/fuzz; `build/fuzz/decoders FILE` runs it
+again.
 """
 
 import argparse

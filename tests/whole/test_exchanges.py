@@ -14,7 +14,7 @@ RANKS = (1, 2, 3, 4, 5, 7, 8, 33)
 
 
 def exchange(stages, natively, order=list, tap=None):
-    """Carries an exchange of all ranks out; rank r's by the runtime in C++ if natively(r). Bytes that have travelled."""
+    """Carries an exchange of all ranks out, rank r's by the runtime in C++ if natively(r): what has travelled."""
     seen = []
 
     def noted(source, to, tag, message):
@@ -83,7 +83,7 @@ def test_both_runtimes_find_the_same_by_the_same_bytes(kind, size):
     assert travelled[0] == travelled[1] == travelled[2]
 
 
-@pytest.mark.parametrize("size", (2, 5))
+@pytest.mark.parametrize("size", [2, 5])
 def test_a_nan_is_the_largest(size):
     """As NumPy has it: no rank may take a NaN for a scale."""
     for natively in (lambda rank: False, lambda rank: True):
