@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the package under other versions of Python and runs tests there: golden sums, what depends on the
 # interpreter, and whole calls on two ranks: `make test-pythons`. Arguments: versions, such as 3.10; those that cannot
-# be found are named and left out. With --find VERSION: prints where that one is, or nothing.
+# be found are named and left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,11 +14,6 @@ interpreter() {
     fi
   done
 }
-
-if [ "${1:-}" = --find ]; then
-  interpreter "$2"
-  exit
-fi
 
 for version in "$@"; do
   python=$(interpreter "$version")

@@ -74,7 +74,8 @@ def ranks(tmp_path):
 PLACES = """
 PLACES = dict(
     agreement=(reduction, "agree"), decided=(plans.Plans, "propose"), made=(plans.Plans, "plan"),
-    memory=(memory.Memory, "next"), begun=(operation.Operation, "to_prepare"), carried=(progress.Progress, "work"),
+    memory=(memory.Memory, "next"), begun=(operation.Operation, "to_prepare"), carried=(progress.Progress, "run"),
+    counted=(link.Link, "count"), at_once=(progress.Progress, "run_at_once"),
     sent=(channel.Channel, "_post_sends"), remembered=(plans.Plans, "remember"), committed=(memory.Memory, "commit"),
     recorded=(stats.Statistics, "record"), posted=(requests, "begin"),
 )
@@ -120,7 +121,7 @@ for name, (owner, function) in PLACES.items():
         afterwards = [then for _, _, then, _ in rows]
         if afterwards == ["None"] * size:  # all committed, or all made the call anew
             assert len({step for *_, step in rows}) == 1, rows
-            assert place.startswith(("recorded", "committed True", "agreement True")), rows
+            assert place.startswith(("recorded", "committed True", "agreement True", "carried True")), rows
         else:
             assert "None" not in afterwards, rows
         assert "TimeoutError" not in planted + afterwards, rows
@@ -293,7 +294,7 @@ def test_whatever_is_interrupted_of_a_duplicate_others_can_be_made(ranks, size):
 for odd in range(comm.size):
     for after in (False, True):
         allreduce = recovered()
-        with Planted(progress.Progress, "work", 0):
+        with Planted(link.Link, "count", 0):
             attempt(allreduce, np.ones(90, np.float32), key="w")
         meet()
         with Planted(control, "duplicate", odd, after):
@@ -428,7 +429,7 @@ for fresh in (False, True):
                     allreduce = recovered()
                     allreduce(np.ones(9, np.float32), key="w")
                     meet()
-                    with Planted(progress.Progress, "work", 0):
+                    with Planted(link.Link, "count", 0):
                         attempt(allreduce, np.ones(9, np.float32), key="w")
                     meet()
                 with Planted(owner, function, odd, after):
