@@ -48,18 +48,19 @@ int Exchange::completed(Transport& transport, const Ticket& ticket, std::size_t 
     return 0;
   }
   bytes_received += nbytes;
-  take(sent_now());
+  take();
   step_ *= 2;
   return step_ < size_ ? post_round(transport) : 0;
 }
 
-void Exchange::take(std::size_t nbytes) {
+// What came: as much as was sent in the round.
+void Exchange::take() {
   if (kind_ == Kind::kGather)
-    std::memcpy(values_ + static_cast<std::size_t>(step_) * nbytes_, came_.data(), nbytes);
+    std::memcpy(values_ + static_cast<std::size_t>(step_) * nbytes_, came_.data(), came_.size());
   else if (kind_ == Kind::kLargestWords)
-    keep_largest<std::uint64_t>(values_, came_.data(), nbytes);
+    keep_largest<std::uint64_t>(values_, came_.data(), came_.size());
   else
-    keep_largest<double>(values_, came_.data(), nbytes);
+    keep_largest<double>(values_, came_.data(), came_.size());
 }
 
 }  // namespace gq::runtime

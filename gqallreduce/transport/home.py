@@ -126,7 +126,7 @@ class Home:
         return self.link
 
     def free_link(self, within: float) -> Link | None:
-        """The Link, if it is sound, nothing is under way or unclaimed, and `notice` looked `within` so many seconds."""
+        """The Link if it is sound and idle, nothing is unclaimed, and `notice` looked in the last `within` seconds."""
         link = self.link
         if link is None or link.broken or link.progress.calls or self.unclaimed:
             return None

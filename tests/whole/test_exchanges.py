@@ -13,16 +13,16 @@ from gqallreduce.transport.link import iter_stages
 RANKS = (1, 2, 3, 4, 5, 7, 8, 33)
 
 
-def exchange(stages, natively, order=list, tap=None):
+def exchange(stages, natively):
     """Carries an exchange of all ranks out, rank r's by the runtime in C++ if natively(r): what has travelled."""
     seen = []
 
     def noted(source, to, tag, message):
         seen.append((source, to, tag, bytes(message)))
-        return message if tap is None else tap(message)
+        return message
 
     mailboxes = _kernels.Mailboxes(noted)
-    ranks = [Mailbox(rank, mailboxes, order) for rank in range(len(stages))]
+    ranks = [Mailbox(rank, mailboxes, list) for rank in range(len(stages))]
     for rank, stage in enumerate(stages):
         if not natively(rank):
             stage.native = lambda: None
@@ -30,7 +30,7 @@ def exchange(stages, natively, order=list, tap=None):
     for rank, call, stage in zip(ranks, calls, stages, strict=True):
         rank.progress.start(call, iter_stages(stage))
     for _ in range(1000):
-        for rank in order(ranks):
+        for rank in ranks:
             rank.progress.work()
         if all(call.done for call in calls):
             break

@@ -31,7 +31,7 @@ class Exchange {
   // Of the round under way: how many bytes are sent.
   std::size_t sent_now() const { return nbytes_ * (kind_ == Kind::kGather ? std::min(step_, size_ - step_) : 1); }
   int post_round(Transport& transport);
-  void take(std::size_t nbytes);
+  void take();
 
   Kind kind_;
   int rank_, size_, tag_ = 0, step_ = 1;
