@@ -84,6 +84,19 @@ def test_a_run_trains_alike_on_all_ranks(comm, text, optimizer, scheme):
         assert row["ratio"] == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw_warmup", "sgd_summed_warmup"])
+def test_a_warm_up_has_rules_of_its_own(comm, text, optimizer):
+    """Two of four steps: what is sent lies between what the rules of the warm-up send and those of the rest."""
+    sent = {}
+    for first in ("onebit/ef", "qsgd(bits=8)", "dense"):
+        arguments = parsed("--schemes", "onebit/ef", "--optimizers", optimizer, "--warmup-rules", first)
+        (run,) = command._runs(arguments)
+        sent[first] = Experiment(comm, text, command._setting(arguments), Rows()).train(run, Rows())["sent"]
+        assert run.scheme == ("onebit/ef" if first == "dense" else f"{first}, then onebit/ef")
+    if comm.size > 1:
+        assert sent["onebit/ef"] < sent["qsgd(bits=8)"] < sent["dense"]
+
+
 def test_exact_sums_train_as_one_rank_would(comm, text):
     """Momentum in the optimizer, in the sums, or of each rank: the same losses but for rounding."""
     found = {}

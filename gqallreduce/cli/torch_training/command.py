@@ -42,7 +42,9 @@ def add_arguments(parser):
     add("--delay", type=int, default=0, metavar="STEPS", help=delay)
     add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
-    add("--warmup", type=count, default=60, help="exact steps of the optimizers that have a warm-up (60)")
+    add("--warmup", type=count, default=60, help="first steps of optimizers that have a warm-up (60)")
+    warmup = "what they sum the gradients of these steps by, each in a run of its own: schemes, or rules (dense)"
+    add("--warmup-rules", nargs="+", default=("dense",), metavar="RULES", help=warmup)
     add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: no clipping (1)")
     add("--clip-after", action="store_true", help="clip the sums, in place of what each rank gives")
     flush = "every so many steps, residuals are summed exactly and applied as one more step (0: never)"
@@ -101,6 +103,7 @@ def _runs(arguments):
         if name not in RECIPES:
             raise ValueError(f"no optimizer {name!r}; known: {', '.join(RECIPES)}")
     asked = [("--schemes", text) for text in arguments.schemes]
+    asked += [("--warmup-rules", text) for text in arguments.warmup_rules]
     for option, text in [*asked, ("--rules", arguments.rules)] if arguments.rules else asked:
         try:
             rules.parse(text)
@@ -114,7 +117,10 @@ def _runs(arguments):
             found += [Run("", *usual, hook=hook) for hook in arguments.ddp if RECIPES[name].plain == name]
             if not arguments.diloco_only:
                 overlaps = arguments.overlap != "never"
-                found += [Run(scheme, *usual, overlaps=overlaps) for scheme in arguments.schemes]
+                first = arguments.warmup_rules if RECIPES[name].warms_up else (None,)
+                found += [
+                    Run(scheme, *usual, overlaps=overlaps, first=each) for each in first for scheme in arguments.schemes
+                ]
             if RECIPES[name].plain == name:
                 parts = {"outer": arguments.outer, "fragments": arguments.fragments, "delay": arguments.delay}
                 found += [

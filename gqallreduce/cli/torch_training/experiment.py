@@ -49,7 +49,7 @@ class Run:
 
     every: steps between two sums of changes, None for sums of gradients in each step; outer: what is done with them;
     fragments, delay: of LocalSGD; hook: that of DistributedDataParallel, in place of rules; overlaps: sums of
-    gradients begin in the backward pass.
+    gradients begin in the backward pass; first: the rules of a warm-up, None for exact sums.
     """
 
     rules: str
@@ -62,6 +62,7 @@ class Run:
     fragments: int = 1
     delay: int = 0
     overlaps: bool = True
+    first: str | None = None
 
     @property
     def scheme(self):
@@ -69,7 +70,8 @@ class Run:
         if self.hook:
             return f"DDP with gloo, {self.hook}"
         if self.every is None:
-            return self.rules if self.overlaps else f"{self.rules}, after the backward pass"
+            rules = self.rules if self.first in (None, "dense") else f"{self.first}, then {self.rules}"
+            return rules if self.overlaps else f"{rules}, after the backward pass"
         way = "DiLoCo" if self.outer == "nesterov" else "local SGD"
         parts = f", {self.fragments} parts, delay {self.delay}" if self.fragments > 1 or self.delay else ""
         return f"{way} {self.every}{parts}: {self.rules}"
@@ -101,15 +103,22 @@ class Experiment:
         setting = self._setting
         if run.hook:
             return ways.Distributed(self._comm, model, optimizer, run.hook, setting.clip)
-        rules = {}
-        for pattern, scheme in parse(setting.rules) + parse(run.rules) if setting.rules else parse(run.rules):
-            rules.setdefault(pattern, scheme)
+        rules = self._rules(run.rules)
         if run.every:
             return ways.Local(self._comm, model, optimizer, rules, run, setting.clip)
         options, after = recipe.options(setting.warmup), setting.clip if setting.clip_after else 0
         if setting.clip and not setting.clip_after:
             options["clip"] = setting.clip
+        if recipe.warms_up and run.first:
+            options["warmup_rules"] = self._rules(run.first)
         return ways.Attached(self._comm, model, optimizer, rules, run.seed, after, options)
+
+    def _rules(self, text):
+        """With those of all runs before them."""
+        rules = {}
+        for pattern, scheme in [*(parse(self._setting.rules) if self._setting.rules else ()), *parse(text)]:
+            rules.setdefault(pattern, scheme)
+        return rules
 
     def _steps(self, training, run, progress):
         setting, found = self._setting, None

@@ -22,6 +22,11 @@ class Recipe:
     make: Callable
     options: Callable = field(default=lambda warmup: {})
 
+    @property
+    def warms_up(self) -> bool:
+        """Are gradients of the first steps summed by other rules?"""
+        return "warmup" in self.options(1)
+
 
 def _adamw(parameters, rate, warmup):
     return torch.optim.AdamW(parameters, rate, weight_decay=0.0)
