@@ -1,7 +1,11 @@
 #include "gq/coded_doors.hpp"
 
+#include <array>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <vector>
 
 #include "gq/buckets.hpp"
 #include "gq/coded_wire.hpp"
@@ -85,24 +89,6 @@ class Room {
 
  private:
   std::unique_ptr<std::uint8_t[]> memory_;
-};
-
-// What the coders need, of Coding::kElias.
-struct Coder {
-  Coder(const Levels& levels, Coding coding) {
-    if (coding == Coding::kElias) {
-      elias = elias_code(levels);
-      table.reset(new (std::nothrow) std::uint16_t[std::size_t(1) << elias.dense.longest]);
-      if (table) kernels().prefix_table(elias.dense, table.get());
-    }
-    entropy = {coding, levels.bits, &elias, table.get()};
-  }
-
-  explicit operator bool() const { return entropy.coding != Coding::kElias || table; }
-
-  Entropy entropy;
-  EliasCode elias;
-  std::unique_ptr<std::uint16_t[]> table;
 };
 
 // For each bucket: visit(its scale and codes without an entropy code, its height).
@@ -249,6 +235,42 @@ void by_places(const Levels& levels, Visit visit) {
         visit(code_of_number(levels.floats, number, negative), number + two_zeros, negative);
 }
 
+// An Elias code with the table that decoders read.
+struct Elias {
+  EliasCode code;
+  std::vector<std::uint16_t> table;
+};
+
+// Made once for all levels that lie at the same places, and kept: the largest table takes longer than a small message.
+const Elias& elias_for(const Levels& levels) {
+  static std::mutex making;
+  static std::map<std::array<int, 7>, Elias> made;
+  const SmallFloats& floats = levels.floats;
+  std::array<int, 7> places = {levels.count};
+  if (levels.floating) places = {levels.count, 1, floats.positive, floats.zero, floats.flip, floats.last, floats.mask};
+  const std::lock_guard<std::mutex> lock(making);
+  const auto known = made.find(places);
+  if (known != made.end()) return known->second;
+  Elias elias = {elias_code(levels), {}};
+  elias.table.resize(std::size_t(1) << elias.code.dense.longest);
+  kernels().prefix_table(elias.code.dense, elias.table.data());
+  return made.emplace(places, std::move(elias)).first->second;
+}
+
+// What the coders need; false if there is no memory.
+bool prepare(const Levels& levels, Coding coding, Entropy& entropy) {
+  entropy = {coding, levels.bits, nullptr, nullptr};
+  if (coding != Coding::kElias) return true;
+  try {
+    const Elias& elias = elias_for(levels);
+    entropy.elias = &elias.code;
+    entropy.table = elias.table.data();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 EliasCode elias_code(const Levels& levels) {
@@ -278,13 +300,13 @@ std::size_t coded_bound(const Regions& regions, const Levels& levels) {
 
 std::int64_t coded_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels,
                           Coding coding, bool l2, const Regions& regions, const Stream* streams) {
-  const Coder coder(levels, coding);
-  if (!coder) return kNoMemory;
+  Entropy entropy;
+  if (!prepare(levels, coding, entropy)) return kNoMemory;
   const std::uint8_t* const begin = wire;
   const int bad = by_regions(regions, [&](const Region& region, std::size_t place) {
     const Sections sections(region, levels);
     const Encoding to = {x + place, shifted(e, place), shifted(r, place), wire};
-    const int found = encode(to, coder.entropy, sections, l2, streams[region.segment]);
+    const int found = encode(to, entropy, sections, l2, streams[region.segment]);
     if (!found) wire += closed(sections, wire);
     return found;
   });
@@ -294,11 +316,11 @@ std::int64_t coded_encode(const float* x, const float* e, float* r, std::uint8_t
 
 std::int64_t coded_decode(const std::uint8_t* wire, std::size_t nbytes, float* y, const Levels& levels, Coding coding,
                           const Regions& regions, float scale, bool add) {
-  const Coder coder(levels, coding);
-  if (!coder) return kNoMemory;
+  Entropy entropy;
+  if (!prepare(levels, coding, entropy)) return kNoMemory;
   std::size_t at = 0;
   for (const Region& region : regions) {
-    const std::int64_t used = decode(wire + at, nbytes - at, y, coder.entropy, Sections(region, levels), scale, add);
+    const std::int64_t used = decode(wire + at, nbytes - at, y, entropy, Sections(region, levels), scale, add);
     if (used < 0) return used;
     at += static_cast<std::size_t>(used);
     y += region.size;
