@@ -11,18 +11,8 @@ from schemes import CODEC, variants
 
 from gqallreduce import Scheme
 from gqallreduce.coding import layout
-from gqallreduce.coding.layout import (
-    LANE_BYTES,
-    Form,
-    Grid,
-    Region,
-    blocks,
-    columns,
-    cut,
-    in_order,
-    lane_count,
-    pieces,
-)
+from gqallreduce.coding.lanes import LANE_BYTES, in_order, lane_count, pieces
+from gqallreduce.coding.layout import Form, Grid, Region, blocks, columns, cut
 
 MANY = examples(300)
 

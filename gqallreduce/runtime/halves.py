@@ -15,7 +15,8 @@ import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import Form, chunks_of, columns
+from gqallreduce.coding.lanes import chunks_of
+from gqallreduce.coding.layout import Form, columns
 from gqallreduce.coding.order import axes, to_vector
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.arguments import Given, integer

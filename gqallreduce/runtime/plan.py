@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns, in_order, lanes_of, pieces
+from gqallreduce.coding.lanes import in_order, lanes_of, pieces
+from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns
 from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.native import program_of

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE
-from gqallreduce.coding.layout import Piece, Region, Span, in_order, of
+from gqallreduce.coding.lanes import in_order
+from gqallreduce.coding.layout import Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
 from gqallreduce.hashing import hash64
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import Codec
-from gqallreduce.coding.layout import Form, Grid, Region, lane_count
+from gqallreduce.coding.lanes import lane_count
+from gqallreduce.coding.layout import Form, Grid, Region
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheduling.profile import Profile as Profile
 from gqallreduce.scheduling.topology import Topology

@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT, Oracle, carrying, errors, everywhere, inputs, pairs, seen, state
 
 import gqallreduce as gq
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi
@@ -71,7 +71,7 @@ def test_a_sum_that_overflows_has_no_rank(comm, scheme):
 
 @carrying(pairs(True))
 def test_many_lanes_of_which_one_is_not_finite(comm, scheme, monkeypatch):
-    monkeypatch.setattr(layout, "LANE_BYTES", 32)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 32)
     monkeypatch.setattr(layout, "BLOCK", 64)
     monkeypatch.setenv("GQALLREDUCE_MAX_MESSAGE", "100")
     arrays = spoil(inputs(comm.size, SHAPE), [comm.size // 2], np.nan, (5, 5))

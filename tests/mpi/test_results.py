@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT, Oracle, bytes_of, carrying, inputs, pairs, schemes, seen
 
 import gqallreduce as gq
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.transport import progress, requests
 
@@ -26,7 +26,7 @@ def agree_with_oracle(comm, scheme, shapes, dtype="float32", order="C", steps=2,
 @pytest.fixture
 def short_lanes(monkeypatch):
     """Many lanes and blocks in a small vector."""
-    monkeypatch.setattr(layout, "LANE_BYTES", 32)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 32)
     monkeypatch.setattr(layout, "BLOCK", 512)
 
 
@@ -63,7 +63,7 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
     if getattr(codec, "bucket", 0) >= np.prod(shape):  # one bucket, which lanes do not cut
         assert plan.lanes == 1
     else:
-        assert plan.lanes == layout.LANES_MOST
+        assert plan.lanes == lanes.LANES_MOST
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))

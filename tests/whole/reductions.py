@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.coding.layout import columns
 from gqallreduce.coding.order import to_array, to_vector
 from gqallreduce.registry import SCHEDULES
@@ -89,11 +89,11 @@ def in_printed_order(schedule: str, values: list[np.ndarray]) -> np.ndarray:
     chunks = SCHEDULES[schedule].chunks(apart(len(values)))
     total = np.empty_like(values[0])
     itemsize = total.itemsize
-    lanes = layout.pieces(
+    cut = lanes.pieces(
         total.size, chunks, layout.Grid(1), lambda regions: itemsize * sum(region.size for region in regions)
     )
-    for lane, chunk in product(range(len(lanes)), range(chunks)):
-        piece = lanes[lane][chunk]
+    for lane, chunk in product(range(len(cut)), range(chunks)):
+        piece = cut[lane][chunk]
         order = re.sub(r"\d+", lambda rank: f"v[{rank[0]}]", outcome.symbols.order(outcome.values[0][chunk]))
         total[piece.start : piece.stop] = eval(order, {"v": [each[piece.start : piece.stop] for each in values]})
     return total

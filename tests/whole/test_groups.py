@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
-from gqallreduce.coding import layout
-from gqallreduce.coding.layout import LANES_MOST, Form
+from gqallreduce.coding import lanes, layout
+from gqallreduce.coding.lanes import LANES_MOST
+from gqallreduce.coding.layout import Form
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime import plan as plans
@@ -97,14 +98,14 @@ def test_groups_of_any_forms(forms, text, schedule, ranks):
 @pytest.mark.parametrize("text", ["direct/qsgd/ef", "direct/onebit/ef"])
 def test_what_16_bits_lose_of_a_tensor_in_several_lanes_is_kept(text, ranks, monkeypatch):
     """Such a tensor has several parts in a batch."""
-    monkeypatch.setattr(layout, "LANE_BYTES", 64)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 64)
     compare(text, ranks, [((2000,), "float16", "C")] * 3)
 
 
 @pytest.fixture
 def many_lanes(monkeypatch):
     """Few bytes make a lane, few elements a block or a batch, and few lanes are under way."""
-    monkeypatch.setattr(layout, "LANE_BYTES", 300)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 300)
     monkeypatch.setattr(layout, "BLOCK", 700)
     monkeypatch.setattr(plans, "LIVE_LEAST", 1)
     monkeypatch.setattr(plans, "LIVE_SHARE", 1e-6)

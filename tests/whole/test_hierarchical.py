@@ -6,7 +6,7 @@ from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
 from schemes import WHOLE, variants
 
 import gqallreduce as gq
-from gqallreduce.coding import frame, layout
+from gqallreduce.coding import frame, lanes, layout
 from gqallreduce.registry import CODECS
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import model
@@ -38,7 +38,7 @@ def test_replicas_are_identical_and_nothing_is_lost(text, topology, how):
 @every_codec
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_every_dtype_in_lanes_and_blocks(text, dtype, monkeypatch):
-    monkeypatch.setattr(layout, "LANE_BYTES", 128)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 128)
     monkeypatch.setattr(layout, "BLOCK", 100)
     allreduce = local(f"hierarchical/{text}/ef", SHAPES["2 x 2"], average=True)
     for step in range(2):

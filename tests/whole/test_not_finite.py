@@ -12,7 +12,7 @@ from reductions import DTYPES, arrays, copies, nothing_lost, placed, residuals, 
 from schemes import SCHEDULE_NAMES, WHOLE, variants
 
 from gqallreduce import NonFiniteError, Scheme
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
@@ -30,7 +30,7 @@ def _nasty():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(layout, "LANE_BYTES", 128)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 128)
     monkeypatch.setattr(layout, "BLOCK", 100)
 
 

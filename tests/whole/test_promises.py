@@ -10,7 +10,7 @@ from schemes import RANKS, SCHEDULE_NAMES, WHOLE, sizes, variants
 from simd import LEVELS, simd, threads
 
 from gqallreduce.backends.buffer import Buffer
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.coding.layout import Form
 from gqallreduce.runtime.local import LocalAllreduce
 
@@ -28,7 +28,7 @@ def _nasty():
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Several lanes and blocks, as large vectors have them."""
-    monkeypatch.setattr(layout, "LANE_BYTES", 128)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 128)
     monkeypatch.setattr(layout, "BLOCK", 100)
 
 

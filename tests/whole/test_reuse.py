@@ -9,7 +9,7 @@ from schemes import RANKS, SCHEDULE_NAMES
 
 from gqallreduce import NonFiniteError, Scheme
 from gqallreduce.backends.buffer import Buffer
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.runtime.local import LocalAllreduce
@@ -105,7 +105,7 @@ def test_nothing_is_lost_and_replicas_are_identical_in_every_call(schedule, rank
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(layout, "LANE_BYTES", 128)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 128)
     monkeypatch.setattr(layout, "BLOCK", 300)
 
 

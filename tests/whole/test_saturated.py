@@ -6,7 +6,7 @@ from reductions import arrays, copies
 from schemes import RANKS, SCHEDULE_NAMES, WHOLE, variants
 from simd import LEVELS, simd, threads
 
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.runtime.local import LocalAllreduce
 
 CLIP = 0.75
@@ -53,7 +53,7 @@ def test_own_values_above_the_shared_scale_are_counted_once(schedule, level, dty
 @every_schedule
 def test_lanes_blocks_and_threads_count_what_one_block_does(schedule, monkeypatch):
     gradients = arrays(1, 3, (90_001,))
-    monkeypatch.setattr(layout, "LANE_BYTES", 4096)
+    monkeypatch.setattr(lanes, "LANE_BYTES", 4096)
     monkeypatch.setattr(layout, "BLOCK", 50_000)
     local = LocalAllreduce(f"{schedule}/terngrad(clip={CLIP})", 3)
     with threads(3):

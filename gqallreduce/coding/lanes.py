@@ -1,0 +1,93 @@
+"""How many lanes a call has, and which pieces of its tensors lie in each."""
+
+from __future__ import annotations
+
+import itertools
+
+from gqallreduce.coding.layout import Chunk, Grid, Piece, Region, cut
+
+LANE_BYTES = 128 << 10
+LANES_MOST = 8  # that may be under way together
+LANES_IN_TURN = 256  # of which one is: a header tells 256 apart
+HELD_LEAST, HELD_SHARE = 16 << 20, 2
+HELD_MESSAGE = 16 << 10
+
+
+def lane_count(size: int, chunks: int, grid: Grid, nbytes) -> int:
+    """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake.
+
+    nbytes
+        (regions) -> bytes of their message; the codec's `nbytes_in_lanes`.
+    """
+    largest = -(-size // chunks)
+    wanted = nbytes([Region(0, largest, grid, size)]) // LANE_BYTES
+    fitting = max(grid.count(0, size), chunks) // chunks
+    return max(1, min(wanted, LANES_MOST, fitting))
+
+
+def chunks_of(size: int, chunks: int, grid: Grid, counts=None) -> list[int]:
+    """chunks + 1 boundaries of a vector's chunks. `counts`: their elements; else they are nearly equal."""
+    return cut(size, chunks, grid) if counts is None else [0, *itertools.accumulate(counts)]
+
+
+def _cut_as_counted(counts, lanes: int, grid: Grid) -> list[int]:
+    """Of chunks of so many elements: boundaries of each lane's pieces, between units."""
+    bounds, begin = [], 0
+    for count in counts:
+        inside = [grid.boundary(grid.unit(begin + lane * count // lanes)) for lane in range(1, lanes)]
+        bounds += [begin, *(max(begin, each) for each in inside)]
+        begin += count
+    return [*bounds, begin]
+
+
+def pieces(
+    size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None, nbytes_in_lanes=None, counts=None
+) -> list[list[Piece]]:
+    """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's.
+
+    borders
+        None: they are nearly equal, in every call. Else between two pieces, if there are as many; messages then have
+        room for what any borders give, so that a rank with others is not met by a message that is too long.
+    nbytes_in_lanes
+        the codec's, by which lanes are counted; None for the bound.
+    counts
+        of the elements of each chunk, if they are given.
+    """
+    lanes = lane_count(size, chunks, grid, nbytes_in_lanes or nbytes_bound)
+    bounds = cut(size, lanes * chunks, grid) if counts is None else _cut_as_counted(counts, lanes, grid)
+    if borders is not None and len(borders) == lanes * chunks - 1:
+        bounds = [0, *borders, size]
+    flat = [Piece(start, stop, grid, size, tensor) for start, stop in itertools.pairwise(bounds)]  # in order
+    first = 0
+    for piece in flat:
+        piece.bound, piece.first = nbytes_bound(piece.regions), first
+        first += len(piece.regions)
+    if borders is not None:
+        most = nbytes_bound(Piece(0, size, grid, size).regions)
+        for piece in flat:
+            piece.bound = most
+    return [flat[lane::lanes] for lane in range(lanes)]
+
+
+def in_order(cut: list[list[Piece]]) -> list[Piece]:
+    """The pieces of a tensor as they lie in the vector."""
+    return [piece for chunk in zip(*cut, strict=True) for piece in chunk]
+
+
+def lanes_of(tensors: list[list[list[Piece]]], batched) -> list[list[Chunk]]:
+    """chunks[lane][chunk] of a call, from the pieces of its tensors.
+
+    A single tensor's lanes are the call's. Lanes of several tensors are put together, in order, until a message has
+    128 KiB, or an eighth of all bytes. `batched(pieces)` joins consecutive small pieces of one chunk to Batches.
+    """
+    if len(tensors) == 1:
+        return [[Chunk([piece]) for piece in lane] for lane in tensors[0]]
+    every = [lane for tensor in tensors for lane in tensor]
+    weights = [sum(piece.bound for piece in lane) / len(lane) for lane in every]
+    room = max(LANE_BYTES, sum(weights) / LANES_MOST)
+    groups: dict[int, list] = {}
+    done = 0.0
+    for lane, weight in zip(every, weights, strict=True):
+        groups.setdefault(min(int((done + weight / 2) / room), LANES_MOST - 1), []).append(lane)
+        done += weight
+    return [[Chunk(batched(list(found))) for found in zip(*lanes, strict=True)] for lanes in groups.values()]
