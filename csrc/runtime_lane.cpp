@@ -117,7 +117,7 @@ int Lane::post_parts(Queue& queue, bool receives) {
     const Part part = queue.pop();
     ++under_way;
     const Ticket ticket = {this, nullptr, part.message, part.peer, receives};
-    const int tag = operation.tag + number;
+    const int tag = operation.tag + number % kLanesTogether;
     const int code = receives ? transport_->receive(part.data, part.nbytes, tag, ticket)
                               : transport_->send(part.data, part.nbytes, tag, ticket);
     if (code) return code;

@@ -11,7 +11,7 @@ from schemes import CODEC, variants
 
 from gqallreduce import Scheme
 from gqallreduce.coding import layout
-from gqallreduce.coding.lanes import LANE_BYTES, in_order, lane_count, pieces
+from gqallreduce.coding.lanes import LANE_BYTES, in_order, lane_count, lanes_in_turn, pieces
 from gqallreduce.coding.layout import Form, Grid, Region, blocks, columns, cut
 
 MANY = examples(300)
@@ -204,3 +204,18 @@ def test_lanes_of_sparse_sums_are_counted_by_what_is_usual():
     assert union.nbytes_bound(regions) > 7 * usual
     cut_to = pieces(10**8, 8, Grid(1), union.nbytes_bound, 0, None, union.nbytes_in_lanes)
     assert len(cut_to) == usual // LANE_BYTES == 4
+
+
+@given(st.integers(1, 2**40), st.integers(1, 10**5), st.integers(1, 10**9), st.integers(1, 300))
+@MANY
+def test_lanes_are_as_many_as_a_rank_has_memory_for(nbytes, held, size, few):
+    """Also if a message is not shorter before there are a `few` lanes."""
+
+    def of(lanes):
+        return math.ceil(nbytes / max(1, lanes / few))
+
+    lanes, room = lanes_in_turn(of, held, size), max(16 << 20, 2 * 4 * size)
+    assert 1 <= lanes <= 256
+    assert lanes == 1 or of(lanes) >= 16 << 10
+    assert held * of(lanes) <= room or lanes == 256 or of(lanes + 1) < 32 << 10
+    assert lanes == 1 or held * of(1) > room

@@ -1,8 +1,13 @@
-"""How many lanes a call has, and which pieces of its tensors lie in each."""
+"""How many lanes a call has, and which pieces of its tensors lie in each.
+
+Lanes run the same schedule side by side, so that a rank works on one while it waits for another. Where a rank has so
+many messages at a time that they would take more than its memory has, there are more lanes, which run one by one.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 from gqallreduce.coding.layout import Chunk, Grid, Piece, Region, cut
 
@@ -13,16 +18,40 @@ HELD_LEAST, HELD_SHARE = 16 << 20, 2
 HELD_MESSAGE = 16 << 10
 
 
-def lane_count(size: int, chunks: int, grid: Grid, nbytes) -> int:
+def lane_count(size: int, chunks: int, grid: Grid, nbytes, nbytes_bound=None, held: int = 0) -> int:
     """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake.
 
-    nbytes
-        (regions) -> bytes of their message; the codec's `nbytes_in_lanes`.
+    nbytes, nbytes_bound
+        (regions) -> bytes of their message; the codec's `nbytes_in_lanes`, and `nbytes_bound` if that is another.
+    held
+        messages of a chunk that a rank has at a time at most; 0 if there is memory for any.
     """
-    largest = -(-size // chunks)
-    wanted = nbytes([Region(0, largest, grid, size)]) // LANE_BYTES
+    largest, bound = -(-size // chunks), nbytes_bound or nbytes
+    wanted = min(nbytes([Region(0, largest, grid, size)]) // LANE_BYTES, LANES_MOST)
+    if held:
+        needed = lanes_in_turn(lambda lanes: bound([Region(0, -(-largest // lanes), grid, size)]), held, size)
+        wanted = max(wanted, needed)
     fitting = max(grid.count(0, size), chunks) // chunks
-    return max(1, min(wanted, LANES_MOST, fitting))
+    return max(1, min(wanted, fitting))
+
+
+def lanes_in_turn(nbytes, held: int, size: int) -> int:
+    """How many lanes are needed so that what a rank has of one at a time fits its memory.
+
+    nbytes
+        (lanes) -> of a message of one of so many lanes, of which a rank has `held` at a time.
+    size
+        elements of the vector.
+    They may take twice the vector in float32, or 16 MiB. A message is not made shorter than 16 KiB for that.
+    """
+    room, lanes = max(HELD_LEAST, HELD_SHARE * 4 * size), 1
+    while lanes < LANES_IN_TURN and held * nbytes(lanes) > room:
+        # What must be sent of few values may be that of one lane, so that it is not halved by twice as many lanes.
+        more = max(lanes + 1, math.ceil(lanes * held * nbytes(lanes) / room))
+        if nbytes(min(more, LANES_IN_TURN)) < HELD_MESSAGE:
+            return max(lanes, min(lanes * nbytes(lanes) // HELD_MESSAGE, LANES_IN_TURN))
+        lanes = min(more, LANES_IN_TURN)
+    return lanes
 
 
 def chunks_of(size: int, chunks: int, grid: Grid, counts=None) -> list[int]:
@@ -41,7 +70,15 @@ def _cut_as_counted(counts, lanes: int, grid: Grid) -> list[int]:
 
 
 def pieces(
-    size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None, nbytes_in_lanes=None, counts=None
+    size: int,
+    chunks: int,
+    grid: Grid,
+    nbytes_bound,
+    tensor: int = 0,
+    borders=None,
+    nbytes_in_lanes=None,
+    counts=None,
+    held: int = 0,
 ) -> list[list[Piece]]:
     """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's.
 
@@ -52,8 +89,10 @@ def pieces(
         the codec's, by which lanes are counted; None for the bound.
     counts
         of the elements of each chunk, if they are given.
+    held
+        as in `lane_count`.
     """
-    lanes = lane_count(size, chunks, grid, nbytes_in_lanes or nbytes_bound)
+    lanes = lane_count(size, chunks, grid, nbytes_in_lanes or nbytes_bound, nbytes_bound, held)
     bounds = cut(size, lanes * chunks, grid) if counts is None else _cut_as_counted(counts, lanes, grid)
     if borders is not None and len(borders) == lanes * chunks - 1:
         bounds = [0, *borders, size]
@@ -74,20 +113,25 @@ def in_order(cut: list[list[Piece]]) -> list[Piece]:
     return [piece for chunk in zip(*cut, strict=True) for piece in chunk]
 
 
-def lanes_of(tensors: list[list[list[Piece]]], batched) -> list[list[Chunk]]:
+def lanes_of(tensors: list[list[list[Piece]]], batched, held: int = 0) -> list[list[Chunk]]:
     """chunks[lane][chunk] of a call, from the pieces of its tensors.
 
     A single tensor's lanes are the call's. Lanes of several tensors are put together, in order, until a message has
-    128 KiB, or an eighth of all bytes. `batched(pieces)` joins consecutive small pieces of one chunk to Batches.
+    128 KiB, or an eighth of all bytes; or fewer, if what a rank has of a lane must fit its memory (`lanes_in_turn`).
+    `batched(pieces)` joins consecutive small pieces of one chunk to Batches.
     """
     if len(tensors) == 1:
         return [[Chunk([piece]) for piece in lane] for lane in tensors[0]]
     every = [lane for tensor in tensors for lane in tensor]
     weights = [sum(piece.bound for piece in lane) / len(lane) for lane in every]
-    room = max(LANE_BYTES, sum(weights) / LANES_MOST)
+    room, most = max(LANE_BYTES, sum(weights) / LANES_MOST), LANES_MOST
+    size = sum(piece.size for lane in every for piece in lane)
+    needed = lanes_in_turn(lambda lanes: sum(weights) / lanes, held, size) if held else 1
+    if needed > sum(weights) / room:
+        room, most = sum(weights) / needed, max(LANES_MOST, needed)
     groups: dict[int, list] = {}
     done = 0.0
     for lane, weight in zip(every, weights, strict=True):
-        groups.setdefault(min(int((done + weight / 2) / room), LANES_MOST - 1), []).append(lane)
+        groups.setdefault(min(int((done + weight / 2) / room), most - 1), []).append(lane)
         done += weight
     return [[Chunk(batched(list(found))) for found in zip(*lanes, strict=True)] for lanes in groups.values()]

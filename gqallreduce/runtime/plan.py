@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gqallreduce.coding import frame
-from gqallreduce.coding.lanes import in_order, lanes_of, pieces
+from gqallreduce.coding.lanes import LANES_MOST, in_order, lanes_of, pieces
 from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns
 from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import CODECS, SCHEDULES
@@ -93,20 +93,23 @@ class Plan:
         self.schedule, self.rank, self.size = half_of(SCHEDULES[schedule], half), rank, size
         self.processor = processor
         self.topology, self.program = topology, instructions(self.schedule, rank, topology)
-        self.tensors, begin = [], 0
+        chunks, self.tensors, begin = self.schedule.chunks(topology), [], 0
+        # A message between borders that move has room for all of the vector, whatever the lanes.
+        held = 0 if borders is not None else self.schedule.held(topology)
         for number, form in enumerate(forms):
             bound = codec.bind(form, size, processor.arithmetic)
             shape, order, _ = form.kept
-            grid, chunks = bound.grid(columns(shape, order)), self.schedule.chunks(topology)
-            mine = None if borders is None else borders[number]
-            cut = pieces(form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes, form.counts)
+            grid, mine = bound.grid(columns(shape, order)), None if borders is None else borders[number]
+            cut = pieces(
+                form.size, chunks, grid, bound.nbytes_bound, number, mine, bound.nbytes_in_lanes, form.counts, held
+            )
             self.tensors.append(Tensor(number, form, begin, bound, cut, processor))
             begin += form.size
         self.codec = self.tensors[0].codec  # all are of one class, but for their dtypes
         if self.codec.of_sums.exact:
             self.program = as_coded(self.program)
         self._number_blocks()
-        self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched)
+        self.pieces = lanes_of([tensor.pieces for tensor in self.tensors], self._batched, held)
         everything = [chunk for lane in self.pieces for chunk in lane]
         for chunk in everything:
             chunk.work_on(processor.extents)
@@ -121,7 +124,7 @@ class Plan:
         self.longest = max(lengths, default=0)
         room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * begin)
         live = max([1, *map(self._most_live, range(self.lanes))])
-        self.lanes_at_once = max(1, int(room // live))
+        self.lanes_at_once = max(1, int(room // live)) if self.lanes <= LANES_MOST else 1
         self.live = min(self.lanes_at_once, self.lanes) * live
 
     @property

@@ -2,7 +2,8 @@
 
 All add in ascending order of rank, their own decoded vector in its place among the others, so that all have the same
 sum. Destinations are staggered (rank + 1, rank + 2, ...), so that no two ranks send to the same one at a time.
-For few ranks or few bytes; a rank has room for the messages of all others, one lane at a time.
+For few ranks or few bytes; a rank has room for the messages of all others, one lane at a time, of which there are as
+many as its memory needs.
 
 Cost: (P-1) alpha + n (P-1) beta + n P gamma.  Encodings per contribution: 1.
 """
@@ -16,6 +17,7 @@ from gqallreduce.scheduling.topology import Topology
     chunks=lambda topology: 1,
     error_holders=lambda chunk, topology: range(topology.size),
     contributions=lambda hop, topology: 1,
+    held=lambda topology: topology.size,
     cost="(P-1) alpha + n(P-1) beta + nP gamma",
     source="Alistarh et al., QSGD, NeurIPS 2017 (algorithm 1: broadcast and decode all); differs: one fixed order of "
     "additions",

@@ -86,6 +86,9 @@ class Schedule:
         (chunk, topology) -> the ranks that add a slice of the last rounding's error to their residual.
     contributions
         (hop, topology) -> of how many ranks an encoding of that hop sums the values, at most.
+    held
+        (topology) -> of how many messages of a chunk a rank has room at a time, if they may take more than twice the
+        vector; else 0.
     by_hosts
         is it another schedule where ranks share hosts?
     scatter_rounds
@@ -104,6 +107,7 @@ class Schedule:
     contributions: Callable[[int, Topology], int]
     cost: str
     source: str
+    held: Callable[[Topology], int] = lambda topology: 0
     by_hosts: bool = False
     scatter_rounds: Callable[[Topology], int | None] = lambda topology: None
     half: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from time import perf_counter
 
+from gqallreduce.coding.lanes import LANES_MOST
 from gqallreduce.coding.message import Collective, Incoming, Outgoing
 from gqallreduce.transport.call import Call, Stage
 
@@ -23,7 +24,7 @@ class Channel:
     def __init__(self, transport, link, call: Call, stage: Stage, number: int):
         self.transport, self.call, self.stage = transport, call, stage
         self.lane, self.spent = stage.lane(number), stage.spent
-        self._link, self._number, self._tag = link, stage.first_lane + number, None
+        self._link, self._number, self._tag = link, stage.first_lane + number % LANES_MOST, None
         self.to_send: deque = deque()
         self.to_receive: deque = deque()
         most = max(1, REQUESTS // 2 // min(stage.lanes, stage.lanes_at_once))

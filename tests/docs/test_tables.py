@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
-from gqallreduce.coding import layout
+from gqallreduce.coding import lanes, layout
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheduling.simulate import table
 
@@ -101,9 +101,11 @@ def test_sources_are_said_where_the_code_is(kind, name):
 
 
 def test_the_constants_of_the_format_are_those_of_the_code():
-    found = dict(re.findall(r"^\| [^|]+ \| (\d+) \| `([A-Z_]+)` \|$", (DOCS / "wire.md").read_text(), re.MULTILINE))
-    constants = {name: int(value) for value, name in found.items()}
-    assert constants == {name: getattr(layout, name) for name in vars(layout) if name.isupper()}
+    found = re.findall(r"^\| [^|]+ \| (\d+) \| `([A-Z_]+)` \|$", (DOCS / "wire.md").read_text(), re.MULTILINE)
+    constants = {name: int(value) for value, name in found}
+    assert constants == {
+        name: value for part in (layout, lanes) for name, value in vars(part).items() if name.isupper()
+    }
 
 
 def test_the_header_of_the_frame_is_that_of_the_code():

@@ -66,6 +66,21 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
         assert plan.lanes == lanes.LANES_MOST
 
 
+@pytest.mark.parametrize("codec", sorted(CODECS))
+def test_lanes_one_by_one(comm, codec, short_lanes, monkeypatch):
+    """More than there are tags for, as where a rank has no memory for the messages of all lanes that could begin."""
+    monkeypatch.setattr(lanes, "HELD_LEAST", 1)
+    monkeypatch.setattr(lanes, "HELD_SHARE", 0.05)
+    monkeypatch.setattr(lanes, "HELD_MESSAGE", 16)
+    shape = (60 * comm.size, 200)
+    agree_with_oracle(comm, f"allgather/{codec}/ef", [shape])
+    with gq.Allreduce(f"allgather/{codec}/ef", comm=comm, timeout=TIMEOUT) as allreduce:
+        allreduce(np.ones(shape, np.float32), key="w")
+        plan = allreduce.plans._plans.popitem()[1]
+    if comm.size > 1 and codec in ("raw", "bfloat16"):
+        assert plan.lanes > 2 * lanes.LANES_MOST
+
+
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 @pytest.mark.parametrize("codec", ["raw", "adaptive(pi=2)"])
 def test_lanes_of_real_size(comm, schedule, codec):

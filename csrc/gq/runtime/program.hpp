@@ -10,6 +10,9 @@
 
 namespace gq::runtime {
 
+// Lanes that may be under way together, each with a tag; where there are more, they run one by one.
+constexpr int kLanesTogether = 8;
+
 enum class Op : int {
   kPost,
   kEncode,

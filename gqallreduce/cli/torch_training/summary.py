@@ -136,8 +136,8 @@ def _draw(machine, evaluations, name):
             if what != "step" and panel.lines:
                 panel.set_xscale("log")
                 ticks(panel.xaxis)
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    lines = {line.get_label(): line for panel in axes for line in panel.lines}
+    drawing.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3, frameon=False)
     return save(drawing, f"A transformer on {machine['data']} over {place(machine)}", machine, name)
 
 
