@@ -1,6 +1,6 @@
 // What a Plan says, as data: the instructions of a rank (gqallreduce/scheduling/instructions.py has what each means),
-// and how its tensors are cut into chunks, pieces, extents (coding/layout.py) and lanes (coding/lanes.py). Never changed
-// once it is made.
+// and how its tensors are cut into chunks, pieces and extents (coding/layout.py), and into lanes (coding/lanes.py).
+// Never changed once it is made.
 #pragma once
 #include <cstdint>
 #include <vector>
