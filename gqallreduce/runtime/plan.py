@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
 import numpy as np
@@ -120,10 +121,11 @@ class Plan:
         self.scale = 1.0 / size if average else 1.0
         self.rounds = rounds(self.program)
         self.messages = max(max(_count(each, Post), _count(each, Transmit)) for each in self.rounds)
-        lengths = [self.bound(lane, each.wires) for lane in range(self.lanes) for each in self.program if _holds(each)]
-        self.longest = max(lengths, default=0)
+        buffers = [_buffers(found) for found in self.rounds]
+        kinds = set().union(*buffers)
+        self.longest = max((self.bound(lane, wires) for lane in range(self.lanes) for wires in kinds), default=0)
         room = max(LIVE_LEAST, LIVE_SHARE * np.dtype(np.float32).itemsize * begin)
-        live = max([1, *map(self._most_live, range(self.lanes))])
+        live = max([1, *(self._most_live(lane, buffers) for lane in range(self.lanes))])
         self.lanes_at_once = max(1, int(room // live)) if self.lanes <= LANES_MOST else 1
         self.live = min(self.lanes_at_once, self.lanes) * live
 
@@ -197,9 +199,9 @@ class Plan:
             found += frame.SIZE + (pieces[chunk].exact_bound if exact else pieces[chunk].bound)
         return found
 
-    def _most_live(self, lane: int) -> int:
+    def _most_live(self, lane: int, buffers: list[Counter]) -> int:
         """Bytes of a lane's messages: all chunks not taken yet, and its widest round's rooms and joined sends."""
-        widest = max(sum(self.bound(lane, each.wires) for each in found if _holds(each)) for found in self.rounds)
+        widest = max(sum(self.bound(lane, wires) * count for wires, count in found.items()) for found in buffers)
         return widest + sum(frame.SIZE + chunk.bound for chunk in self.pieces[lane])
 
     def _number_blocks(self) -> None:
@@ -253,6 +255,11 @@ class Together:
 def _holds(instruction) -> bool:
     """Does a message of several chunks, or one that arrives, get a buffer here?"""
     return isinstance(instruction, (Post, Join))
+
+
+def _buffers(found) -> Counter:
+    """How many messages of a round get a buffer, by their wires; who made these does not change their size."""
+    return Counter(tuple(wire._replace(author=0) for wire in each.wires) for each in found if _holds(each))
 
 
 def _count(found, kind: type) -> int:
