@@ -1,4 +1,4 @@
-"""How many lanes a rank's memory needs, where many ranks send to it at a time."""
+"""How many lanes keep the messages that a rank holds at a time below a limit."""
 
 import pytest
 from schemes import SCHEDULE_NAMES, WHOLE, variants
@@ -18,7 +18,7 @@ RANKS = 1024
 @pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
 @pytest.mark.parametrize("topology", [*map(apart, [*range(1, 10), 17, 33]), in_hosts(6, 3), in_hosts(20, 4)])
 def test_schedules_say_how_many_messages_a_rank_has_at_a_time(schedule, topology):
-    """Alike on all ranks, since the vector is cut by it; those that say 0 have twice the vector at most."""
+    """The same on all ranks, since the vector is cut by it; with 0 a rank holds at most twice the vector."""
     schedule = SCHEDULES[schedule]
     chunks, held = schedule.chunks(topology), schedule.held(topology)
     for rank in range(topology.size):

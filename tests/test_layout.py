@@ -208,8 +208,8 @@ def test_lanes_of_sparse_sums_are_counted_by_what_is_usual():
 
 @given(st.integers(1, 2**40), st.integers(1, 10**5), st.integers(1, 10**9), st.integers(1, 300))
 @MANY
-def test_lanes_are_as_many_as_a_rank_has_memory_for(nbytes, held, size, few):
-    """Also if a message is not shorter before there are a `few` lanes."""
+def test_lanes_are_as_many_as_keep_the_messages_of_one_below_a_limit(nbytes, held, size, few):
+    """The message may stay as long as with one lane until there are `few` lanes."""
 
     def of(lanes):
         return math.ceil(nbytes / max(1, lanes / few))

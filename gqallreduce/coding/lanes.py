@@ -1,7 +1,7 @@
 """How many lanes a call has, and which pieces of its tensors lie in each.
 
-Lanes run the same schedule side by side, so that a rank works on one while it waits for another. Where a rank has so
-many messages at a time that they would take more than its memory has, there are more lanes, which run one by one.
+Lanes run the same schedule side by side, so that a rank works on one while it waits for another. Where a rank holds the
+messages of many others at a time, there are as many lanes as keep these below a limit; more than 8 run one by one.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from gqallreduce.coding.layout import Chunk, Grid, Piece, Region, cut
 
 LANE_BYTES = 128 << 10
 LANES_MOST = 8  # that may be under way together
-LANES_IN_TURN = 256  # of which one is: a header tells 256 apart
+LANES_IN_TURN = 256  # of a call at most: a header has one byte for the lane
 HELD_LEAST, HELD_SHARE = 16 << 20, 2
 HELD_MESSAGE = 16 << 10
 
 
 def lane_count(size: int, chunks: int, grid: Grid, nbytes, nbytes_bound=None, held: int = 0) -> int:
-    """How many lanes: a message stays at least 128 KiB, and pieces are not cut inside units for their sake.
+    """How many lanes: a message stays at least 128 KiB, but for `held`; pieces are not cut inside units for their sake.
 
     nbytes, nbytes_bound
         (regions) -> bytes of their message; the codec's `nbytes_in_lanes`, and `nbytes_bound` if that is another.
     held
-        messages of a chunk that a rank has at a time at most; 0 if there is memory for any.
+        how many messages of one chunk a rank holds at a time; 0 if these never exceed twice the vector.
     """
     largest, bound = -(-size // chunks), nbytes_bound or nbytes
     wanted = min(nbytes([Region(0, largest, grid, size)]) // LANE_BYTES, LANES_MOST)
@@ -36,17 +36,17 @@ def lane_count(size: int, chunks: int, grid: Grid, nbytes, nbytes_bound=None, he
 
 
 def lanes_in_turn(nbytes, held: int, size: int) -> int:
-    """How many lanes are needed so that what a rank has of one at a time fits its memory.
+    """How many lanes are needed so that the messages of one, of which a rank holds `held` at a time, are not too large.
 
     nbytes
-        (lanes) -> of a message of one of so many lanes, of which a rank has `held` at a time.
+        (lanes) -> bytes of a message of one lane, if there are so many lanes.
     size
         elements of the vector.
     They may take twice the vector in float32, or 16 MiB. A message is not made shorter than 16 KiB for that.
     """
     room, lanes = max(HELD_LEAST, HELD_SHARE * 4 * size), 1
     while lanes < LANES_IN_TURN and held * nbytes(lanes) > room:
-        # What must be sent of few values may be that of one lane, so that it is not halved by twice as many lanes.
+        # A sparse message may have all its values in one lane, so twice the lanes need not halve it: hence the loop.
         more = max(lanes + 1, math.ceil(lanes * held * nbytes(lanes) / room))
         if nbytes(min(more, LANES_IN_TURN)) < HELD_MESSAGE:
             return max(lanes, min(lanes * nbytes(lanes) // HELD_MESSAGE, LANES_IN_TURN))
@@ -117,7 +117,7 @@ def lanes_of(tensors: list[list[list[Piece]]], batched, held: int = 0) -> list[l
     """chunks[lane][chunk] of a call, from the pieces of its tensors.
 
     A single tensor's lanes are the call's. Lanes of several tensors are put together, in order, until a message has
-    128 KiB, or an eighth of all bytes; or fewer, if what a rank has of a lane must fit its memory (`lanes_in_turn`).
+    128 KiB, or an eighth of all bytes; or fewer, if a rank holds many messages of a lane at a time (`lanes_in_turn`).
     `batched(pieces)` joins consecutive small pieces of one chunk to Batches.
     """
     if len(tensors) == 1:

@@ -95,7 +95,7 @@ class Plan:
         self.processor = processor
         self.topology, self.program = topology, instructions(self.schedule, rank, topology)
         chunks, self.tensors, begin = self.schedule.chunks(topology), [], 0
-        # A message between borders that move has room for all of the vector, whatever the lanes.
+        # With borders that move every message has room for the whole vector, so more lanes save no memory.
         held = 0 if borders is not None else self.schedule.held(topology)
         for number, form in enumerate(forms):
             bound = codec.bind(form, size, processor.arithmetic)

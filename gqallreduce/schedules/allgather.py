@@ -2,8 +2,8 @@
 
 All add in ascending order of rank, their own decoded vector in its place among the others, so that all have the same
 sum. Destinations are staggered (rank + 1, rank + 2, ...), so that no two ranks send to the same one at a time.
-For few ranks or few bytes; a rank has room for the messages of all others, one lane at a time, of which there are as
-many as its memory needs.
+For few ranks or few bytes; a rank holds the messages of all others, one lane at a time, in as many lanes as keep these
+below twice the vector or 16 MiB.
 
 Cost: (P-1) alpha + n (P-1) beta + n P gamma.  Encodings per contribution: 1.
 """

@@ -87,8 +87,8 @@ class Schedule:
     contributions
         (hop, topology) -> of how many ranks an encoding of that hop sums the values, at most.
     held
-        (topology) -> of how many messages of a chunk a rank has room at a time, if they may take more than twice the
-        vector; else 0.
+        (topology) -> how many messages of one chunk a rank holds at a time, its own included; 0 if these never exceed
+        twice the vector.
     by_hosts
         is it another schedule where ranks share hosts?
     scatter_rounds

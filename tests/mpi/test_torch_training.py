@@ -97,6 +97,13 @@ def test_a_warm_up_has_rules_of_its_own(comm, text, optimizer):
         assert sent["onebit/ef"] < sent["qsgd(bits=8)"] < sent["dense"]
 
 
+def test_rules_of_a_warm_up_that_no_optimizer_has_are_an_error():
+    with pytest.raises(
+        ValueError, match=r"--warmup-rules: expected an optimizer named \*_warmup, got adamw onebit_adam"
+    ):
+        command._runs(parsed("--optimizers", "adamw", "onebit_adam", "--warmup-rules", "raw"))
+
+
 def test_exact_sums_train_as_one_rank_would(comm, text):
     """Momentum in the optimizer, in the sums, or of each rank: the same losses but for rounding."""
     found = {}

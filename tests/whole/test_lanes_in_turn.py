@@ -1,4 +1,4 @@
-"""Lanes that run one by one, of which there are as many as a rank's memory needs: many ranks send to one at a time."""
+"""Lanes that run one by one: as many as keep the messages that a rank holds at a time below a limit."""
 
 import pytest
 from reductions import arrays, copies, nothing_lost, residuals, same_everywhere
@@ -20,7 +20,7 @@ def little_memory(monkeypatch):
 
 @variants("text", WHOLE)
 @pytest.mark.usefixtures("little_memory")
-def test_they_lose_nothing(text):
+def test_lanes_one_by_one_lose_nothing(text):
     local = LocalAllreduce(f"allgather/{text}/ef", 3)
     for step in range(3):
         gradients, before = arrays(step, 3, (67, 71)), residuals(local)
@@ -45,7 +45,7 @@ def test_a_group_in_them_has_the_bits_of_its_keys_alone(text):
 
 
 def test_units_that_are_not_cut_have_the_same_bits(request):
-    """Of codecs whose units lie between lanes, however many."""
+    """For codecs whose units are never cut by lanes."""
     found = {}
     for way in ("usual", "in turn"):
         if way == "in turn":

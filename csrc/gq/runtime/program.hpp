@@ -10,7 +10,7 @@
 
 namespace gq::runtime {
 
-// Lanes that may be under way together, each with a tag; where there are more, they run one by one.
+// Lanes that may be under way together, each with its own tag; where there are more, they run one by one.
 constexpr int kLanesTogether = 8;
 
 enum class Op : int {

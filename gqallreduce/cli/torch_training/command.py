@@ -42,8 +42,10 @@ def add_arguments(parser):
     add("--delay", type=int, default=0, metavar="STEPS", help=delay)
     add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
-    add("--warmup", type=count, default=60, help="first steps of optimizers that have a warm-up (60)")
-    warmup = "what they sum the gradients of these steps by, each in a run of its own: schemes, or rules (dense)"
+    add("--warmup", type=count, default=60, help="steps of the warm-up of *_warmup and onebit_adam (60)")
+    warmup = (
+        "of optimizers named *_warmup, rules for the sums of these steps, a run for each (dense)"
+    )
     add("--warmup-rules", nargs="+", default=("dense",), metavar="RULES", help=warmup)
     add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: no clipping (1)")
     add("--clip-after", action="store_true", help="clip the sums, in place of what each rank gives")
@@ -110,6 +112,8 @@ def _runs(arguments):
         except ValueError as problem:
             raise ValueError(f"{option} {text!r}: {problem}") from None
     _require_fitting_steps(arguments)
+    if tuple(arguments.warmup_rules) != ("dense",) and not any(RECIPES[name].warms_up for name in arguments.optimizers):
+        raise ValueError(f"--warmup-rules: expected an optimizer named *_warmup, got {' '.join(arguments.optimizers)}")
     found = []
     for seed in arguments.seeds:
         for name in arguments.optimizers:
@@ -117,10 +121,10 @@ def _runs(arguments):
             found += [Run("", *usual, hook=hook) for hook in arguments.ddp if RECIPES[name].plain == name]
             if not arguments.diloco_only:
                 overlaps = arguments.overlap != "never"
-                first = arguments.warmup_rules if RECIPES[name].warms_up else (None,)
-                found += [
-                    Run(scheme, *usual, overlaps=overlaps, first=each) for each in first for scheme in arguments.schemes
-                ]
+                warmups = arguments.warmup_rules if RECIPES[name].warms_up else (None,)
+                for each in warmups:
+                    more = {"overlaps": overlaps, "warmup_rules": each}
+                    found += [Run(scheme, *usual, **more) for scheme in arguments.schemes]
             if RECIPES[name].plain == name:
                 parts = {"outer": arguments.outer, "fragments": arguments.fragments, "delay": arguments.delay}
                 found += [

@@ -49,7 +49,7 @@ class Run:
 
     every: steps between two sums of changes, None for sums of gradients in each step; outer: what is done with them;
     fragments, delay: of LocalSGD; hook: that of DistributedDataParallel, in place of rules; overlaps: sums of
-    gradients begin in the backward pass; first: the rules of a warm-up, None for exact sums.
+    gradients begin in the backward pass; warmup_rules: None where the optimizer has none.
     """
 
     rules: str
@@ -62,7 +62,7 @@ class Run:
     fragments: int = 1
     delay: int = 0
     overlaps: bool = True
-    first: str | None = None
+    warmup_rules: str | None = None
 
     @property
     def scheme(self):
@@ -70,7 +70,8 @@ class Run:
         if self.hook:
             return f"DDP with gloo, {self.hook}"
         if self.every is None:
-            rules = self.rules if self.first in (None, "dense") else f"{self.first}, then {self.rules}"
+            warmup = self.warmup_rules not in (None, "dense")
+            rules = f"{self.warmup_rules}, then {self.rules}" if warmup else self.rules
             return rules if self.overlaps else f"{rules}, after the backward pass"
         way = "DiLoCo" if self.outer == "nesterov" else "local SGD"
         parts = f", {self.fragments} parts, delay {self.delay}" if self.fragments > 1 or self.delay else ""
@@ -109,12 +110,12 @@ class Experiment:
         options, after = recipe.options(setting.warmup), setting.clip if setting.clip_after else 0
         if setting.clip and not setting.clip_after:
             options["clip"] = setting.clip
-        if recipe.warms_up and run.first:
-            options["warmup_rules"] = self._rules(run.first)
+        if recipe.warms_up and run.warmup_rules:
+            options["warmup_rules"] = self._rules(run.warmup_rules)
         return ways.Attached(self._comm, model, optimizer, rules, run.seed, after, options)
 
     def _rules(self, text):
-        """With those of all runs before them."""
+        """The rules of a run, after those of all runs."""
         rules = {}
         for pattern, scheme in [*(parse(self._setting.rules) if self._setting.rules else ()), *parse(text)]:
             rules.setdefault(pattern, scheme)

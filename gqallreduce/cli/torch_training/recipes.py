@@ -24,7 +24,7 @@ class Recipe:
 
     @property
     def warms_up(self) -> bool:
-        """Are gradients of the first steps summed by other rules?"""
+        """True if gradients of the first steps are summed by other rules than the rest."""
         return "warmup" in self.options(1)
 
 
