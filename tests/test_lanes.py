@@ -45,6 +45,24 @@ def test_memory_for_messages_of_1024_ranks_is_bounded(text, schedule, size):
     assert plan.live <= 1.3 * most + 2 * RANKS * frame.SIZE
 
 
+@pytest.mark.parametrize("ratio", ["0.001", "0.0001"])
+@pytest.mark.parametrize("values", ["raw", "qsgd(bits=4)"])
+@pytest.mark.parametrize("sizes", [[25 * 10**6], [3 * 10**6], [125 * 10**5] * 2])
+def test_a_block_may_have_all_values_that_are_sent(ratio, values, sizes):
+    """So the messages of a lane are bounded by its blocks."""
+    forms = tuple(Form((size,), "C", "float32") for size in sizes)
+    codec = Scheme.parse(f"topk(ratio={ratio}, values={values})").codec
+    plan = Plan("allgather", codec, 0, apart(512), forms, False, Host())
+    assert plan.live <= 1.3 * max(2 * 4 * sum(sizes), 16 << 20, 512 * 2 * lanes.HELD_MESSAGE)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
+@pytest.mark.parametrize("sizes", [[0], [0, 0], [50, 5, 0], [0, 50, 0, 0], [1, 0]])
+def test_tensors_without_elements_make_no_lane(schedule, sizes):
+    forms = tuple(Form((size,), "C", "float32") for size in sizes)
+    assert Plan(schedule, Scheme.parse("raw").codec, 0, apart(3), forms, False, Host()).lanes == 1
+
+
 @pytest.mark.parametrize("sizes", [[25 * 10**6], [15 * 10**6, 10**7]])
 def test_an_allgather_of_4_bits_on_1024_ranks_has_twice_the_vector(sizes):
     """In eight lanes it had 16 times the vector."""

@@ -29,8 +29,11 @@ def lane_count(size: int, chunks: int, grid: Grid, nbytes, nbytes_bound=None, he
     largest, bound = -(-size // chunks), nbytes_bound or nbytes
     wanted = min(nbytes([Region(0, largest, grid, size)]) // LANE_BYTES, LANES_MOST)
     if held:
-        needed = lanes_in_turn(lambda lanes: bound([Region(0, -(-largest // lanes), grid, size)]), held, size)
-        wanted = max(wanted, needed)
+
+        def of_one(lanes: int) -> int:
+            return bound(Piece(0, -(-largest // lanes), grid, size).regions)
+
+        wanted = max(wanted, lanes_in_turn(of_one, held, size))
     fitting = max(grid.count(0, size), chunks) // chunks
     return max(1, min(wanted, fitting))
 
@@ -127,7 +130,7 @@ def lanes_of(tensors: list[list[list[Piece]]], batched, held: int = 0) -> list[l
     room, most = max(LANE_BYTES, sum(weights) / LANES_MOST), LANES_MOST
     size = sum(piece.size for lane in every for piece in lane)
     needed = lanes_in_turn(lambda lanes: sum(weights) / lanes, held, size) if held else 1
-    if needed > sum(weights) / room:
+    if needed > max(1, sum(weights) / room):
         room, most = sum(weights) / needed, max(LANES_MOST, needed)
     groups: dict[int, list] = {}
     done = 0.0

@@ -65,7 +65,6 @@ def hierarchical(outer: str = "direct", leaders: str = "all") -> Schedule:
         chunks=chunks,
         error_holders=error_holders,
         contributions=contributions,
-        held=lambda topology: between.held(apart(len(topology.groups))),
         cost="2(H-1) alpha + 2n(H-1)/(HR) beta + n/R gamma",
         source="Karonis et al., IPDPS 2000 (multilevel collectives); Goyal et al., arXiv:1706.02677 (sums within a "
         "server, between servers, and shared); differs: all ranks lead a share, and finished bytes are passed on",

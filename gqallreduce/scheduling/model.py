@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.codec import Codec
-from gqallreduce.coding.lanes import lane_count
+from gqallreduce.coding.lanes import LANES_MOST, lane_count
 from gqallreduce.coding.layout import Form, Grid, Region
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.scheduling.profile import Profile as Profile
@@ -101,8 +101,9 @@ def _message_bytes(codec, elements: int, dtype: str, contributions: int, total: 
 
 def _lanes(schedule: str, vector: Summed, topology: Topology) -> int:
     codec, elements, dtype = vector
-    bound = codec.bind(Form((elements,), "C", dtype), topology.size)
-    return lane_count(elements, SCHEDULES[schedule].chunks(topology), bound.grid(Grid(4096)), bound.nbytes_in_lanes)
+    bound, schedule = codec.bind(Form((elements,), "C", dtype), topology.size), SCHEDULES[schedule]
+    sizes = bound.nbytes_in_lanes, bound.nbytes_bound, schedule.held(topology)
+    return lane_count(elements, schedule.chunks(topology), bound.grid(Grid(4096)), *sizes)
 
 
 def bytes_sent(
@@ -180,7 +181,8 @@ def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile
     arithmetic = 4 * vector.elements * passes + near * (profile.near or NEAR_PASSES * profile.a_pass())
     near_rounds = done.rounds - done.far_rounds
     latency = profile.call + profile.alpha * done.far_rounds + profile.software * (done.messages * lanes + near_rounds)
-    return latency + max(wire, arithmetic) + min(wire, arithmetic) / lanes
+    overlapping = lanes if lanes <= LANES_MOST else 1
+    return latency + max(wire, arithmetic) + min(wire, arithmetic) / overlapping
 
 
 def _rates(profile: Profile, codec) -> tuple[float, float]:

@@ -43,9 +43,7 @@ def add_arguments(parser):
     add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
     add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
     add("--warmup", type=count, default=60, help="steps of the warm-up of *_warmup and onebit_adam (60)")
-    warmup = (
-        "of optimizers named *_warmup, rules for the sums of these steps, a run for each (dense)"
-    )
+    warmup = "of optimizers named *_warmup, rules for the sums of these steps, a run for each (dense)"
     add("--warmup-rules", nargs="+", default=("dense",), metavar="RULES", help=warmup)
     add("--clip", type=float, default=1.0, help="largest norm of a rank's gradients; 0: no clipping (1)")
     add("--clip-after", action="store_true", help="clip the sums, in place of what each rank gives")
