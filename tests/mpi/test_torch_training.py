@@ -98,7 +98,7 @@ def test_a_warm_up_has_rules_of_its_own(comm, text, optimizer):
 
 
 def test_rules_of_a_warm_up_that_no_optimizer_has_are_an_error():
-    with pytest.raises(ValueError, match="--warmup-rules: expected an optimizer .*, got adamw onebit_adam"):
+    with pytest.raises(ValueError, match=r"--warmup-rules: expected an optimizer .*, got adamw onebit_adam"):
         command._runs(parsed("--optimizers", "adamw", "onebit_adam", "--warmup-rules", "raw"))
 
 
