@@ -241,8 +241,8 @@ struct Elias {
   std::vector<std::uint16_t> table;
 };
 
-// Made once for all levels whose codes mean the same places from zero, and kept: to build the largest table takes longer
-// than to decode a small message.
+// Made once for all levels whose codes mean the same places from zero, and kept: to build the largest table takes
+// longer than to decode a small message.
 const Elias& elias_for(const Levels& levels) {
   static std::mutex making;
   static std::map<std::array<int, 7>, Elias> made;

@@ -20,6 +20,7 @@ RATES = ("25Gbit/s", "100Gbit/s", "400Gbit/s")
 MOST, SIZE, LATENCY, MESSAGE = 4096, "100MB", "2us", "3us"
 # (threads of a rank, memcpy on one core, memcpy on all cores of its node): one rank on a node.
 NODES = {"one core": (1, "10GB/s", "10GB/s"), "64 cores": (64, "10GB/s", "100GB/s")}
+MEMORY_CODECS = "onebit", "adaptive(pi=64)", "raw", "topk(ratio=0.01)", "thc"
 MEMORY_RANKS, MEMORY_SCHEDULES = (4, 16, 64, 256, 1024), ("direct", "allgather", "ring", "recursive_doubling")
 
 
@@ -45,6 +46,7 @@ def run(arguments):
     for row in rows:
         report.write("scale", row)
     memory = [memory_of(schedule, ranks, arguments.nbytes) for schedule in MEMORY_SCHEDULES for ranks in MEMORY_RANKS]
+    memory += [memory_of("allgather", MEMORY_RANKS[-1], arguments.nbytes, codec) for codec in MEMORY_CODECS]
     for row in memory:
         report.write("memory", row)
     _show(about, rows, memory, arguments.output)
@@ -102,17 +104,18 @@ def _show(about, rows, memory, output):
     print_plain(heads, [[*key, *cell] for key, cell in cells.items()], right=heads[3:])
     slowest = max(rows, key=lambda row: row["seconds"])
     print(f"Speed-up over the best dense algorithm; the longest sum takes {_time(slowest)}.")
-    heads = ["schedule", "ranks", "lanes", "at once", "messages", "of the vector"]
+    heads = ["schedule", "codec", "ranks", "lanes", "at once", "messages", "of the vector"]
     cells = [
         [
             row["schedule"],
+            row["scheme"],
             *(str(row[each]) for each in ("ranks", "lanes", "lanes_at_once")),
             size_text(row["messages"]),
             _share(row),
         ]
         for row in memory
     ]
-    print_plain(heads, cells, right=heads[1:])
+    print_plain(heads, cells, right=heads[2:])
     print("written: " + ", ".join([f"{output}.jsonl", *plots.draw_scale(about, rows, output)]))
 
 
