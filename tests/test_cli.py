@@ -285,3 +285,12 @@ def test_neither_command_imports_mpi():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    """As `head` has; the traceback of a broken pipe would be all that is seen."""
+    words = [sys.executable, "-m", "gqallreduce", "plan", "--ranks", "64", "--nbytes", "100MB"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        command.stdout.close()
+        assert command.stderr.read() == ""
+        assert command.wait() == 1
