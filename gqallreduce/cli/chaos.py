@@ -135,7 +135,7 @@ class Training:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         accuracy = ends[0]["accuracy"] if ends else 0.0
-        if len({each["accuracy"] for each in ends}) > 1:
+        if len({each["weights"] for each in ends}) > 1:
             self.wrong.append(f"training {self.seed}: ranks end with different models")
         row = {"seed": self.seed, "accuracy": accuracy, "jobs": self.jobs, "steps_lost": lost}
         return row | {"faults": len(self.rows), "seconds": time.monotonic() - began}
@@ -206,7 +206,7 @@ class Training:
     def _row(self, fault, events, ranks):
         """What came of one fault: by whom it was noticed, as what, after how long."""
         kind, victim = fault["kind"], fault["rank"]
-        after = [each for each in events if each["what"] in ("error", "skipped", "not saved")]
+        after = [each for each in events if each["what"] in (("not saved",) if kind == "disk" else ("error", "skipped"))]
         others = {each["step"] for each in events if each["what"] == "fault"} - {fault["step"]}
         after = [each for each in after if each["step"] - fault["step"] in (0, 1) and each["step"] not in others]
         noted = [each for each in after if each["rank"] != victim]

@@ -5,6 +5,7 @@ with the last state that is complete. Faults are in the job's file: each says at
 happens is written to events.<job>.<rank>.jsonl, a line each, before anything can go wrong.
 """
 
+import hashlib
 import json
 import os
 import resource
@@ -110,7 +111,8 @@ class Trainer:
             self.step, self.heard = self.step + 1, time.monotonic()
             if self.step % self.job["every"] == 0:
                 self._save_with([each for each in self.job["faults"] if each["step"] == self.step - 1])
-        self.note("ends", accuracy=self._accuracy())
+        weights = hashlib.sha256(b"".join(weight.value.tobytes() for weight in self.network.weights))
+        self.note("ends", accuracy=self._accuracy(), weights=weights.hexdigest())
 
     def _sum(self, gradients, faults):
         for fault in faults:
