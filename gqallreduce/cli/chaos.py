@@ -206,7 +206,8 @@ class Training:
     def _row(self, fault, events, ranks):
         """What came of one fault: by whom it was noticed, as what, after how long."""
         kind, victim = fault["kind"], fault["rank"]
-        after = [each for each in events if each["what"] in (("not saved",) if kind == "disk" else ("error", "skipped"))]
+        follows = ("not saved",) if kind == "disk" else ("error", "skipped")
+        after = [each for each in events if each["what"] in follows]
         others = {each["step"] for each in events if each["what"] == "fault"} - {fault["step"]}
         after = [each for each in after if each["step"] - fault["step"] in (0, 1) and each["step"] not in others]
         noted = [each for each in after if each["rank"] != victim]
