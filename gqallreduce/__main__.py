@@ -34,8 +34,8 @@ def main(words=None):
         status = arguments.run(arguments)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever reads, such as `head`, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit goes there
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
         return 1
 
 

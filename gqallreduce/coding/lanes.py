@@ -73,16 +73,9 @@ def _cut_as_counted(counts, lanes: int, grid: Grid) -> list[int]:
 
 
 def pieces(
-    size: int,
-    chunks: int,
-    grid: Grid,
-    nbytes_bound,
-    tensor: int = 0,
-    borders=None,
-    nbytes_in_lanes=None,
-    counts=None,
+    size: int, chunks: int, grid: Grid, nbytes_bound, tensor: int = 0, borders=None, nbytes_in_lanes=None, counts=None,
     held: int = 0,
-) -> list[list[Piece]]:
+) -> list[list[Piece]]:  # fmt: skip
     """pieces[lane][chunk] of a tensor; `nbytes_bound(regions)` is the codec's.
 
     borders
