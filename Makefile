@@ -56,6 +56,9 @@ FEW_ON := $(if $(filter openmpi,$(MPI)),8,harness 3)
 else ifeq ($(FULL),all)
 EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
 endif
+# Where 8 ranks share 2 cores, not what is about one process or a program, whatever the number of ranks.
+NOT_ON_8 := memory lifetime calling_threads examples training torch_training soak latency overlap auto auto_bench bench bench_on_gpu
+files_on = $(if $(and $(filter 8,$(1)),$(filter 1,$(FULL))),$(NOT_ON_8:%=--ignore=tests/mpi/test_%.py))
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
@@ -110,7 +113,7 @@ test-ranks: $(addprefix test-,$(RANKS))
 # leave a mark when all have come to the end: an exit status of 0 alone can mean that one of them left early.
 test-%: build
 	@rm -rf .pytest-logs/$(MPI)-$*
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(call part_on,$*)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(call part_on,$*) $(call files_on,$*)
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)

@@ -275,10 +275,40 @@ def test_many_regions_as_long_as_each_other_or_not(fault, descending):
 
 
 @pytest.mark.slow  # 8200 tiles in a serial grid
-@pytest.mark.races
 def test_a_span_of_more_tiles_than_the_scan_takes_at_once():
     span = span_of([1] * 8200)
     assert check_read(check_sums(integers(1, 8200, 3), 1.5, 3, span), 1.5, 3, span)
+
+
+@pytest.mark.races
+def test_the_two_kernels_of_one_block_with_more_tiles_than_they_take_at_once():
+    tiles = 8200
+    device, sizes = Device(span_of([1] * tiles)), np.random.default_rng(1).integers(1, 9, tiles, np.uint32)
+    offsets = device.scratch[: 8 * tiles].view(np.uint64)
+    device.scratch[8 * tiles : 12 * tiles].view(np.uint32)[:] = sizes
+    given = None, 1.0, 3, *device.place(), *device.ends()
+    launches.integers_encode(only("integers_scan", device.launch), None, *given)
+    assert (offsets == np.cumsum(sizes) - sizes).all()
+    assert device.length[0] == 6 * tiles + sizes.sum()
+
+    m, units = integers(1, tiles, 3), np.ones(1, np.float32)
+    parts = [encoded(m[k : k + 1], units, 3) for k in range(tiles)]
+    ends, wire = np.cumsum([part.size for part in parts]), np.concatenate(parts)
+    given = None, 1.0, False, 1.0, False, 3, *device.place(), device.scratch, device.found
+    launches.integers_decode(only("integers_find", device.launch), wire, *given)
+    assert device.found[0] == 0
+    assert (offsets == np.append(0, ends[:-1]) + 6).all()  # past the unit and the bytes of the tile
+
+
+def only(kernel, launch):
+    """Of the kernels of a call this one."""
+    return lambda family, name, *rest: launch(family, name, *rest) if name == kernel else None
+
+
+def encoded(m, units, terms):
+    region = span_of([m.size]).regions[0]
+    wire = np.empty(_kernels.integers_bound(region.table, terms), np.uint8)
+    return wire[: _kernels.integers_encode(m, wire, units, terms, region.table)]
 
 
 def test_a_span_of_no_values_has_no_bytes():

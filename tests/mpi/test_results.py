@@ -66,9 +66,12 @@ def test_many_lanes_and_blocks(comm, scheme, short_lanes):
         assert plan.lanes == lanes.LANES_MOST
 
 
-@pytest.mark.parametrize("codec", sorted(CODECS))
+@pytest.mark.parametrize("codec", ["bfloat16", "onebit", "powersgd", "topk"])
 def test_lanes_one_by_one(comm, codec, short_lanes, monkeypatch):
-    """More than there are tags for, as where a rank has no memory for the messages of all lanes that could begin."""
+    """More than there are tags for, as where a rank has no memory for the messages of all lanes that could begin.
+
+    All codecs: tests/whole/test_lanes_in_turn.py.
+    """
     monkeypatch.setattr(lanes, "HELD_LEAST", 1)
     monkeypatch.setattr(lanes, "HELD_SHARE", 0.05)
     monkeypatch.setattr(lanes, "HELD_MESSAGE", 16)
@@ -78,7 +81,7 @@ def test_lanes_one_by_one(comm, codec, short_lanes, monkeypatch):
     with gq.Allreduce(f"allgather/{codec}/ef", comm=comm, timeout=TIMEOUT) as allreduce:
         allreduce(np.ones(shape, np.float32), key="w")
         plan = allreduce.plans._plans.popitem()[1]
-    if comm.size > 1 and codec in ("raw", "bfloat16"):
+    if comm.size > 1 and codec == "bfloat16":
         assert plan.lanes > 2 * lanes.LANES_MOST
 
 
