@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "gq/runtime/exchange.hpp"
+#include "gq/runtime/operation.hpp"
 
 namespace gq::runtime {
 
@@ -23,6 +24,18 @@ Exchange::Exchange(Kind kind, int rank, int size, std::uint8_t* values, std::siz
     : kind_(kind), rank_(rank), size_(size), values_(values), nbytes_(nbytes) {}
 
 std::size_t Exchange::longest() const { return nbytes_ * (kind_ == Kind::kGather ? std::max(1, size_ / 2) : 1); }
+
+bool Exchange::headers_alike() const {
+  Header expected;
+  std::uint8_t row[Header::kSize];
+  if (kind_ != Kind::kGather || nbytes_ != Header::kSize || !expected.read(values_, nbytes_)) return false;
+  for (int k = 0; k < size_; ++k) {
+    expected.rank = static_cast<std::uint32_t>((rank_ + size_ - k) % size_);
+    expected.write(row);
+    if (std::memcmp(row, values_ + static_cast<std::size_t>(k) * nbytes_, nbytes_) != 0) return false;
+  }
+  return expected.kind == Header::kData;
+}
 
 int Exchange::start(Transport& transport, int tag) {
   tag_ = tag;

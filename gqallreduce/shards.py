@@ -7,6 +7,7 @@ from gqallreduce.request import Request
 from gqallreduce.runtime.calls import Calls
 from gqallreduce.runtime.halves import Half, counted, part_of, part_view, require, require_dense
 from gqallreduce.runtime.reduction import reduce
+from gqallreduce.runtime.repeated import NOT_BEGUN, repeated
 from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
 from gqallreduce.transport.call import call_in_words
 
@@ -35,9 +36,7 @@ class Shards(Calls):
         Cost: half of the bytes of the allreduce and the messages of its first half; 32 bytes for each other rank, in
         ceil(log2 P) messages, by which all learn of a value that is not finite.
         """
-        return self.perform(
-            call_in_words(key, "reduce-scatter"), reduce, self, buf, key, out, None, Half(REDUCE_SCATTER, counts)
-        )
+        return self._half(buf, key, out, Half(REDUCE_SCATTER, counts))
 
     def allgather(self, shard, *, out, key=None, counts=None):
         """Give all ranks the shards of all, encoded; returns `out`.
@@ -56,9 +55,13 @@ class Shards(Calls):
         Raises ValueError for codecs that must know all ranks' values before they encode (`terngrad`, `alq`, ...), and
         for an object that averages. Cost: half of the bytes of the allreduce and the messages of its second half.
         """
-        return self.perform(
-            call_in_words(key, "allgather"), reduce, self, out, key, None, None, Half(ALLGATHER, counts, shard)
-        )
+        return self._half(out, key, None, Half(ALLGATHER, counts, shard))
+
+    def _half(self, buf, key, out, half: Half):
+        result = repeated(self, buf, key, out, half)
+        if result is not NOT_BEGUN:
+            return result
+        return self.perform(call_in_words(key, half.words), reduce, self, buf, key, out, None, half)
 
     def start_reduce_scatter(self, buf, *, key=None, out=None, counts=None) -> Request:
         """Begin the same call and return, as `start` does."""
@@ -81,4 +84,5 @@ class Shards(Calls):
         buffer = Buffer(buf)
         require_dense(buffer)
         form = buffer.form._replace(counts=counted(counts, buffer.form, self.size))
-        return part_view(buf, buffer, part_of(self.scheme.codec, form, self.size, self.rank))
+        part = part_of(self.scheme.codec, form, self.size, self.rank)
+        return part_view(buf, buffer.order, buffer.memory, part)

@@ -7,6 +7,7 @@ group have the size together. A file of the results can be compared with one of 
 
 import itertools
 import random
+import sys
 from functools import partial
 from time import perf_counter
 
@@ -19,6 +20,9 @@ from gqallreduce.cli.report import Report, Silent, size_text
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.cli.world import are_schemes, environment, on_world
 from gqallreduce.quantities import seconds_text
+from gqallreduce.runtime.halves import has
+from gqallreduce.scheduling.schedule import ALLGATHER, REDUCE_SCATTER
+from gqallreduce.scheduling.topology import apart
 
 SCHEMES = ("onebit/ef", "direct/raw", "direct/qsgd(bits=4)", "direct/adaptive(pi=64)/ef", "direct/terngrad")
 UNDER_WAY = 10
@@ -33,8 +37,8 @@ def add_arguments(parser):
     parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="SCHEME", help="schemes to measure")
     how = "what carries calls out: C++ (native), Python, or both in turn"
     parser.add_argument("--runtimes", nargs="+", default=["native"], choices=("native", "python"), help=how)
-    which = "one call alone, ten under way together, a group of tensors"
-    parser.add_argument("--calls", nargs="+", default=[*WAYS], choices=WAYS, help=which)
+    which = "one call alone, ten under way together, a group of tensors; or a half of an allreduce, where a scheme has it"
+    parser.add_argument("--calls", nargs="+", default=["alone", "together", "group"], choices=WAYS, help=which)
     parser.add_argument("--max", type=int, default=MOST, metavar="BYTES", help="largest buffer (4 MiB)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for one size (3)")
     parser.add_argument("--repetitions", type=int, default=500, help="most rounds of one size (500)")
@@ -51,6 +55,12 @@ def run(arguments):
 def run_on(comm, arguments):
     """Runs the benchmark on a communicator; the exit status, the same on all ranks."""
     if not are_schemes("latency", comm, arguments.schemes):
+        return 2
+    schemes, calls = [gq.Scheme.parse(each) for each in arguments.schemes], arguments.calls
+    if not any(calls_of(scheme, calls, comm.size) for scheme in schemes):
+        if comm.rank == 0:
+            named = ", ".join(arguments.schemes)
+            print(f"latency: no {' or '.join(calls)} of {named}; of halves: docs/schedules.md", file=sys.stderr)
         return 2
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     about = machine.describe_job(comm, arguments.link)
@@ -119,11 +129,29 @@ class _Group:
         return perf_counter() - began
 
 
+class _Half(_Alone):
+    """One half of an allreduce at a time; of an allgather the rank's part lies in the array already."""
+
+    def __init__(self, which, name, allreduce, nbytes):
+        call = allreduce.reduce_scatter if which == REDUCE_SCATTER else self._gather
+        super().__init__(name, partial(call, key=which), nbytes)
+        self.how, self._allreduce = f"{which} alone", allreduce
+
+    def _gather(self, buffer, key):
+        self._allreduce.allgather(None, out=buffer, key=key)
+
+
 def _alone(name, allreduce, nbytes):
     return _Alone(name, partial(allreduce, key="alone"), nbytes)
 
 
-WAYS = {"alone": _alone, "together": _UnderWay, "group": _Group}
+HALVES = (REDUCE_SCATTER, ALLGATHER)
+WAYS = {"alone": _alone, "together": _UnderWay, "group": _Group} | {each: partial(_Half, each) for each in HALVES}
+
+
+def calls_of(scheme, calls, size) -> list[str]:
+    """Those of the calls that a scheme has."""
+    return [each for each in calls if each not in HALVES or has(scheme, each, apart(size))]
 
 
 class _Model:
@@ -152,7 +180,8 @@ def _size(comm, places, nbytes, arguments):
     contenders = [_Alone(DEFAULT, Dense(DEFAULT, comm), nbytes)]
     for text, (runtime, place) in itertools.product(arguments.schemes, places.items()):
         text, allreduce = _made(text, runtime, place)
-        contenders += [WAYS[each](text, allreduce, nbytes) for each in arguments.calls]
+        calls = calls_of(allreduce.scheme, arguments.calls, comm.size)
+        contenders += [WAYS[each](text, allreduce, nbytes) for each in calls]
         if nbytes == MODEL << 10 and runtime == "native" and "group" in arguments.calls:
             contenders += [_Model(text, comm, count) for count in (1, MODEL)]
     taken, began = [[] for _ in contenders], perf_counter()

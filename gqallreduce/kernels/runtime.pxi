@@ -200,6 +200,11 @@ cdef class NativeOperation:
         return self.data.done
 
     @property
+    def flawless(self):
+        """Is no flaw of any place known?"""
+        return not self.data.first_flaw().known
+
+    @property
     def first_flaw(self):
         """(rank, number) of the least flaw of any place, or None."""
         cdef CFlaw found = self.data.first_flaw()
@@ -279,6 +284,11 @@ cdef class NativeExchange:
     @property
     def done(self):
         return self.data.done()
+
+    @property
+    def flawless(self):
+        """Have all ranks sent a header alone, that tells of no flaw?"""
+        return self.data.headers_alike()
 
     def count(self, Spent spent not None):
         """Add what it has cost."""
@@ -501,21 +511,24 @@ cdef class Engine:
         self.data.start(exchange.data[0], tag)
         return True
 
-    def run_only(self, NativeOperation operation not None, uint64_t number, int tag, double seconds, double until):
-        """Begin the only operation and `run`: (is it done? seconds of waiting, has something come?).
+    def run_only(self, running, uint64_t number, int tag, double seconds, double until):
+        """Begin the only operation, or exchange, and `run`: (is it done? seconds of waiting, has something come?).
 
-        "Not done" also if that was after `until` (of the monotonic clock), and for an event or a flaw: the operation
-        stays in `operations` then.
+        "Not done" also if that was after `until` (of the monotonic clock), and for an event or unless it is `flawless`:
+        it stays in `operations` or `exchanges` then. An exchange must not be too long for one message.
         """
         cdef c_bool received = False, nothing = False
         cdef double waited
-        self.start(operation, number, tag)
+        cdef bint exchange = isinstance(running, NativeExchange)
+        if not exchange:
+            self.start(running, number, tag)
+        elif not self.exchange(running, tag):
+            raise ValueError("got an exchange that is too long for one message")
         with nogil:
             waited = self.data.run(seconds, received, nothing)
-        if (not operation.data.done or self.data.event.kind != Kind.kNone or operation.data.first_flaw().known
-                or now() > until):
+        if not running.done or self.data.event.kind != Kind.kNone or not running.flawless or now() > until:
             return False, waited, received
-        self.operations.remove(operation)
+        (self.exchanges if exchange else self.operations).remove(running)
         return True, waited, received
 
     def take_done(self):

@@ -70,6 +70,11 @@ class Given:
         return None if self.arrays is not None else self.sources[0].located
 
     @property
+    def device(self) -> str:
+        """In words, where the buffers are."""
+        return "in host memory" if self.arrays is not None else self.targets[0].device
+
+    @property
     def nbytes(self) -> int:
         return sum([each.nbytes for each in self.sources]) if self.arrays is None else self.arrays.forms.nbytes
 

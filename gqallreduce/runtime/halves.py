@@ -46,12 +46,17 @@ class Half:
     def __init__(self, which: str, counts=None, shard=None):
         self.which, self.counts, self.shard = which, counts, shard
         self._parts: list[slice] = []
-        self._shards: list[Buffer | None] = []
-        self._views: list = []
+        self._views: list = []  # of a reduce-scatter, the parts that it returns
+        self._given: list[tuple] = []  # of an allgather, (where it belongs, a shard) of each that is given
 
     @property
     def scatters(self) -> bool:
         return self.which == REDUCE_SCATTER
+
+    @property
+    def words(self) -> str:
+        """Of what a call is called in errors."""
+        return self.which.replace("_", "-")
 
     @property
     def written(self) -> str:
@@ -80,46 +85,54 @@ class Half:
             )
         counts, shards = _of_each("counts", self.counts, given), _of_each("shard", self.shard, given)
         values = result if isinstance(given.name, tuple) else [result]
-        forms, self._parts, self._shards, self._views = [], [], [], []
-        for key, form, target, value, mine, shard in zip(
-            given.keys, given.forms, given.targets, values, counts, shards, strict=True
-        ):
+        forms, read, self._parts, self._views, self._given = [], [], [], [], []
+        for number, (form, value) in enumerate(zip(given.forms, values, strict=True)):
             try:
-                forms.append(form._replace(counts=counted(mine, form, allreduce.size)))
-                require_dense(target)
+                cut = counted(counts[number], form, allreduce.size)
+                forms.append(form if cut == form.counts else form._replace(counts=cut))
+                memory = None  # of a plain array that is known again: the array's own
+                if given.arrays is None:
+                    require_dense(given.targets[number])
+                    memory = given.targets[number].memory
                 part = part_of(allreduce.scheme.codec, forms[-1], allreduce.size, allreduce.rank)
                 self._parts.append(part)
-                self._shards.append(None if shard is None else _shard(shard, target, part))
-                self._views.append(part_view(value, target, part) if self.scatters else None)
+                if self.scatters:
+                    self._views.append(part_view(value, form.order, memory, part))
+                shard = shards[number]
+                read.append(None if shard is None else _shard(shard, form.dtype, given.device, part))
+                if shard is not None and part.stop > part.start:
+                    room = part_view(value, form.order, None, part) if memory is None else memory[part]
+                    self._given.append((room, read[-1].memory))
             except (TypeError, ValueError) as error:
                 if len(given.keys) == 1:
                     raise
-                raise type(error)(f"key {key!r} of the group: {error}") from None
+                raise type(error)(f"key {given.keys[number]!r} of the group: {error}") from None
         if tuple(forms) != given.forms:
             given.forms, given.agreed = tuple(forms), None
         given.written = self.written
-        given.read(self._shards)
+        given.read(read)
         return given
 
     # --- in the call ---
 
     def take_shards(self, given: Given, processor) -> None:
         """This rank's part of each buffer := what was given, which is not read any more."""
-        with processor.active(given.located, given.name):
-            for shard, target, part in zip(self._shards, given.targets, self._parts, strict=True):
-                if shard is not None and part.stop > part.start:
-                    target.arithmetic.copy(target.memory[part], shard.memory)
+        if self._given:
+            with processor.active(given.located, given.name):
+                for room, shard in self._given:
+                    processor.arithmetic.copy(room, shard)
         given.read([])
 
     def begin(self, states: dict, memory, arithmetic) -> None:
         """States after the call: their steps, and of the new residuals what the call does not write."""
         for (key, state), part in zip(list(states.items()), self._parts, strict=True):
-            before = memory.get(key)
             if self.scatters:
                 states[key] = state.replaced(halfway=True)
-            elif before is not None and before.halfway:
+                continue
+            before = memory.get(key)
+            if before is not None and before.halfway:
                 states[key] = state.replaced(step=before.step)
-            if state.residual is not None and not self.scatters:
+            if state.residual is not None:
                 for rest in (slice(0, part.start), slice(part.stop, len(state.residual))):
                     if rest.stop > rest.start:
                         arithmetic.copy(state.residual[rest], state.spare[rest])
@@ -156,14 +169,12 @@ def _of_each(name: str, value, given: Given) -> list:
     return list(value)
 
 
-def _shard(shard, target: Buffer, part: slice) -> Buffer:
+def _shard(shard, dtype: str, device: str, part: slice) -> Buffer:
     found, expected = Buffer(shard), part.stop - part.start
-    if (found.size, found.dtype) != (expected, target.dtype):
-        raise ValueError(
-            f"got a shard of {found.size} {found.dtype}, expected {expected} {target.dtype}, the part of out"
-        )
-    if found.device != target.device:
-        raise ValueError(f"the shard is {found.device}, expected {target.device} as out")
+    if (found.size, found.dtype) != (expected, dtype):
+        raise ValueError(f"got a shard of {found.size} {found.dtype}, expected {expected} {dtype}, the part of out")
+    if found.device != device:
+        raise ValueError(f"the shard is {found.device}, expected {device} as out")
     require_dense(found)
     return found
 
@@ -248,18 +259,21 @@ def require_dense(buffer: Buffer) -> None:
         raise ValueError("a half of an allreduce takes arrays without gaps in memory, got one with gaps")
 
 
-def part_view(value, buffer: Buffer, part: slice):
+def part_view(value, order: str, memory, part: slice):
     """A part of an array that a caller gave, in the order of its memory: a vector without a copy, of the same kind.
 
-    Of what is neither an array of NumPy or CuPy nor a tensor, an array of NumPy.
+    memory
+        its elements as a vector, of which a part is returned of what is neither an array of NumPy or CuPy nor a tensor;
+        None for a plain array of NumPy.
     """
+    if type(value) is np.ndarray and order in ("C", "F"):
+        return value.reshape(-1, order=order)[part]
     if isinstance(value, np.ndarray):
-        return to_vector(np.asarray(value), buffer.order)[part]
-    slowest_first = axes(len(buffer.shape), buffer.order)
+        return to_vector(np.asarray(value), order)[part]
     if hasattr(value, "permute"):  # of PyTorch
-        turned = value.permute(*slowest_first) if slowest_first else value
+        turned = value.permute(*axes(value.ndim, order)) if value.ndim else value
     elif hasattr(value, "transpose") and hasattr(value, "reshape"):
-        turned = value.transpose(slowest_first)
+        turned = value.transpose(axes(value.ndim, order))
     else:
-        return buffer.memory[part]
+        return memory[part]
     return turned.reshape(-1)[part]

@@ -11,10 +11,13 @@ from __future__ import annotations
 from time import perf_counter
 
 from gqallreduce._kernels import float_control_is_usual
+from gqallreduce.coding import frame
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments, native
 from gqallreduce.runtime.flaws import not_finite
-from gqallreduce.runtime.operand import Operands
+from gqallreduce.runtime.halves import Half, first_of_all
+from gqallreduce.runtime.operand import Operands, step_of
+from gqallreduce.runtime.reduction import take_effect
 from gqallreduce.runtime.run import Run
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call, call_in_words
@@ -23,8 +26,8 @@ from gqallreduce.transport.progress import LISTEN
 NOT_BEGUN = object()
 
 
-def repeated(allreduce, buf, key, out):
-    """The result of a call, or NOT_BEGUN."""
+def repeated(allreduce, buf, key, out, half: Half | None = None):
+    """The result of a call, or NOT_BEGUN. `half`: of an allreduce, if the call is one."""
     if not allreduce.repeats or not float_control_is_usual():
         return NOT_BEGUN
     home, began = allreduce.home, perf_counter()
@@ -33,22 +36,27 @@ def repeated(allreduce, buf, key, out):
         link = home.free_link(LISTEN)
         if link is None or allreduce.unusable is not None or allreduce.unheard:
             return NOT_BEGUN
-        return Repeat(allreduce, link, began).result(buf, key, out)
+        return Repeat(allreduce, link, began, half).result(buf, key, out)
     finally:
         home.release(claim)
 
 
 class Repeat:
-    """One such call. Attributes are None until they are set."""
+    """One such call. Attributes are None until they are set.
 
-    __slots__ = ("_allreduce", "_began", "_event", "_given", "_last", "_link", "_norm", "_number", "_result", "_run",
-                 "_running", "_states", "_waited")  # fmt: skip
+    _running, _stage
+        what the runtime carries out, and the Stage that it is of: the Run, or after that of a reduce-scatter what all
+        ranks must learn, whose generator is then `_verdict`.
+    """
 
-    def __init__(self, allreduce, link, began: float):
-        self._allreduce, self._link, self._began = allreduce, link, began
+    __slots__ = ("_allreduce", "_began", "_event", "_given", "_half", "_last", "_link", "_norm", "_number", "_result",
+                 "_run", "_running", "_stage", "_states", "_verdict", "_waited")  # fmt: skip
+
+    def __init__(self, allreduce, link, began: float, half: Half | None):
+        self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
         self._number, self._waited = link.calls, 0.0
-        self._last = self._given = self._result = self._states = None
-        self._norm = self._run = self._running = self._event = None
+        self._last = self._given = self._result = self._states = self._norm = None
+        self._run = self._running = self._stage = self._event = self._verdict = None
 
     def result(self, buf, key, out):
         """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
@@ -59,8 +67,7 @@ class Repeat:
             link.count(allreduce)
             link.at_once = allreduce
             self._prepare()
-            if self._run_at_once():
-                self._run.account(self._running)
+            if self._run_at_once() and self._all_know_at_once():
                 self._take_effect(self._waited)
                 return self._result
             call = self._as_call()
@@ -74,71 +81,108 @@ class Repeat:
 
     def _look(self, buf, key, out) -> bool:
         """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
-        allreduce = self._allreduce
+        allreduce, half = self._allreduce, self._half
         try:
-            last = self._last = allreduce.plans.last(key)
+            last = self._last = allreduce.plans_of(half and half.which).last(key)
             if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
                 return False
-            self._given = arguments.known_as(last, buf, out, allreduce.memory)
+            if self._scatters and frame.SIZE * self._link.size > self._link.requests.shortest:
+                return False  # what all must learn may not fit into one message
+            given, result = arguments.known_as(last, buf, out, allreduce.memory), buf if out is None else out
+            if given is not None and half is not None:
+                given = half.fit(given, result, allreduce)
+                if given.agreed is not last:
+                    return False  # other counts
+                half.take_shards(given, last.plan.processor)
+                result = half.returned(result)
         except Exception:
             return False
-        self._result = buf if out is None else out
-        return self._given is not None
+        self._given, self._result = given, result
+        return given is not None
 
     def _prepare(self) -> None:
         allreduce, last, given = self._allreduce, self._last, self._given
-        allreduce.begun += 1
+        allreduce.begun += not self._scatters
         processor, feedback = last.plan.processor, allreduce.scheme.feedback
         self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback)
+        if self._half is not None:
+            self._half.begin(self._states, allreduce.memory, processor.arithmetic)
         operands = Operands(given, self._states.values(), last.streams)
-        self._run = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
+        self._run = self._stage = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
         self._running = self._run.native()
 
     def _run_at_once(self) -> bool:
-        """Is the runtime done with it, and nothing to be looked at?"""
-        link, running = self._link, self._running
+        """Is the runtime done with the Stage, and nothing to be looked at?"""
+        link, running, stage = self._link, self._running, self._stage
         if link.size > 1:
-            tag, until = link.tag(self._number, 0, self._run.signature), link.previous + self._allreduce.timeout
-            done, self._waited = link.progress.run_at_once(running, self._number, tag, until)
-            return done
-        self._event = running.run_alone(LISTEN)
-        return self._event is None and running.done and running.first_flaw is None
+            tag, until = link.tag(self._number, stage.first_lane, stage.signature), link.previous + self._allreduce.timeout
+            done, waited = link.progress.run_at_once(running, self._number, tag, until)
+            self._waited += waited
+        else:
+            self._event = running.run_alone(LISTEN)
+            done = self._event is None and running.done and running.flawless
+        if done:
+            stage.account(running)
+        return done
+
+    def _verdict_with(self, flaw):
+        """Stages by which all ranks learn of the first flaw that any has found in a reduce-scatter."""
+        run = self._run
+        return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
+
+    def _all_know_at_once(self) -> bool:
+        """Is there nothing that all ranks must learn of each other, or have all told that they found no flaw?"""
+        if self._link.size == 1 or not self._scatters:
+            return True
+        self._verdict = self._verdict_with(None)
+        self._stage = next(self._verdict)
+        self._running = self._stage.native()
+        return self._run_at_once()
+
+    @property
+    def _scatters(self) -> bool:
+        return self._half is not None and self._half.scatters
 
     def _take_effect(self, waited: float) -> Spent:
-        run, allreduce = self._run, self._allreduce
-        if run.flaw is not None:
-            raise not_finite(run.flaw, self._given.keys, self._given.sources, allreduce.size)
-        spent = run.spent
-        spent.wait, spent.total = waited, perf_counter() - self._began
-        allreduce.memory.commit(self._states)
-        return allreduce.account(spent, self._given.nbytes, self._norm)
+        what = self._given, self._half, self._states, self._norm, self._run.spent
+        return take_effect(self._allreduce, *what, waited, self._began)
 
     # --- as a Call ---
 
     def _as_call(self) -> Call:
         """The same, of which the runtime may have begun its part."""
-        name = "a call" if self._last is None else call_in_words(self._last.name)
+        what = "call" if self._half is None else self._half.words
+        name = f"a {what}" if self._last is None else call_in_words(self._last.name, what)
         call, link = Call(name, self._allreduce), self._link
         call.link, call.number, call.previous, call.began = link, self._number, link.previous, link.began
         call.held, call.data, call.states, call.result = self._given, self._run, self._states or {}, self._result
         call.wait = self._waited
         if self._running is not None:
-            call.running = self._running, self._run
+            call.running = self._running, self._stage
             call.stages = self._remaining_stages(call)
             next(call.stages)  # into its `try`, so that it ends the Run whatever happens
         return call
 
     def _remaining_stages(self, call: Call):
-        """What is left of it once the runtime is done: no stage."""
+        """What is left of it once the runtime is done with its Stage."""
+        run = self._run
         try:
             yield
-            if self._event is not None:
-                self._run.answer(self._running, self._event)
-            if call.link.size == 1:
-                native.run_alone(self._run, self._running)
+            if self._verdict is not None:
+                flaw = yield from self._verdict
+            else:
+                if self._event is not None:
+                    run.answer(self._running, self._event)
+                if call.link.size == 1:
+                    native.run_alone(run, self._running)
+                flaw = run.flaw
+                if self._scatters:
+                    flaw = yield from self._verdict_with(flaw)
+            if flaw is not None:
+                raise not_finite(flaw, self._given.keys, self._given.sources, call.link.size)
             call.spent = self._take_effect(call.wait)
         finally:
-            self._run.end()
+            run.end()
 
 
 @usual_arithmetic()

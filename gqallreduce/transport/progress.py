@@ -118,7 +118,7 @@ class Progress:
     # --- a call that is carried out at once ---
 
     def run_at_once(self, running, number: int, tag: int, until: float) -> tuple[bool, float]:
-        """Where nothing else is under way: what the runtime in C++ does of a call in about LISTEN seconds.
+        """Where nothing else is under way: what the runtime in C++ does of a call's Stage in about LISTEN seconds.
 
         Returns whether it is done, before `until` and without an event or a flaw, else it goes on by `take_up`; and the
         seconds of waiting.

@@ -45,6 +45,19 @@ def test_both_runtimes_in_turn_and_a_model(folder, comm, monkeypatch):
         assert {row["bytes"] for row in rows if row["how"].startswith("model")} == {latency.MODEL << 10}
 
 
+def test_halves_of_schemes_that_have_them(folder, comm, capsys):
+    calls = ["--calls", "reduce_scatter", "allgather", "--schemes"]
+    assert latency.run_on(comm, arguments(folder, *calls, "recursive_doubling/raw")) == 2
+    assert comm.rank > 0 or "no reduce_scatter or allgather of recursive_doubling/raw" in capsys.readouterr().err
+    assert latency.run_on(comm, arguments(folder, *calls, "direct/terngrad", "direct/raw")) == 0
+    if comm.rank == 0:
+        _, rows = report.read(folder / "latency.jsonl")
+        found = {(row["scheme"], row["how"]) for row in rows if not row["dense"]}
+        assert found == {("direct/terngrad", "reduce_scatter alone")} | {
+            ("direct/raw", f"{half} alone") for half in latency.HALVES
+        }
+
+
 def test_a_scheme_that_is_none(folder, comm, capsys):
     assert latency.run_on(comm, arguments(folder, "--schemes", "qsdg")) == 2
     assert comm.rank > 0 or "did you mean" in capsys.readouterr().err

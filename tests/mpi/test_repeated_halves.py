@@ -1,0 +1,202 @@
+"""Reduce-scatters and allgathers of known keys that are carried out at once (runtime/repeated.py)."""
+
+import time
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, errors, inputs
+
+import gqallreduce as gq
+from gqallreduce import shards as shards_module
+from gqallreduce.runtime import repeated
+from gqallreduce.runtime.repeated import NOT_BEGUN
+from gqallreduce.transport.progress import Progress
+from gqallreduce.transport.requests import Requests
+
+pytestmark = pytest.mark.mpi
+SIZE, LATE = 40, 0.2
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Of each half, was it carried out at once?"""
+    found, at_once = [], shards_module.repeated
+
+    def noted(*given):
+        result = at_once(*given)
+        found.append(result is not NOT_BEGUN)
+        return result
+
+    monkeypatch.setattr(shards_module, "repeated", noted)
+    return found
+
+
+@pytest.fixture
+def taken_up(monkeypatch):
+    """Of each call that the runtime did not bring to an end soon, what it was at."""
+    found, take_up = [], Progress.take_up
+
+    def noted(progress, call):
+        found.append(type(call.running[1]).__name__)
+        take_up(progress, call)
+
+    monkeypatch.setattr(Progress, "take_up", noted)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def heard_long_ago(monkeypatch):
+    """A rank need not have looked for aborts within 2 ms: a busy machine may let it wait for longer."""
+    monkeypatch.setattr(repeated, "LISTEN", TIMEOUT)
+
+
+def values(comm, step=0):
+    return inputs(comm.size, (SIZE,), step=step)[comm.rank]
+
+
+def make(comm, scheme="direct/qsgd(bits=4)/ef", **options):
+    """And both halves of its key are known."""
+    allreduce = gq.Allreduce(scheme, comm=comm, **{"timeout": TIMEOUT, **options})
+    both(allreduce, values(comm))
+    return allreduce
+
+
+def both(allreduce, array, **options):
+    shard = allreduce.reduce_scatter(array, key="w", **options)
+    return allreduce.allgather(shard.copy(), out=array, key="w", **options)
+
+
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)", "ring/topk(k=3)/ef", "direct/raw"])
+@pytest.mark.parametrize("runtimes", ["native", "mixed"])
+def test_the_second_ones_are(comm, scheme, runtimes, at_once, monkeypatch):
+    """With the bits of calls that are not."""
+    with make(comm, scheme, check="always") as others:
+        for step in (1, 2):
+            expected, sent = both(others, values(comm, step)), others.stats.last.bytes_sent
+    python = runtimes == "mixed" and comm.rank == 0
+    del at_once[:]
+    with monkeypatch.context() as patch:
+        patch.setenv("GQALLREDUCE_RUNTIME", "python" if python else "native")
+        with make(comm, scheme) as allreduce:
+            for step in (1, 2):
+                found, array = both(allreduce, given := values(comm, step)), given
+            assert found is array
+            assert bytes_of(found) == bytes_of(expected)
+            assert allreduce.stats.last.bytes_sent == sent
+            assert allreduce.stats.last.dense_bytes == pytest.approx(array.nbytes * (comm.size - 1) / comm.size)
+            assert allreduce.state_dict()["keys"]["w"]["step"] == 3
+            assert not allreduce.home.link.progress.calls
+    assert at_once == [False] * 2 + [not python] * 4
+
+
+def test_a_group_is_and_other_counts_are_not(comm, at_once):
+    names, sizes = ["a", "b"], [8 * comm.size, 0]
+    with gq.Allreduce("direct/qsgd(bits=4)", comm=comm, timeout=TIMEOUT) as allreduce:
+        for counts in (None, None, [[8] * comm.size, [0] * comm.size], [[8] * comm.size, None]):
+            arrays = [np.ones(size, np.float32) for size in sizes]
+            found = allreduce.reduce_scatter(arrays, key=names, counts=counts)
+            np.testing.assert_array_equal(found[0], np.full(8, comm.size) if counts else found[0])
+            assert all(np.shares_memory(part, array) or not part.size for part, array in zip(found, arrays, strict=True))
+    assert at_once == [False, True, False, False]
+
+
+@pytest.mark.parametrize("half", ["reduce_scatter", "allgather"])
+def test_a_flaw_is_told_on_all_ranks_and_changes_nothing(comm, half, taken_up):
+    allreduce = make(comm)
+    before = allreduce.state_dict()["keys"]["w"]
+    for _ in range(2):
+        array = values(comm)
+        bad = allreduce.shard(array)
+        if comm.rank == comm.size - 1:
+            bad[0] = np.nan
+        where = SIZE - len(bad) if half == "allgather" or comm.size > 1 else 0
+        with pytest.raises(gq.NonFiniteError) as error:
+            if half == "allgather":
+                allreduce.allgather(None, out=array, key="w")
+            else:
+                allreduce.reduce_scatter(array, key="w")
+        index = comm.bcast(where, root=comm.size - 1)
+        assert (error.value.rank, error.value.key, error.value.index) == (comm.size - 1, "w", index)
+    if half == "reduce_scatter" and comm.size > 1:  # one rank has the flaw, and the others hear of it at the end
+        assert ("Gather" in taken_up) == (comm.rank < comm.size - 1)
+    after = allreduce.state_dict()["keys"]["w"]
+    assert after["step"] == before["step"]
+    assert bytes_of(after["residual"]) == bytes_of(before["residual"])
+    both(allreduce, values(comm))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_all_must_learn_is_waited_for(comm, taken_up, monkeypatch):
+    """A rank that comes late to the end of a reduce-scatter alone."""
+    allreduce, expected = make(comm), make(comm)
+    run_at_once = Progress.run_at_once
+
+    def late(progress, running, *given):
+        if type(running).__name__ == "NativeExchange" and comm.rank == 0:
+            time.sleep(LATE)
+        return run_at_once(progress, running, *given)
+
+    monkeypatch.setattr(Progress, "run_at_once", late)
+    comm.Barrier()
+    found = both(allreduce, values(comm))
+    monkeypatch.undo()
+    assert bytes_of(found) == bytes_of(both(expected, values(comm)))
+    assert allreduce.stats.total.messages == expected.stats.total.messages
+    assert comm.rank == 0 or "Gather" in taken_up
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_never_comes_to_its_end_ends_it(comm, monkeypatch):
+    allreduce, run_at_once = make(comm, timeout=0.4), Progress.run_at_once
+
+    def never(progress, running, *given):
+        if type(running).__name__ == "NativeExchange":
+            raise KeyboardInterrupt
+        return run_at_once(progress, running, *given)
+
+    if comm.rank == 0:
+        monkeypatch.setattr(Progress, "run_at_once", never)
+    before, problem = allreduce.state_dict()["keys"]["w"]["step"], None
+    try:
+        allreduce.reduce_scatter(values(comm), key="w")
+    except (Exception, KeyboardInterrupt) as error:
+        problem = error
+    kinds = comm.allgather(type(problem))
+    assert kinds[0] is KeyboardInterrupt
+    assert set(kinds[1:]) == {gq.Error}
+    assert allreduce.state_dict()["keys"]["w"]["step"] == before
+    monkeypatch.undo()
+    both(make(comm), values(comm))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_does_not_fit_into_one_message_is_not_at_once(comm, at_once, monkeypatch):
+    allreduce = make(comm)
+    del at_once[:]
+    monkeypatch.setattr(Requests, "shortest", 31)
+    both(allreduce, values(comm))
+    assert at_once == [False, True]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_other_halves_of_a_known_key_are_told(comm):
+    allreduce = make(comm, "direct/qsgd(bits=4)")
+
+    def call():
+        if comm.rank:
+            allreduce.reduce_scatter(values(comm), key="w")
+        else:
+            allreduce(values(comm), key="w")
+
+    allreduce(values(comm), key="w")
+    assert {kind for kind, _ in errors(comm, call)} <= {gq.MismatchError, gq.Error}
+
+
+def test_shards_that_do_not_fit_are_told(comm, at_once):
+    allreduce = make(comm)
+    del at_once[:]
+    for shard in (np.zeros(SIZE + 1, np.float32), np.zeros(1, np.float64)):
+        with pytest.raises(ValueError, match="shard"):
+            allreduce.allgather(shard, out=values(comm), key="w")
+    assert at_once == [False, False]
+    both(allreduce, values(comm))
