@@ -37,7 +37,7 @@ def add_arguments(parser):
     parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="SCHEME", help="schemes to measure")
     how = "what carries calls out: C++ (native), Python, or both in turn"
     parser.add_argument("--runtimes", nargs="+", default=["native"], choices=("native", "python"), help=how)
-    which = "one call alone, ten under way together, a group of tensors; or a half of an allreduce, where a scheme has it"
+    which = "one call alone, ten under way together, a group of tensors, or a half alone of schemes that have it"
     parser.add_argument("--calls", nargs="+", default=["alone", "together", "group"], choices=WAYS, help=which)
     parser.add_argument("--max", type=int, default=MOST, metavar="BYTES", help="largest buffer (4 MiB)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for one size (3)")
@@ -135,7 +135,7 @@ class _Half(_Alone):
     def __init__(self, which, name, allreduce, nbytes):
         call = allreduce.reduce_scatter if which == REDUCE_SCATTER else self._gather
         super().__init__(name, partial(call, key=which), nbytes)
-        self.how, self._allreduce = f"{which} alone", allreduce
+        self.how, self._allreduce = which.replace("_", "-"), allreduce
 
     def _gather(self, buffer, key):
         self._allreduce.allgather(None, out=buffer, key=key)

@@ -1,5 +1,6 @@
 """The plots of the benchmarks, drawn from their rows alone, so that a file of results can be drawn again."""
 
+import math
 from collections import defaultdict
 
 import numpy as np
@@ -316,7 +317,9 @@ def save(drawing, title, machine, name):
 
 def _size_axis(axes, sizes):
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [size_text(size) for size in sizes], rotation=45, ha="right")
+    far = [3 * size <= 2 * after for size, after in zip(sizes, [*sizes[1:], math.inf], strict=True)]
+    labels = [size_text(size) if wide else "" for size, wide in zip(sizes, far, strict=True)]  # else two would overlap
+    axes.set_xticks(sizes, labels, rotation=45, ha="right")
     axes.minorticks_off()
     axes.set_xlabel("size of the buffer")
 

@@ -115,7 +115,8 @@ class Repeat:
         """Is the runtime done with the Stage, and nothing to be looked at?"""
         link, running, stage = self._link, self._running, self._stage
         if link.size > 1:
-            tag, until = link.tag(self._number, stage.first_lane, stage.signature), link.previous + self._allreduce.timeout
+            tag = link.tag(self._number, stage.first_lane, stage.signature)
+            until = link.previous + self._allreduce.timeout
             done, waited = link.progress.run_at_once(running, self._number, tag, until)
             self._waited += waited
         else:

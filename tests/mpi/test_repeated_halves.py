@@ -66,6 +66,10 @@ def both(allreduce, array, **options):
     return allreduce.allgather(shard.copy(), out=array, key="w", **options)
 
 
+def gather(allreduce, array):
+    return allreduce.allgather(None, out=array, key="w")
+
+
 @pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)", "ring/topk(k=3)/ef", "direct/raw"])
 @pytest.mark.parametrize("runtimes", ["native", "mixed"])
 def test_the_second_ones_are(comm, scheme, runtimes, at_once, monkeypatch):
@@ -96,7 +100,7 @@ def test_a_group_is_and_other_counts_are_not(comm, at_once):
             arrays = [np.ones(size, np.float32) for size in sizes]
             found = allreduce.reduce_scatter(arrays, key=names, counts=counts)
             np.testing.assert_array_equal(found[0], np.full(8, comm.size) if counts else found[0])
-            assert all(np.shares_memory(part, array) or not part.size for part, array in zip(found, arrays, strict=True))
+            assert all(np.shares_memory(*each) or not each[0].size for each in zip(found, arrays, strict=True))
     assert at_once == [False, True, False, False]
 
 
@@ -111,10 +115,7 @@ def test_a_flaw_is_told_on_all_ranks_and_changes_nothing(comm, half, taken_up):
             bad[0] = np.nan
         where = SIZE - len(bad) if half == "allgather" or comm.size > 1 else 0
         with pytest.raises(gq.NonFiniteError) as error:
-            if half == "allgather":
-                allreduce.allgather(None, out=array, key="w")
-            else:
-                allreduce.reduce_scatter(array, key="w")
+            allreduce.reduce_scatter(array, key="w") if half == "reduce_scatter" else gather(allreduce, array)
         index = comm.bcast(where, root=comm.size - 1)
         assert (error.value.rank, error.value.key, error.value.index) == (comm.size - 1, "w", index)
     if half == "reduce_scatter" and comm.size > 1:  # one rank has the flaw, and the others hear of it at the end
