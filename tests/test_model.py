@@ -201,12 +201,15 @@ def test_the_bytes_of_the_model_are_those_that_travel(schedule, ranks):
 
 
 def test_a_prediction_is_the_sum_of_its_terms():
-    """direct/raw on 4 ranks, 2^20 values, by hand: 8 lanes, 2 rounds, 6 messages a lane, 1 encoding, 1.5 decodings."""
+    """direct/raw on 4 ranks, 2^20 values, by hand: 8 lanes, 2 rounds, 6 messages a lane, 1 encoding, 1.5 decodings.
+
+    Transfer and arithmetic overlap but for one of three messages of one lane.
+    """
     for beta, copy in ((1e-6, 1e-9), (1e-12, 1e-9)):  # the link is slower, the arithmetic is
         profile = Profile(alpha=3.0, software=0.5, beta=beta, copy=copy, rates={"raw": (2.0, 4.0)})
         wire = beta * 6 * 8 * (32 + 2**17)
         arithmetic = 4 * 2**20 * copy * (2.0 + 1.5 * 4.0)
-        expected = 2 * 3.0 + 6 * 8 * 0.5 + max(wire, arithmetic) + min(wire, arithmetic) / 8
+        expected = 2 * 3.0 + 6 * 8 * 0.5 + max(wire, arithmetic) + min(wire, arithmetic) / (8 * 3)
         assert predict("direct", RAW, 4, 2**20, profile) == pytest.approx(expected, rel=1e-12)
 
 

@@ -72,12 +72,17 @@ class Adaptive(RegionCodec):
         return columns.merged(self.column)
 
     def nbytes_bound(self, regions: list[Region]) -> int:
-        elements = sum(region.size for region in regions)
+        return self._nbytes(regions, max((max(1, region.total // self.pi) for region in regions), default=0))
+
+    def nbytes_usual(self, regions: list[Region]) -> int:
+        """With as large a share of the vector's sent values as of its values."""
+        return self._nbytes(regions, max(1, sum(region.size for region in regions) // self.pi))
+
+    def _nbytes(self, regions: list[Region], most: int) -> int:
+        """The most bytes of regions of which so many values are sent; with scope=column as many as of columns."""
         if self.scope == "column":
             most = sum(region.units * self._column_share(region) for region in regions)
-        else:
-            most = max((max(1, region.total // self.pi) for region in regions), default=0)
-        nbytes = sum(12 * region.units + 4 for region in regions) + 2 * min(elements, most)
+        nbytes = sum(12 * region.units + 4 for region in regions) + 2 * min(sum(each.size for each in regions), most)
         if self.coding == "golomb":
             nbytes += sum(_kernels.golomb_bound(region.table, 0) for region in regions)
         return nbytes

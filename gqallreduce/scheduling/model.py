@@ -1,8 +1,9 @@
 """What an allreduce costs, in the alpha-beta-gamma model, and what follows from it: the fixed rule and `auto/`.
 
 The time of a schedule is that of its rounds (alpha each), its messages (software), its bytes (beta) and its codec's
-passes over the vector (gamma). With lanes, transfer and arithmetic overlap: the longer one counts, and one lane's share
-of the other. The ranks of a host share its link; what they send to each other goes through memory, twice.
+passes over the vector (gamma). Transfer and arithmetic overlap, between lanes and between the messages of a round: the
+longer one counts, and of the other what belongs to one message of one lane. The ranks of a host share its link; what
+they send to each other goes through memory, twice.
 
 `ranks` is their number, each on a host of its own, or a Topology.
 
@@ -181,7 +182,7 @@ def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile
     arithmetic = 4 * vector.elements * passes + near * (profile.near or NEAR_PASSES * profile.a_pass())
     near_rounds = done.rounds - done.far_rounds
     latency = profile.call + profile.alpha * done.far_rounds + profile.software * (done.messages * lanes + near_rounds)
-    overlapping = lanes if lanes <= LANES_MOST else 1
+    overlapping = (lanes if lanes <= LANES_MOST else 1) * max(1, done.messages // done.rounds)
     return latency + max(wire, arithmetic) + min(wire, arithmetic) / overlapping
 
 
