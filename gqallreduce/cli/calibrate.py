@@ -1,14 +1,14 @@
 """`calibrate`: measures what the cost model must know of this machine, and keeps it as a profile for jobs like this.
 
 Under mpirun or srun, with the ranks and hosts of the jobs that it is for. Measured are messages by size, within and
-between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy; and small calls on all schedules, from
-which the time of a call, a round and a message follow. At the end some calls are predicted and measured.
+between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy, with all ranks at work at once; and small
+calls on all schedules, from which the time of a call, a round and a message follow. At the end some calls are predicted
+and measured.
 """
 
 import functools
 import itertools
 import sys
-import time
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from gqallreduce.quantities import nbytes, seconds_text
 from gqallreduce.scheduling import model, profile
 
 LARGEST, MESSAGE_MOST, LEAST = "64MiB", 16 << 20, 4
-CODED, REPETITIONS = 4 << 20, 5  # bytes, and times, by which codecs are measured
+CODED, REPETITIONS = 4 << 20, 6  # bytes, and times, by which codecs are measured
 SMALL, ROUNDS = 1 << 12, 30  # bytes of small calls
 CHECKED = ("direct/onebit/ef", "direct/qsgd(bits=4)", "ring/raw"), (1 << 18, 1 << 22, 1 << 24)
 USE = "mpirun -n 4 python -m gqallreduce calibrate"
@@ -58,13 +58,12 @@ def run_on(comm, arguments):
         dense = measure_dense(comm, arguments.max)
         progress.step()
         progress.show("codecs")
-        copy, together, rates = measure_codecs(comm)
+        copy, rates = measure_codecs(comm)
         progress.step()
         progress.show("small calls")
         call, alpha, software = measure_small(comm, topology)
         progress.step()
         far, near = (slope(messages[where]) for where in ("between hosts", "within a host"))
-        threads = _kernels.threads()
         made = profile.Profile(
             call=call,
             alpha=alpha,
@@ -72,8 +71,6 @@ def run_on(comm, arguments):
             beta=far / min(map(len, topology.groups)) or near,
             near=near,
             copy=copy,
-            threads=threads,
-            memory=together if together > copy / threads else 0.0,
             rates=rates,
             dense=dense,
             source="this machine, as measured now",
@@ -160,28 +157,22 @@ def measure_dense(comm, most):
 
 
 def measure_codecs(comm):
-    """(seconds per byte of memcpy on rank 0 alone, and on all ranks at once; codec -> (encode, decode) ratios)."""
-    texts = {entry.name: entry.without_schedule for entry in gq.schemes() if entry.kind == "codec"}
-    rows = None
-    if comm.rank == 0:
-        level = _kernels.simd_level()
-        rows = codecs_on_host.measure(list(texts.values()), CODED, level, REPETITIONS)
-    rows = _patiently(comm, rows)
-    rates = {
-        name: (row["encode_ratio"], row.get("decode_add_ratio", 0.0)) for name, row in zip(texts, rows, strict=True)
-    }
-    values = np.ones(machine.last_level_cache() // 4, np.float32)
-    copied = np.empty_like(values)
-    together = repeated(comm, lambda: np.copyto(copied, values)) / values.nbytes
-    return 1e-9 / median([row["memcpy_gbps"] for row in rows]), together, rates
+    """(seconds per byte of memcpy, codec -> (encode, decode-and-add) as multiples of that).
 
-
-def _patiently(comm, value):
-    """Rank 0's value on all ranks, which sleep until it is there: a rank that spins takes a core."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(0.01)
-    return comm.bcast(value)
+    With all ranks at work at once, each with all its threads: they share cores, caches and memory, as in a call.
+    """
+    found = {}
+    for entry in gq.schemes():
+        if entry.kind == "codec":
+            comm.Barrier()
+            (row,) = codecs_on_host.measure([entry.without_schedule], CODED, _kernels.simd_level(), REPETITIONS)
+            # Means: of ranks that share a core, most short repetitions have it for themselves. Not of the first one, in
+            # which memory is touched for the first time.
+            times = [row.get(f"{each}_seconds", [0.0, 0.0]) for each in ("memcpy", *codecs_on_host.OPERATIONS)]
+            found[entry.name] = np.mean(comm.allgather([np.mean(each[1:]) for each in times]), axis=0)
+    copy = median([each[0] for each in found.values()])
+    rates = {name: (float(encode / copy), float(decode / copy)) for name, (_, encode, decode) in found.items()}
+    return copy / CODED, rates
 
 
 def measure_small(comm, topology):
@@ -238,8 +229,8 @@ def _show(made, messages, checked):
     print_plain(("codec", "encode", "decode and add"), cells, right=("encode", "decode and add"))
     print(
         f"{seconds_text(made.call)} a call, {seconds_text(made.alpha)} a round between hosts, "
-        f"{seconds_text(made.software)} a message; memcpy at {1e-9 / made.copy:.3g} GB/s on one core, times of codecs "
-        f"are multiples of it; {made.threads} threads of a rank"
+        f"{seconds_text(made.software)} a message; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work, times "
+        f"of codecs are multiples of it; {_kernels.threads()} threads of a rank"
     )
     cells = [
         (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")

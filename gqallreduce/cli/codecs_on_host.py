@@ -129,7 +129,8 @@ def _seconds_of(function):
 
 def _row(coder, nbytes, level, seconds):
     memcpy = min(seconds["memcpy"])
-    row = {"codec": coder.text, "bytes": nbytes, "simd": level, "memcpy_gbps": nbytes / memcpy / 1e9}
+    row = {"codec": coder.text, "bytes": nbytes, "simd": level}
+    row |= {"memcpy_seconds": seconds["memcpy"], "memcpy_gbps": nbytes / memcpy / 1e9}
     for operation in OPERATIONS:
         times = seconds.get((coder.text, operation))
         if times is None:

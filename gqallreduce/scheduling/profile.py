@@ -37,7 +37,7 @@ class Profile:
     copy
         seconds per byte of float32 that memcpy takes on one core; codec rates are multiples of it.
     threads
-        cores of a rank.
+        cores of a rank; 1 where rates are those with all of them, as in a profile that was measured.
     memory
         seconds per byte that memcpy takes at least, with the ranks of a node at work at once; 0: no such limit.
     rates
