@@ -200,6 +200,16 @@ def test_the_bytes_of_the_model_are_those_that_travel(schedule, ranks):
         assert bytes_sent(schedule, RAW, ranks, size) == local.spent[0].bytes_sent
 
 
+@pytest.mark.parametrize("text", ["onebit", "adaptive(pi=16)", "adaptive(pi=16, scope=column)", "topk(ratio=0.05)"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_bytes_of_codecs_are_about_those_that_travel(text, ranks):
+    """With several lanes, of whose pieces each has its share of what is sent."""
+    size, codec = 2**20, Scheme.parse(text).codec
+    local = LocalAllreduce(f"direct/{text}", ranks)
+    local([np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(ranks)])
+    assert bytes_sent("direct", codec, ranks, size) == pytest.approx(local.spent[0].bytes_sent, rel=0.1)
+
+
 def test_a_prediction_is_the_sum_of_its_terms():
     """direct/raw on 4 ranks, 2^20 values, by hand: 8 lanes, 2 rounds, 6 messages a lane, 1 encoding, 1.5 decodings.
 
