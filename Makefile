@@ -56,7 +56,7 @@ FEW_ON := $(if $(filter openmpi,$(MPI)),8,harness 3)
 else ifeq ($(FULL),all)
 EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
 endif
-# Where 8 ranks share 2 cores, not what is about one process or a program, whatever the number of ranks.
+# Files that are not run on 8 ranks, which share 2 cores: they test one process or a program, whatever the number of ranks.
 NOT_ON_8 := memory lifetime calling_threads examples training torch_training soak latency overlap auto auto_bench bench bench_on_gpu
 files_on = $(if $(and $(filter 8,$(1)),$(filter 1,$(FULL))),$(NOT_ON_8:%=--ignore=tests/mpi/test_%.py))
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))

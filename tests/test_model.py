@@ -202,8 +202,8 @@ def test_the_bytes_of_the_model_are_those_that_travel(schedule, ranks):
 
 @pytest.mark.parametrize("text", ["onebit", "adaptive(pi=16)", "adaptive(pi=16, scope=column)", "topk(ratio=0.05)"])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_the_bytes_of_codecs_are_about_those_that_travel(text, ranks):
-    """With several lanes, of whose pieces each has its share of what is sent."""
+def test_predicted_bytes_of_codecs_are_near_those_that_travel(text, ranks):
+    """With several lanes; each piece sends its share of the values."""
     size, codec = 2**20, Scheme.parse(text).codec
     local = LocalAllreduce(f"direct/{text}", ranks)
     local([np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(ranks)])
@@ -213,7 +213,7 @@ def test_the_bytes_of_codecs_are_about_those_that_travel(text, ranks):
 def test_a_prediction_is_the_sum_of_its_terms():
     """direct/raw on 4 ranks, 2^20 values, by hand: 8 lanes, 2 rounds, 6 messages a lane, 1 encoding, 1.5 decodings.
 
-    Transfer and arithmetic overlap but for one of three messages of one lane.
+    Transfer and arithmetic overlap, except for one of the three messages of a round in one lane.
     """
     for beta, copy in ((1e-6, 1e-9), (1e-12, 1e-9)):  # the link is slower, the arithmetic is
         profile = Profile(alpha=3.0, software=0.5, beta=beta, copy=copy, rates={"raw": (2.0, 4.0)})

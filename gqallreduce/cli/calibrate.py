@@ -32,8 +32,8 @@ SECONDS, MOST = 0.25, 40  # for one size of MPI's sums or of messages, and repet
 
 def add_arguments(parser):
     """The options of `calibrate`."""
-    parser.add_argument("--max", type=nbytes, default=nbytes(LARGEST), metavar="SIZE", help=f"of a sum ({LARGEST})")
-    parser.add_argument("--output", metavar="FILE", help="writes the profile there (the user's configuration)")
+    parser.add_argument("--max", type=nbytes, default=nbytes(LARGEST), metavar="SIZE", help=f"largest sum of MPI's ({LARGEST})")
+    parser.add_argument("--output", metavar="FILE", help="writes the profile there (where auto/ finds it)")
 
 
 def run(arguments):
@@ -159,15 +159,15 @@ def measure_dense(comm, most):
 def measure_codecs(comm):
     """(seconds per byte of memcpy, codec -> (encode, decode-and-add) as multiples of that).
 
-    With all ranks at work at once, each with all its threads: they share cores, caches and memory, as in a call.
+    All ranks measure at the same time, each with all its threads: they share cores, caches and memory, as in a call.
     """
     found = {}
     for entry in gq.schemes():
         if entry.kind == "codec":
             comm.Barrier()
             (row,) = codecs_on_host.measure([entry.without_schedule], CODED, _kernels.simd_level(), REPETITIONS)
-            # Means: of ranks that share a core, most short repetitions have it for themselves. Not of the first one, in
-            # which memory is touched for the first time.
+            # Means: where ranks share a core, most short repetitions run without interruption, and a median hides the
+            # sharing. The first repetition is left out: it touches memory for the first time.
             times = [row.get(f"{each}_seconds", [0.0, 0.0]) for each in ("memcpy", *codecs_on_host.OPERATIONS)]
             found[entry.name] = np.mean(comm.allgather([np.mean(each[1:]) for each in times]), axis=0)
     copy = median([each[0] for each in found.values()])
@@ -230,7 +230,7 @@ def _show(made, messages, checked):
     print(
         f"{seconds_text(made.call)} a call, {seconds_text(made.alpha)} a round between hosts, "
         f"{seconds_text(made.software)} a message; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work, times "
-        f"of codecs are multiples of it; {_kernels.threads()} threads of a rank"
+        f"of codecs are multiples of it; threads of a rank: {_kernels.threads()}"
     )
     cells = [
         (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")

@@ -1,4 +1,4 @@
-"""What a call takes, by size: one alone, one of ten under way at once, and a group of tensors, beside MPI_Allreduce.
+"""What a call takes, by size: one alone, one of ten under way at once, a group of tensors, a half, beside MPI_Allreduce.
 
 All are measured in turn, round after round, so that they meet the same noise, in another order each time, so that each
 comes after each other. A time is that of rank 0 from a barrier on; with ten under way, a tenth of it. The tensors of a
@@ -37,7 +37,7 @@ def add_arguments(parser):
     parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="SCHEME", help="schemes to measure")
     how = "what carries calls out: C++ (native), Python, or both in turn"
     parser.add_argument("--runtimes", nargs="+", default=["native"], choices=("native", "python"), help=how)
-    which = "one call alone, ten under way together, a group of tensors, or a half alone of schemes that have it"
+    which = "one call alone, ten under way together, a group of tensors (these by default); one half of an allreduce"
     parser.add_argument("--calls", nargs="+", default=["alone", "together", "group"], choices=WAYS, help=which)
     parser.add_argument("--max", type=int, default=MOST, metavar="BYTES", help="largest buffer (4 MiB)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for one size (3)")
@@ -60,7 +60,8 @@ def run_on(comm, arguments):
     if not any(calls_of(scheme, calls, comm.size) for scheme in schemes):
         if comm.rank == 0:
             named = ", ".join(arguments.schemes)
-            print(f"latency: no {' or '.join(calls)} of {named}; of halves: docs/schedules.md", file=sys.stderr)
+            missing = f"{named}: got schemes without {' or '.join(calls)}, expected one that has it"
+            print(f"latency: {missing} (docs/schedules.md, Halves)", file=sys.stderr)
         return 2
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     about = machine.describe_job(comm, arguments.link)
@@ -130,7 +131,7 @@ class _Group:
 
 
 class _Half(_Alone):
-    """One half of an allreduce at a time; of an allgather the rank's part lies in the array already."""
+    """One half of an allreduce at a time. For an allgather the rank's part lies in the array already."""
 
     def __init__(self, which, name, allreduce, nbytes):
         call = allreduce.reduce_scatter if which == REDUCE_SCATTER else self._gather
@@ -150,7 +151,7 @@ WAYS = {"alone": _alone, "together": _UnderWay, "group": _Group} | {each: partia
 
 
 def calls_of(scheme, calls, size) -> list[str]:
-    """Those of the calls that a scheme has."""
+    """Those of the calls that the scheme has."""
     return [each for each in calls if each not in HALVES or has(scheme, each, apart(size))]
 
 

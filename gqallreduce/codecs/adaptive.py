@@ -75,11 +75,11 @@ class Adaptive(RegionCodec):
         return self._nbytes(regions, max((max(1, region.total // self.pi) for region in regions), default=0))
 
     def nbytes_usual(self, regions: list[Region]) -> int:
-        """With as large a share of the vector's sent values as of its values."""
+        """The regions have the same share of the sent values as of all values."""
         return self._nbytes(regions, max(1, sum(region.size for region in regions) // self.pi))
 
     def _nbytes(self, regions: list[Region], most: int) -> int:
-        """The most bytes of regions of which so many values are sent; with scope=column as many as of columns."""
+        """The most bytes of regions if at most so many values are sent; with scope=column as many as columns send."""
         if self.scope == "column":
             most = sum(region.units * self._column_share(region) for region in regions)
         nbytes = sum(12 * region.units + 4 for region in regions) + 2 * min(sum(each.size for each in regions), most)

@@ -201,7 +201,7 @@ cdef class NativeOperation:
 
     @property
     def flawless(self):
-        """Is no flaw of any place known?"""
+        """Has no value been found that is not finite?"""
         return not self.data.first_flaw().known
 
     @property
@@ -287,7 +287,7 @@ cdef class NativeExchange:
 
     @property
     def flawless(self):
-        """Have all ranks sent a header alone, that tells of no flaw?"""
+        """Has every rank sent a header, and does none tell of a value that is not finite?"""
         return self.data.headers_alike()
 
     def count(self, Spent spent not None):

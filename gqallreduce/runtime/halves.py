@@ -47,7 +47,7 @@ class Half:
         self.which, self.counts, self.shard = which, counts, shard
         self._parts: list[slice] = []
         self._views: list = []  # of a reduce-scatter, the parts that it returns
-        self._given: list[tuple] = []  # of an allgather, (where it belongs, a shard) of each that is given
+        self._given: list[tuple] = []  # of an allgather, (part of the buffer, shard) for each shard that was given
 
     @property
     def scatters(self) -> bool:
@@ -55,7 +55,7 @@ class Half:
 
     @property
     def words(self) -> str:
-        """Of what a call is called in errors."""
+        """Its name in errors."""
         return self.which.replace("_", "-")
 
     @property
@@ -90,7 +90,7 @@ class Half:
             try:
                 cut = counted(counts[number], form, allreduce.size)
                 forms.append(form if cut == form.counts else form._replace(counts=cut))
-                memory = None  # of a plain array that is known again: the array's own
+                memory = None  # a plain array, as in the call before
                 if given.arrays is None:
                     require_dense(given.targets[number])
                     memory = given.targets[number].memory
@@ -101,8 +101,8 @@ class Half:
                 shard = shards[number]
                 read.append(None if shard is None else _shard(shard, form.dtype, given.device, part))
                 if shard is not None and part.stop > part.start:
-                    room = part_view(value, form.order, None, part) if memory is None else memory[part]
-                    self._given.append((room, read[-1].memory))
+                    place = part_view(value, form.order, None, part) if memory is None else memory[part]
+                    self._given.append((place, read[-1].memory))
             except (TypeError, ValueError) as error:
                 if len(given.keys) == 1:
                     raise
@@ -116,11 +116,11 @@ class Half:
     # --- in the call ---
 
     def take_shards(self, given: Given, processor) -> None:
-        """This rank's part of each buffer := what was given, which is not read any more."""
+        """Copy the given shards into this rank's part of each buffer. They are not read any more."""
         if self._given:
             with processor.active(given.located, given.name):
-                for room, shard in self._given:
-                    processor.arithmetic.copy(room, shard)
+                for place, shard in self._given:
+                    processor.arithmetic.copy(place, shard)
         given.read([])
 
     def begin(self, states: dict, memory, arithmetic) -> None:
@@ -263,8 +263,8 @@ def part_view(value, order: str, memory, part: slice):
     """A part of an array that a caller gave, in the order of its memory: a vector without a copy, of the same kind.
 
     memory
-        its elements as a vector, of which a part is returned of what is neither an array of NumPy or CuPy nor a tensor;
-        None for a plain array of NumPy.
+        its elements as a vector, whose part is returned where the value is neither an array of NumPy or CuPy nor a
+        tensor; None for a plain array of NumPy.
     """
     if type(value) is np.ndarray and order in ("C", "F"):
         return value.reshape(-1, order=order)[part]

@@ -98,7 +98,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
 
 
 def take_effect(allreduce, given, half: Half | None, states, norm, spent: Spent, wait: float, began: float) -> Spent:
-    """The end of a call that has succeeded: its States replace the old ones. What it cost."""
+    """A call has succeeded: its States replace the old ones. Returns what it cost."""
     spent.wait, spent.total = wait, perf_counter() - began
     allreduce.memory.commit(states)
     return allreduce.account(spent, given.nbytes / (1 if half is None else 2), norm)

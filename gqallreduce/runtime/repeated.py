@@ -27,7 +27,7 @@ NOT_BEGUN = object()
 
 
 def repeated(allreduce, buf, key, out, half: Half | None = None):
-    """The result of a call, or NOT_BEGUN. `half`: of an allreduce, if the call is one."""
+    """The result of a call, or NOT_BEGUN. `half`: set if the call is a half of an allreduce."""
     if not allreduce.repeats or not float_control_is_usual():
         return NOT_BEGUN
     home, began = allreduce.home, perf_counter()
@@ -45,18 +45,19 @@ class Repeat:
     """One such call. Attributes are None until they are set.
 
     _running, _stage
-        what the runtime carries out, and the Stage that it is of: the Run, or after that of a reduce-scatter what all
-        ranks must learn, whose generator is then `_verdict`.
+        what the runtime carries out now, and its Stage: the Run; in a reduce-scatter then the exchange of headers.
+    _exchange
+        the generator of that exchange, by which all ranks learn of a value that is not finite.
     """
 
-    __slots__ = ("_allreduce", "_began", "_event", "_given", "_half", "_last", "_link", "_norm", "_number", "_result",
-                 "_run", "_running", "_stage", "_states", "_verdict", "_waited")  # fmt: skip
+    __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number", "_result",
+                 "_run", "_running", "_stage", "_states", "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
         self._number, self._waited = link.calls, 0.0
         self._last = self._given = self._result = self._states = self._norm = None
-        self._run = self._running = self._stage = self._event = self._verdict = None
+        self._run = self._running = self._stage = self._event = self._exchange = None
 
     def result(self, buf, key, out):
         """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
@@ -67,7 +68,7 @@ class Repeat:
             link.count(allreduce)
             link.at_once = allreduce
             self._prepare()
-            if self._run_at_once() and self._all_know_at_once():
+            if self._run_at_once() and self._exchange_flaws_at_once():
                 self._take_effect(self._waited)
                 return self._result
             call = self._as_call()
@@ -87,12 +88,12 @@ class Repeat:
             if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
                 return False
             if self._scatters and frame.SIZE * self._link.size > self._link.requests.shortest:
-                return False  # what all must learn may not fit into one message
+                return False  # the exchange of headers may not fit into one message
             given, result = arguments.known_as(last, buf, out, allreduce.memory), buf if out is None else out
             if given is not None and half is not None:
                 given = half.fit(given, result, allreduce)
                 if given.agreed is not last:
-                    return False  # other counts
+                    return False  # other counts than in the last call
                 half.take_shards(given, last.plan.processor)
                 result = half.returned(result)
         except Exception:
@@ -126,17 +127,17 @@ class Repeat:
             stage.account(running)
         return done
 
-    def _verdict_with(self, flaw):
-        """Stages by which all ranks learn of the first flaw that any has found in a reduce-scatter."""
+    def _flaw_stages(self, flaw):
+        """Stages that give every rank the first flaw that any rank has found in a reduce-scatter."""
         run = self._run
         return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
 
-    def _all_know_at_once(self) -> bool:
-        """Is there nothing that all ranks must learn of each other, or have all told that they found no flaw?"""
+    def _exchange_flaws_at_once(self) -> bool:
+        """Is no exchange of headers needed, or have all ranks told in it that they found no flaw?"""
         if self._link.size == 1 or not self._scatters:
             return True
-        self._verdict = self._verdict_with(None)
-        self._stage = next(self._verdict)
+        self._exchange = self._flaw_stages(None)
+        self._stage = next(self._exchange)
         self._running = self._stage.native()
         return self._run_at_once()
 
@@ -151,7 +152,7 @@ class Repeat:
     # --- as a Call ---
 
     def _as_call(self) -> Call:
-        """The same, of which the runtime may have begun its part."""
+        """The same call as a Call; the runtime may have begun it."""
         what = "call" if self._half is None else self._half.words
         name = f"a {what}" if self._last is None else call_in_words(self._last.name, what)
         call, link = Call(name, self._allreduce), self._link
@@ -165,12 +166,12 @@ class Repeat:
         return call
 
     def _remaining_stages(self, call: Call):
-        """What is left of it once the runtime is done with its Stage."""
+        """The stages after the one that the runtime carries out now."""
         run = self._run
         try:
             yield
-            if self._verdict is not None:
-                flaw = yield from self._verdict
+            if self._exchange is not None:
+                flaw = yield from self._exchange
             else:
                 if self._event is not None:
                     run.answer(self._running, self._event)
@@ -178,7 +179,7 @@ class Repeat:
                     native.run_alone(run, self._running)
                 flaw = run.flaw
                 if self._scatters:
-                    flaw = yield from self._verdict_with(flaw)
+                    flaw = yield from self._flaw_stages(flaw)
             if flaw is not None:
                 raise not_finite(flaw, self._given.keys, self._given.sources, call.link.size)
             call.spent = self._take_effect(call.wait)

@@ -2,8 +2,8 @@
 
 The time of a schedule is that of its rounds (alpha each), its messages (software), its bytes (beta) and its codec's
 passes over the vector (gamma). Transfer and arithmetic overlap, between lanes and between the messages of a round: the
-longer one counts, and of the other what belongs to one message of one lane. The ranks of a host share its link; what
-they send to each other goes through memory, twice.
+time is the longer of the two, plus the part of the shorter that belongs to one message of one lane. The ranks of a host
+share its link; what they send to each other goes through memory, twice.
 
 `ranks` is their number, each on a host of its own, or a Topology.
 

@@ -35,15 +35,16 @@ class Profile:
     near
         seconds per byte between ranks of a host; 0: two passes of memcpy.
     copy
-        seconds per byte of float32 that memcpy takes on one core; codec rates are multiples of it.
+        seconds per byte of float32 that memcpy takes on one core, or in a measured profile with all ranks at work; codec
+        rates are multiples of it.
     threads
-        cores of a rank; 1 where rates are those with all of them, as in a profile that was measured.
+        cores of a rank, among which passes are shared out; 1 in a measured profile, whose rates are those of all.
     memory
         seconds per byte that memcpy takes at least, with the ranks of a node at work at once; 0: no such limit.
     rates
-        codec -> (encode, decode-and-add) time as multiples of memcpy's, with feedback where a codec is used so. By
-        default the mean of AVX2 and AVX-512 in bench/results/codecs.jsonl, of 64 MiB; of `topk`, `randk`, `powersgd`
-        rounder numbers.
+        codec -> (encode, decode-and-add) time as multiples of memcpy's. By default the mean of AVX2 and AVX-512 in
+        bench/results/codecs.jsonl, of 64 MiB, with feedback where only that was measured; of `topk`, `randk` and
+        `powersgd` estimates.
     dense
         (bytes, seconds) of MPI_Allreduce as measured, by size; empty if it was not.
     source

@@ -281,7 +281,7 @@ def test_a_span_of_more_tiles_than_the_scan_takes_at_once():
 
 
 @pytest.mark.races
-def test_the_two_kernels_of_one_block_with_more_tiles_than_they_take_at_once():
+def test_kernels_of_one_block_go_on_with_further_tiles():
     tiles = 8200
     device, sizes = Device(span_of([1] * tiles)), np.random.default_rng(1).integers(1, 9, tiles, np.uint32)
     offsets = device.scratch[: 8 * tiles].view(np.uint64)
@@ -297,11 +297,11 @@ def test_the_two_kernels_of_one_block_with_more_tiles_than_they_take_at_once():
     given = None, 1.0, False, 1.0, False, 3, *device.place(), device.scratch, device.found
     launches.integers_decode(only("integers_find", device.launch), wire, *given)
     assert device.found[0] == 0
-    assert (offsets == np.append(0, ends[:-1]) + 6).all()  # past the unit and the bytes of the tile
+    assert (offsets == np.append(0, ends[:-1]) + 6).all()  # after the unit and the size of the tile
 
 
 def only(kernel, launch):
-    """Of the kernels of a call this one."""
+    """A launch that carries out this kernel alone."""
     return lambda family, name, *rest: launch(family, name, *rest) if name == kernel else None
 
 

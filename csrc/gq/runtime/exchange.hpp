@@ -22,7 +22,7 @@ class Exchange {
   int completed(Transport& transport, const Ticket& ticket, std::size_t nbytes);
   bool done() const { return step_ >= size_ && sends_under_way_ == 0; }
 
-  // Has each rank sent a header like this rank's, in which only the rank is another?
+  // Have all ranks sent the same header as this rank, except for the rank, and do they tell of no flaw?
   bool headers_alike() const;
 
   // Bytes of the longest message.
