@@ -32,7 +32,8 @@ SECONDS, MOST = 0.25, 40  # for one size of MPI's sums or of messages, and repet
 
 def add_arguments(parser):
     """The options of `calibrate`."""
-    parser.add_argument("--max", type=nbytes, default=nbytes(LARGEST), metavar="SIZE", help=f"largest sum of MPI's ({LARGEST})")
+    largest = f"largest sum of MPI's ({LARGEST})"
+    parser.add_argument("--max", type=nbytes, default=nbytes(LARGEST), metavar="SIZE", help=largest)
     parser.add_argument("--output", metavar="FILE", help="writes the profile there (where auto/ finds it)")
 
 

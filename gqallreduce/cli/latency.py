@@ -1,4 +1,4 @@
-"""What a call takes, by size: one alone, one of ten under way at once, a group of tensors, a half, beside MPI_Allreduce.
+"""What a call takes, by size: alone, one of ten under way at once, a group of tensors, a half, beside MPI_Allreduce.
 
 All are measured in turn, round after round, so that they meet the same noise, in another order each time, so that each
 comes after each other. A time is that of rank 0 from a barrier on; with ten under way, a tenth of it. The tensors of a

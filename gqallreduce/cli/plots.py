@@ -318,7 +318,8 @@ def save(drawing, title, machine, name):
 def _size_axis(axes, sizes):
     axes.set_xscale("log", base=2)
     far = [3 * size <= 2 * after for size, after in zip(sizes, [*sizes[1:], math.inf], strict=True)]
-    labels = [size_text(size) if wide else "" for size, wide in zip(sizes, far, strict=True)]  # no label where it would overlap the next one
+    # No label where it would overlap the next one.
+    labels = [size_text(size) if wide else "" for size, wide in zip(sizes, far, strict=True)]
     axes.set_xticks(sizes, labels, rotation=45, ha="right")
     axes.minorticks_off()
     axes.set_xlabel("size of the buffer")

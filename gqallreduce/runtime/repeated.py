@@ -50,8 +50,8 @@ class Repeat:
         the generator of that exchange, by which all ranks learn of a value that is not finite.
     """
 
-    __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number", "_result",
-                 "_run", "_running", "_stage", "_states", "_waited")  # fmt: skip
+    __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number",
+                 "_result", "_run", "_running", "_stage", "_states", "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half

@@ -35,8 +35,8 @@ class Profile:
     near
         seconds per byte between ranks of a host; 0: two passes of memcpy.
     copy
-        seconds per byte of float32 that memcpy takes on one core, or in a measured profile with all ranks at work; codec
-        rates are multiples of it.
+        seconds per byte of float32 that memcpy takes on one core, or in a measured profile with all ranks at work;
+        codec rates are multiples of it.
     threads
         cores of a rank, among which passes are shared out; 1 in a measured profile, whose rates are those of all.
     memory
