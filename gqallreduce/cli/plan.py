@@ -168,9 +168,8 @@ def _cells(each, dense):
 
 
 def _assumptions(arguments, profile):
-    cores = "one core" if profile.threads == 1 else f"each of {profile.threads} cores"
-    if arguments.profile:
-        cores = "a rank while all ranks work" if profile.threads == 1 else cores
+    one = "a rank while all ranks work" if arguments.profile else "one core"
+    cores = one if profile.threads == 1 else f"each of {profile.threads} cores"
     return (
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
         f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
