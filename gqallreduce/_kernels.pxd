@@ -368,10 +368,19 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         double began, ended
         int lane, chunk, peer
         size_t nbytes
+    cdef cppclass CHeader "gq::runtime::Header":
+        uint8_t kind
+        uint32_t step
+        uint64_t signature, word
+        uint32_t rank
+        uint16_t hop
+        uint8_t lane
+        void write(uint8_t* buffer)
     cdef cppclass COperation "gq::runtime::Operation":
         COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature,
                    uint32_t step) except +
-        uint64_t number
+        uint64_t number, signature
+        uint32_t step
         int tag
         bint done, traced
         vector[CSpan] spans

@@ -199,6 +199,17 @@ cdef class NativeOperation:
     def done(self):
         return self.data.done
 
+    def exchange_of_headers(self):
+        """The NativeExchange by which all ranks tell each other, in a header alone, that they have found no flaw."""
+        cdef int rank = self.program.data.rank, size = self.program.data.size
+        cdef CHeader header
+        rows = np.zeros((size, 32), np.uint8)
+        cdef uint8_t[:, ::1] memory = rows
+        header.kind, header.word, header.hop, header.lane = 0, 0, 0, 0
+        header.step, header.signature, header.rank = self.data.step, self.data.signature, rank
+        header.write(&memory[0, 0])
+        return NativeExchange(rank, size, rows, True)
+
     @property
     def flawless(self):
         """Has no value been found that is not finite?"""
@@ -286,9 +297,9 @@ cdef class NativeExchange:
         return self.data.done()
 
     @property
-    def flawless(self):
-        """Has every rank sent a header, and does none tell of a value that is not finite?"""
-        return self.data.headers_alike()
+    def memory(self):
+        """The bytes of the array."""
+        return np.asarray(self.held)
 
     def count(self, Spent spent not None):
         """Add what it has cost."""
@@ -514,7 +525,7 @@ cdef class Engine:
     def run_only(self, running, uint64_t number, int tag, double seconds, double until):
         """Begin the only operation, or exchange, and `run`: (is it done? seconds of waiting, has something come?).
 
-        "Not done" also if that was after `until` (of the monotonic clock), and for an event or unless it is `flawless`:
+        "Not done" also if that was after `until` (of the monotonic clock), and for an event or a flaw:
         it stays in `operations` or `exchanges` then. An exchange must not be too long for one message.
         """
         cdef c_bool received = False, nothing = False
@@ -526,7 +537,12 @@ cdef class Engine:
             raise ValueError("got an exchange that is too long for one message")
         with nogil:
             waited = self.data.run(seconds, received, nothing)
-        if not running.done or self.data.event.kind != Kind.kNone or not running.flawless or now() > until:
+        cdef bint done
+        if exchange:
+            done = (<NativeExchange> running).data.done() and (<NativeExchange> running).data.headers_alike()
+        else:
+            done = (<NativeOperation> running).data.done and not (<NativeOperation> running).data.first_flaw().known
+        if not done or self.data.event.kind != Kind.kNone or now() > until:
             return False, waited, received
         (self.exchanges if exchange else self.operations).remove(running)
         return True, waited, received

@@ -42,6 +42,15 @@ cdef class State:
         names = "form", "step", "learned", "residual", "spare", "processor", "norm", "spare_norm", "halfway"
         return State(**{**{name: getattr(self, name) for name in names}, **changes})
 
+    cpdef State halved(self):
+        """The State after a reduce-scatter instead of a whole call."""
+        cdef State made = State.__new__(State)
+        made.form, made.step, made.learned, made.processor, made.norm = (
+            self.form, self.step, self.learned, self.processor, self.norm)
+        made.residual, made.spare, made.spare_norm = self.residual, self.spare, self.spare_norm
+        made.residual_at, made.spare_at, made.halfway = self.residual_at, self.spare_at, True
+        return made
+
     cpdef State after(self, norm):
         """The State after one more call, whose residual will lie in `spare`."""
         cdef State made = State.__new__(State)

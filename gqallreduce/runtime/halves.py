@@ -45,13 +45,10 @@ class Half:
 
     def __init__(self, which: str, counts=None, shard=None):
         self.which, self.counts, self.shard = which, counts, shard
+        self.scatters = which == REDUCE_SCATTER
         self._parts: list[slice] = []
         self._views: list = []  # of a reduce-scatter, the parts that it returns
         self._given: list[tuple] = []  # of an allgather, (part of the buffer, shard) for each shard that was given
-
-    @property
-    def scatters(self) -> bool:
-        return self.which == REDUCE_SCATTER
 
     @property
     def words(self) -> str:
@@ -125,10 +122,11 @@ class Half:
 
     def begin(self, states: dict, memory, arithmetic) -> None:
         """States after the call: their steps, and of the new residuals what the call does not write."""
+        if self.scatters:
+            for key, state in states.items():
+                states[key] = state.halved()
+            return
         for (key, state), part in zip(list(states.items()), self._parts, strict=True):
-            if self.scatters:
-                states[key] = state.replaced(halfway=True)
-                continue
             before = memory.get(key)
             if before is not None and before.halfway:
                 states[key] = state.replaced(step=before.step)

@@ -21,6 +21,7 @@ from gqallreduce.runtime.reduction import take_effect
 from gqallreduce.runtime.run import Run
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call, call_in_words
+from gqallreduce.transport.exchange import PACKETS
 from gqallreduce.transport.progress import LISTEN
 
 NOT_BEGUN = object()
@@ -44,20 +45,20 @@ def repeated(allreduce, buf, key, out, half: Half | None = None):
 class Repeat:
     """One such call. Attributes are None until they are set.
 
-    _running, _stage
-        what the runtime carries out now, and its Stage: the Run; in a reduce-scatter then the exchange of headers.
-    _exchange
-        the generator of that exchange, by which all ranks learn of a value that is not finite.
+    _running
+        what the runtime carries out now: of the Run; in a reduce-scatter then of `_exchange`, by which all ranks learn
+        of a value that is not finite.
     """
 
     __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number",
-                 "_result", "_run", "_running", "_stage", "_states", "_waited")  # fmt: skip
+                 "_result", "_run", "_running", "_scatters", "_states", "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
+        self._scatters = half is not None and half.scatters
         self._number, self._waited = link.calls, 0.0
         self._last = self._given = self._result = self._states = self._norm = None
-        self._run = self._running = self._stage = self._event = self._exchange = None
+        self._run = self._running = self._event = self._exchange = None
 
     def result(self, buf, key, out):
         """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
@@ -68,7 +69,7 @@ class Repeat:
             link.count(allreduce)
             link.at_once = allreduce
             self._prepare()
-            if self._run_at_once() and self._exchange_flaws_at_once():
+            if self._run_at_once() and (not self._scatters or self._exchange_flaws_at_once()):
                 self._take_effect(self._waited)
                 return self._result
             call = self._as_call()
@@ -84,7 +85,8 @@ class Repeat:
         """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
         allreduce, half = self._allreduce, self._half
         try:
-            last = self._last = allreduce.plans_of(half and half.which).last(key)
+            plans = allreduce.plans if half is None else allreduce.plans_of(half.which)
+            last = self._last = plans.last(key)
             if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
                 return False
             if self._scatters and frame.SIZE * self._link.size > self._link.requests.shortest:
@@ -109,22 +111,36 @@ class Repeat:
         if self._half is not None:
             self._half.begin(self._states, allreduce.memory, processor.arithmetic)
         operands = Operands(given, self._states.values(), last.streams)
-        self._run = self._stage = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
+        self._run = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
         self._running = self._run.native()
 
     def _run_at_once(self) -> bool:
-        """Is the runtime done with the Stage, and nothing to be looked at?"""
-        link, running, stage = self._link, self._running, self._stage
-        if link.size > 1:
-            tag = link.tag(self._number, stage.first_lane, stage.signature)
-            until = link.previous + self._allreduce.timeout
-            done, waited = link.progress.run_at_once(running, self._number, tag, until)
-            self._waited += waited
+        """Is the runtime done with the Run, and nothing to be looked at?"""
+        running = self._running
+        if self._link.size > 1:
+            done = self._at_once(running, 0)
         else:
             self._event = running.run_alone(LISTEN)
             done = self._event is None and running.done and running.flawless
         if done:
-            stage.account(running)
+            self._run.account(running)
+        return done
+
+    def _exchange_flaws_at_once(self) -> bool:
+        """Have all ranks told each other that they found no flaw?"""
+        if self._link.size == 1:
+            return True
+        running = self._exchange = self._running = self._running.exchange_of_headers()
+        done = self._at_once(running, PACKETS)
+        if done:
+            running.count(self._run.spent)
+        return done
+
+    def _at_once(self, running, lane: int) -> bool:
+        link = self._link
+        tag, until = link.tag(self._number, lane, self._run.signature), link.previous + self._allreduce.timeout
+        done, waited = link.progress.run_at_once(running, self._number, tag, until)
+        self._waited += waited
         return done
 
     def _flaw_stages(self, flaw):
@@ -132,22 +148,10 @@ class Repeat:
         run = self._run
         return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
 
-    def _exchange_flaws_at_once(self) -> bool:
-        """Is no exchange of headers needed, or have all ranks told in it that they found no flaw?"""
-        if self._link.size == 1 or not self._scatters:
-            return True
-        self._exchange = self._flaw_stages(None)
-        self._stage = next(self._exchange)
-        self._running = self._stage.native()
-        return self._run_at_once()
-
-    @property
-    def _scatters(self) -> bool:
-        return self._half is not None and self._half.scatters
-
     def _take_effect(self, waited: float) -> Spent:
-        what = self._given, self._half, self._states, self._norm, self._run.spent
-        return take_effect(self._allreduce, *what, waited, self._began)
+        return take_effect(
+            self._allreduce, self._given, self._half, self._states, self._norm, self._run.spent, waited, self._began
+        )
 
     # --- as a Call ---
 
@@ -160,19 +164,22 @@ class Repeat:
         call.held, call.data, call.states, call.result = self._given, self._run, self._states or {}, self._result
         call.wait = self._waited
         if self._running is not None:
-            call.running = self._running, self._stage
             call.stages = self._remaining_stages(call)
-            next(call.stages)  # into its `try`, so that it ends the Run whatever happens
+            call.running = self._running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
         return call
 
     def _remaining_stages(self, call: Call):
-        """The stages after the one that the runtime carries out now."""
+        """The Stage that the runtime carries out now, and those after it."""
         run = self._run
         try:
-            yield
             if self._exchange is not None:
-                flaw = yield from self._exchange
+                stages = self._flaw_stages(None)
+                stage = next(stages)
+                stage.go_on(self._exchange)
+                yield stage
+                flaw = yield from stages
             else:
+                yield run
                 if self._event is not None:
                     run.answer(self._running, self._event)
                 if call.link.size == 1:
