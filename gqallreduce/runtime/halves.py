@@ -80,6 +80,7 @@ class Half:
             raise ValueError(
                 "allgather() of an object that averages: what it sends is no sum; make another object, average=False"
             )
+        self.counts = _to_keep(self.counts)  # a call may be looked at twice
         counts, shards = _of_each("counts", self.counts, given), _of_each("shard", self.shard, given)
         values = result if isinstance(given.name, tuple) else [result]
         forms, read, self._parts, self._views, self._given = [], [], [], [], []
@@ -148,6 +149,13 @@ def _copied(shard):
     if hasattr(shard, "clone"):
         return shard.clone()
     return shard.copy() if hasattr(shard, "copy") else np.array(shard)
+
+
+def _to_keep(counts):
+    """Of an iterator the tuple of what it yields; also within a list."""
+    if isinstance(counts, (list, tuple)):
+        return [_to_keep(each) for each in counts]
+    return tuple(counts) if hasattr(counts, "__next__") else counts
 
 
 def _of_each(name: str, value, given: Given) -> list:

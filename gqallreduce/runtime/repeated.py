@@ -96,7 +96,6 @@ class Repeat:
                 given = half.fit(given, result, allreduce)
                 if given.agreed is not last:
                     return False  # other counts than in the last call
-                half.take_shards(given, last.plan.processor)
                 result = half.returned(result)
         except Exception:
             return False
@@ -109,6 +108,7 @@ class Repeat:
         processor, feedback = last.plan.processor, allreduce.scheme.feedback
         self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback)
         if self._half is not None:
+            self._half.take_shards(given, processor)
             self._half.begin(self._states, allreduce.memory, processor.arithmetic)
         operands = Operands(given, self._states.values(), last.streams)
         self._run = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))

@@ -9,6 +9,7 @@ from ranks import TIMEOUT, bytes_of, errors, inputs
 import gqallreduce as gq
 from gqallreduce import shards as shards_module
 from gqallreduce.runtime import repeated
+from gqallreduce.runtime.halves import Half
 from gqallreduce.runtime.repeated import NOT_BEGUN
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
@@ -102,6 +103,33 @@ def test_a_group_is_at_once_but_not_with_other_counts(comm, at_once):
             assert (found[0] == comm.size).all()
             assert all(np.shares_memory(*each) or not each[0].size for each in zip(found, arrays, strict=True))
     assert at_once == [False, True, False, False]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_counts_may_come_from_an_iterator(comm):
+    with gq.Allreduce("direct/raw", comm=comm, timeout=TIMEOUT) as allreduce:
+        for step in range(4):
+            counts = [3] * comm.size
+            counts[0], counts[-1] = counts[0] + step % 2, counts[-1] - step % 2
+            shard = allreduce.reduce_scatter(np.ones(3 * comm.size, np.float32), key="w", counts=iter(counts))
+            np.testing.assert_array_equal(shard, np.full(counts[comm.rank], comm.size, np.float32))
+            arrays, keys = [np.ones(3 * comm.size, np.float32) for _ in range(2)], ["a", "b"]
+            for part in allreduce.reduce_scatter(arrays, key=keys, counts=[iter(counts), iter(counts)]):
+                assert part.size == counts[comm.rank]
+
+
+def test_a_shard_is_taken_once_whatever_goes_wrong_before_the_call(comm, monkeypatch):
+    """It overlaps its place in the array, so that copying it twice would be seen."""
+    allreduce, returned = make(comm, "direct/raw"), Half.returned
+    for fails in (False, True):
+        array = np.arange(SIZE + 1, dtype=np.float32)
+        place = allreduce.shard(array[:SIZE])
+        begin = (place.ctypes.data - array.ctypes.data) // 4
+        with monkeypatch.context() as patch:
+            if fails and comm.rank == 0:
+                patch.setattr(Half, "returned", lambda half, result: patch.undo() or returned(half, 1 / 0))
+            found = allreduce.allgather(array[begin + 1 : begin + 1 + place.size], out=array[:SIZE], key="w")
+        np.testing.assert_array_equal(found, np.arange(1, SIZE + 1))
 
 
 @pytest.mark.parametrize("half", ["reduce_scatter", "allgather"])
