@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import NamedTuple
 
 from gqallreduce import _kernels
@@ -39,14 +40,15 @@ class Bucket:
 
     scheme, names, nbytes
         of its tensors.
-    places
-        where in the model they are.
+    pick
+        (arrays of all tensors, in the order of the model) -> those of its own.
     known
         by which a list of plain arrays is known to be of their forms.
     """
 
     def __init__(self, tensors: list[Tensor], places: list[int]):
-        self.tensors, self.places, self.scheme = tensors, places, tensors[0].scheme
+        self.tensors, self.scheme = tensors, tensors[0].scheme
+        self.pick = itemgetter(*places) if len(places) > 1 else lambda arrays: (arrays[places[0]],)
         self.names = [tensor.name for tensor in tensors]
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
         self.known = _kernels.KnownForms(tuple(tensor.form for tensor in tensors), True)
@@ -69,8 +71,14 @@ class Model:
         self.tensors = {each.name: each._replace(bucket=number_of[each.name]) for each in tensors}
         self.names = tuple(self.tensors)
 
-    def in_order(self, pairs: list[tuple]) -> tuple | None:
-        """The arrays of pairs (name, array) in the order of the model; None if not every tensor is named once."""
+    def in_order(self, named: dict | list[tuple]) -> tuple | None:
+        """The arrays of a dict, or of pairs (name, array), in the order of the model; None if not every tensor is named
+        once."""
+        if isinstance(named, dict):
+            if tuple(named) == self.names:
+                return tuple(named.values())
+            named = list(named.items())
+        pairs = named
         names, arrays = zip(*pairs, strict=True) if pairs else ((), ())
         if names == self.names:
             return arrays

@@ -223,10 +223,10 @@ class Reducer:
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""
         if not self.model.tensors:
             self.register(named)
-        pairs = pairs_of(named)
+        gradients = named if type(named) is dict else pairs_of(named)
         running = self._begin()
         try:
-            running.give_all(pairs)
+            running.give_all(gradients)
             running.advance()
         except BaseException as error:
             self._leave(error)

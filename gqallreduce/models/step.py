@@ -89,7 +89,7 @@ class Step:
     def _give_known(self, arrays: tuple) -> bool:
         """All gradients have come at once, in the order of the model; False if each must be looked at."""
         buckets = self._model.buckets
-        looked = [bucket.known.look([arrays[place] for place in bucket.places]) for bucket in buckets]
+        looked = [bucket.known.look(bucket.pick(arrays)) for bucket in buckets]
         if None in looked:
             return False
         self.given, self._left = dict(zip(self._model.names, arrays, strict=True)), [0] * len(buckets)
@@ -97,12 +97,12 @@ class Step:
             self._looked = looked
         return True
 
-    def give_all(self, pairs: list[tuple]) -> None:
-        """All gradients have come, or some, as (name, gradient)."""
-        arrays = None if self.given else self._model.in_order(pairs)
+    def give_all(self, named: dict | list[tuple]) -> None:
+        """All gradients have come, or some, by name or as (name, gradient)."""
+        arrays = None if self.given else self._model.in_order(named)
         if arrays is not None and self._give_known(arrays):
             return
-        for name, gradient in pairs:
+        for name, gradient in named.items() if isinstance(named, dict) else named:
             self.give(name, gradient)
 
     def advance(self) -> None:
