@@ -73,6 +73,21 @@ def test_each_tensor_is_summed_as_by_its_own_allreduce(comm, bucket):
     assert reducer.stats.steps == 4
 
 
+@pytest.mark.parametrize("kind", [dict, list])
+def test_tensors_of_one_form_may_come_in_any_order(comm, kind):
+    """Another one on each rank, as a dict and as pairs."""
+    reducer, names = make(comm, "*=direct/onebit/ef"), ["a", "b", "c"]
+    others = gq.Allreduce("direct/onebit/ef", comm=comm, average=True, timeout=TIMEOUT)
+    for step in range(3):
+        named = {name: inputs(comm.size, (50,), step=10 * step + place)[comm.rank] for place, name in enumerate(names)}
+        expected = {name: others(array.copy(), key=name) for name, array in named.items()}
+        turned = {names[(place + step * (comm.rank + 1)) % 3]: None for place in range(3)}
+        reducer(kind((name, named[name]) for name in turned))
+        assert taken(named) == taken(expected)
+        for name in names:
+            assert bytes_of(reducer.allreduces["direct/onebit/ef"].residual(name)) == bytes_of(others.residual(name))
+
+
 def test_buckets_are_of_one_scheme_in_the_order_of_a_backward_pass(comm):
     reducer = make(comm, bucket=5000)
     reducer.register(gradients(comm))
