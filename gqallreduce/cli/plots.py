@@ -109,6 +109,9 @@ def draw_latencies(machine, rows, name):
         panel.set(title=f"A call, {how}", ylabel="microseconds (median)", yscale="log")
         ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
+    limits = [panel.get_ylim() for panel in axes]
+    for panel in axes:  # can be compared by eye
+        panel.set_ylim(min(limits)[0], max(high for _, high in limits))
     handles, labels = axes[0].get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return save(drawing, f"Time of a call over {place(machine)}", machine, name)
