@@ -226,7 +226,7 @@ def _show(made, messages, checked):
             print_plain((where, "a message", "rate of a rank"), cells, right=("a message", "rate of a rank"))
     cells = [(size_text(size), seconds_text(took)) for size, took in made.dense]
     print_plain(("MPI_Allreduce", "seconds"), cells, right=("seconds",))
-    cells = [(name, f"{encode:.2f}", f"{decode:.2f}" if decode else "-") for name, (encode, decode) in made.rates.items()]
+    cells = [(name, *(f"{rate:.2f}" if rate else "-" for rate in rates)) for name, rates in made.rates.items()]
     print_plain(("codec", "encode", "decode and add"), cells, right=("encode", "decode and add"))
     print(
         f"{seconds_text(made.call)} a call, {seconds_text(made.alpha)} a round between hosts, "
