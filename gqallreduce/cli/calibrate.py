@@ -59,7 +59,7 @@ def run_on(comm, arguments):
         dense = measure_dense(comm, arguments.max)
         progress.step()
         progress.show("codecs")
-        copy, rates = measure_codecs(comm)
+        copy, rates = measure_codecs(comm, topology)
         progress.step()
         progress.show("small calls")
         call, alpha, software = measure_small(comm, topology)
@@ -157,16 +157,16 @@ def measure_dense(comm, most):
     return tuple(found)
 
 
-def measure_codecs(comm):
+def measure_codecs(comm, topology):
     """(seconds per byte of memcpy, codec -> (encode, decode-and-add) as multiples of that).
 
     All ranks measure at the same time, each with all its threads: they share cores, caches and memory, as in a call.
     """
-    found = {}
+    found, how = {}, (CODED, _kernels.simd_level(), REPETITIONS, max(map(len, topology.groups)))
     for entry in gq.schemes():
         if entry.kind == "codec":
             comm.Barrier()
-            (row,) = codecs_on_host.measure([entry.without_schedule], CODED, _kernels.simd_level(), REPETITIONS)
+            (row,) = codecs_on_host.measure([entry.without_schedule], *how)
             # Means: where ranks share a core, most short repetitions run without interruption, and a median hides the
             # sharing. The first repetition is left out: it touches memory for the first time.
             times = [row.get(f"{each}_seconds", [0.0, 0.0]) for each in ("memcpy", *codecs_on_host.OPERATIONS)]

@@ -62,10 +62,14 @@ class OnHost:
         return codecs_table(rows)
 
 
-def measure(texts, nbytes, level, repetitions):
-    """Rows of plain values, one per codec, at one size and SIMD level."""
+def measure(texts, nbytes, level, repetitions, ranks=1):
+    """Rows of plain values, one per codec, at one size and SIMD level.
+
+    ranks
+        so many on this host measure at the same time: their inputs together are larger than the last-level cache.
+    """
     _kernels.use_simd_level(level)
-    inputs = list(random_inputs(nbytes, machine.last_level_cache()))
+    inputs = list(random_inputs(nbytes, machine.last_level_cache() // ranks))
     copies = [np.zeros_like(x) for x in inputs]
     coders = [_of(text)(text, inputs, Host()) for text in texts]
 
