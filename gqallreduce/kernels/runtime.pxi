@@ -211,11 +211,6 @@ cdef class NativeOperation:
         return NativeExchange(rank, size, rows, True)
 
     @property
-    def flawless(self):
-        """Has no value been found that is not finite?"""
-        return not self.data.first_flaw().known
-
-    @property
     def first_flaw(self):
         """(rank, number) of the least flaw of any place, or None."""
         cdef CFlaw found = self.data.first_flaw()

@@ -74,16 +74,10 @@ class Model:
     def in_order(self, named: dict | list[tuple]) -> tuple | None:
         """The arrays of a dict, or of pairs (name, array), in the order of the model; None if not every tensor is named
         once."""
-        if isinstance(named, dict):
-            if tuple(named) == self.names:
-                return tuple(named.values())
-            named = list(named.items())
-        pairs = named
-        names, arrays = zip(*pairs, strict=True) if pairs else ((), ())
-        if names == self.names:
-            return arrays
-        given = dict(pairs)
-        if len(given) < len(pairs) or given.keys() != self.tensors.keys():
+        given = named if isinstance(named, dict) else dict(named)
+        if tuple(given) == self.names and len(given) == len(named):
+            return tuple(given.values())
+        if len(given) < len(named) or given.keys() != self.tensors.keys():
             return None
         return tuple(given[name] for name in self.names)
 

@@ -121,7 +121,7 @@ class Repeat:
             done = self._at_once(running, 0)
         else:
             self._event = running.run_alone(LISTEN)
-            done = self._event is None and running.done and running.flawless
+            done = self._event is None and running.done and running.first_flaw is None
         if done:
             self._run.account(running)
         return done

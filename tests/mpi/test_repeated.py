@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from at_once import note_at_once, note_taken_up
 from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of
 
@@ -12,7 +13,6 @@ import gqallreduce as gq
 from gqallreduce import _kernels
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce.runtime import repeated
-from gqallreduce.runtime.repeated import NOT_BEGUN
 from gqallreduce.runtime.run import Run
 from gqallreduce.transport.progress import Progress
 
@@ -23,28 +23,13 @@ LATE = 0.2  # seconds, longer than any rank waits at first
 @pytest.fixture
 def at_once(monkeypatch):
     """Of each call, was it carried out at once?"""
-    found, at_once = [], allreduce_module.repeated
-
-    def noted(*given):
-        result = at_once(*given)
-        found.append(result is not NOT_BEGUN)
-        return result
-
-    monkeypatch.setattr(allreduce_module, "repeated", noted)
-    return found
+    return note_at_once(monkeypatch, allreduce_module)
 
 
 @pytest.fixture
 def taken_up(monkeypatch):
     """Of which call names did the runtime not come to an end soon?"""
-    found, take_up = [], Progress.take_up
-
-    def noted(progress, call):
-        found.append(call.name)
-        take_up(progress, call)
-
-    monkeypatch.setattr(Progress, "take_up", noted)
-    return found
+    return note_taken_up(monkeypatch, lambda call: call.name)
 
 
 def make(comm, scheme="direct/onebit/ef", **options):

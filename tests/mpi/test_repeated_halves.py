@@ -4,13 +4,13 @@ import time
 
 import numpy as np
 import pytest
+from at_once import note_at_once, note_taken_up
 from ranks import TIMEOUT, bytes_of, errors, inputs
 
 import gqallreduce as gq
 from gqallreduce import shards as shards_module
 from gqallreduce.runtime import repeated
 from gqallreduce.runtime.halves import Half
-from gqallreduce.runtime.repeated import NOT_BEGUN
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
@@ -21,28 +21,13 @@ SIZE, LATE = 40, 0.2
 @pytest.fixture
 def at_once(monkeypatch):
     """Of each half, was it carried out at once?"""
-    found, at_once = [], shards_module.repeated
-
-    def noted(*given):
-        result = at_once(*given)
-        found.append(result is not NOT_BEGUN)
-        return result
-
-    monkeypatch.setattr(shards_module, "repeated", noted)
-    return found
+    return note_at_once(monkeypatch, shards_module)
 
 
 @pytest.fixture
 def taken_up(monkeypatch):
     """Of each call that the runtime did not end soon, the kind of its Stage."""
-    found, take_up = [], Progress.take_up
-
-    def noted(progress, call):
-        found.append(type(call.running[1]).__name__)
-        take_up(progress, call)
-
-    monkeypatch.setattr(Progress, "take_up", noted)
-    return found
+    return note_taken_up(monkeypatch, lambda call: type(call.running[1]).__name__)
 
 
 @pytest.fixture(autouse=True)
