@@ -223,13 +223,13 @@ std::size_t Options::most(std::size_t elements, std::size_t total) const {
 Coder coder_of(Family family) {
   switch (family) {
     case Family::kLevels:
-      return {levels_encode, levels_decode, levels_bound, nullptr, {}};
+      return {levels_encode, levels_decode, levels_bound, nullptr, {}, true};
     case Family::kCodedLevels:
       return {coded_encode, coded_decode, coded_bound, nullptr, {}};
     case Family::kEden:
-      return {eden_encode, eden_decode, nullptr, nullptr, {}};
+      return {eden_encode, eden_decode, nullptr, nullptr, {}, true};
     case Family::kOneBit:
-      return {onebit_encode, onebit_decode, nullptr, nullptr, {}};
+      return {onebit_encode, onebit_decode, nullptr, nullptr, {}, true};
     case Family::kWide:
       return {wide_encode, wide_decode, nullptr, nullptr, {}};
     case Family::kAdaptive:
@@ -245,7 +245,7 @@ Coder coder_of(Family family) {
     case Family::kPlain:
       break;
   }
-  return {plain_encode, plain_decode, plain_nbytes, nullptr, {}};
+  return {plain_encode, plain_decode, plain_nbytes, nullptr, {}, true};
 }
 
 }  // namespace gq::runtime

@@ -148,15 +148,21 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   const Timed timed(operation.spent.encode);
   const Extent& extent = chunk(instruction).extents[extent_];
   const Coder& coder = coder_of(instruction, extent);
-  const Operation::Own own =
-      instruction.own ? operation.own(extent) : Operation::Own{running(instruction.chunk, extent), nullptr};
+  const bool in_place = by_region(instruction, extent);
+  Operation::Own own = {nullptr, nullptr};
+  if (!instruction.own)
+    own.x = running(instruction.chunk, extent);
+  else if (!in_place)
+    own = operation.own(extent);
   const bool exact = coder.sums && !instruction.own;  // exact sums lose nothing
   const bool shared = operation.feeds_back && !instruction.own && !instruction.alone && !exact;
   const bool known = coder.options.selects == Selects::kLargest;  // selecting has left the values there
-  float* const errors = instruction.alone && !exact ? operation.errors(extent, known) : nullptr;
+  float* const errors = instruction.alone && !exact && !in_place ? operation.errors(extent, known) : nullptr;
+  std::uint8_t* const wire = made.block.data() + Header::kSize + offset_;
   std::int64_t nbytes = kRefused;
   if (!shared || !too_large(extent, own.x))
-    nbytes = encode_values(instruction, extent, own, errors, made.block.data() + Header::kSize + offset_);
+    nbytes = in_place ? encode_regions(instruction, extent, own.x, wire)
+                      : encode_values(instruction, extent, own, errors, wire);
   if (nbytes == kOutOfRoom) {
     event.kind = Kind::kOutOfMemory;
   } else if (nbytes == kTooLarge) {
@@ -167,6 +173,41 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
     offset_ += static_cast<std::size_t>(nbytes);
   }
   operation.keep(extent, errors);
+}
+
+// Each region of a batch for itself, own values where their tensor is (x null), or running ones.
+std::int64_t Lane::encode_regions(const Instruction& instruction, const Extent& extent, const float* x,
+                                  std::uint8_t* wire) {
+  const Coder& coder = coder_of(instruction, extent);
+  const Stream* const streams = operation.streams(instruction.hop, instruction.author);
+  std::int64_t written = 0;
+  for (const Region& region : extent.regions) {
+    const Tensor& tensor = operation.tensors[region.segment];
+    const std::size_t start = region.grid.start;
+    const float* const values = instruction.own ? tensor.source.floats() + start : x;
+    const float* const residual = instruction.own ? shifted(tensor.residual, start) : nullptr;
+    float* const errors = instruction.alone ? shifted(tensor.new_residual, start) : nullptr;
+    const std::int64_t nbytes =
+        coder.encode(coder.options, values, residual, errors, wire + written, {&region, 1}, streams, nullptr, state_);
+    if (nbytes < 0) return nbytes;
+    written += nbytes;
+    x = shifted(x, region.size);
+  }
+  return written;
+}
+
+// Each region of a batch of results to where its tensor is.
+std::int64_t Lane::decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire,
+                                  std::size_t nbytes, double scale) {
+  std::size_t read = 0;
+  for (const Region& region : extent.regions) {
+    float* const y = operation.tensors[region.segment].target.floats() + region.grid.start;
+    const std::int64_t used =
+        coder.decode(coder.options, wire + read, nbytes - read, y, {&region, 1}, scale, false, false);
+    if (used < 0) return used;
+    read += static_cast<std::size_t>(used);
+  }
+  return static_cast<std::int64_t>(read);
 }
 
 std::int64_t Lane::encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
@@ -214,10 +255,13 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   const Extent& extent = summed.extents[extent_];
   const Timed timed(operation.spent.encode);
   float* const y = running(instruction.chunk, extent);
-  const Operation::Own own = operation.own(extent);
   const Coder& coder = operation.coder(extent);
+  const bool in_place = operation.in_place(extent) && !coder.sums;
+  const Operation::Own own = in_place ? Operation::Own{nullptr, nullptr} : operation.own(extent);
   bool good;
-  if (coder.sums) {
+  if (in_place) {
+    good = begin_regions(extent, instruction.clears, y);
+  } else if (coder.sums) {
     float* const errors = operation.errors(extent, false);
     state_.clipped = 0;
     good = coder.sums->begin(coder.options, own.x, own.residual, errors, y, extent.table(),
@@ -235,6 +279,20 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   }
   if (!good) tell(event, Kind::kBegunFlaw, instruction.chunk, y);
   if (end_of_extent(summed)) next();
+}
+
+// y := own values of each region of a batch, from where its tensor is. `clears`: the new residual becomes zero.
+bool Lane::begin_regions(const Extent& extent, bool clears, float* y) {
+  bool good = true;
+  for (const Region& region : extent.regions) {
+    const Tensor& tensor = operation.tensors[region.segment];
+    const std::size_t start = region.grid.start;
+    auto* const sum = reinterpret_cast<std::uint8_t*>(y);
+    good &= !add_finite(tensor.source.floats() + start, shifted(tensor.residual, start), sum, region.size);
+    if (clears && tensor.new_residual) std::fill_n(tensor.new_residual + start, region.size, 0.0f);
+    y += region.size;
+  }
+  return good;
 }
 
 // Decodes a wire into a running value or the result, or adds it; notes if it says that a value is not finite.
@@ -288,18 +346,20 @@ bool Lane::decode_extent(const Instruction& instruction, double scale, Event& ev
   const Extent& extent = decoded.extents[extent_];
   const Timed timed(operation.spent.decode);
   const Coder& coder = coder_of(instruction, extent);
-  const bool direct = operation.direct(extent.tensor);
-  float* y;
+  const bool in_place = result && by_region(instruction, extent), direct = operation.direct(extent.tensor);
+  float* y = nullptr;
   if (!result)
     y = running(number_of_chunk, extent);
   else if (direct)
     y = operation.tensors[extent.tensor].target.floats() + extent.start * operation.width(extent.tensor);
-  else
+  else if (!in_place)
     y = operation.scratch(1);
   const std::uint8_t* const wire = payload_ + offset_;
   const std::size_t left = payload_nbytes_ - offset_;
   std::int64_t nbytes;
-  if (coder.sums && !result)
+  if (in_place)
+    nbytes = decode_regions(coder, extent, wire, left, scale);
+  else if (coder.sums && !result)
     nbytes = coder.sums->decode(coder.options, wire, left, y, extent.table(), adds, touched(number_of_chunk));
   else
     nbytes = coder.decode(coder.options, wire, left, y, extent.table(), result && !direct ? 1 : scale, adds,
@@ -311,7 +371,7 @@ bool Lane::decode_extent(const Instruction& instruction, double scale, Event& ev
     return false;
   }
   offset_ += static_cast<std::size_t>(nbytes);
-  if (result && !direct && operation.store(extent, decoded, number_of_chunk, y)) {
+  if (result && !direct && !in_place && operation.store(extent, decoded, number_of_chunk, y)) {
     tell(event, Kind::kResultFlaw, number_of_chunk, nullptr);
   }
   return end_of_extent(decoded);

@@ -119,6 +119,7 @@ Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tenso
       left(static_cast<int>(program.lanes.size())) {
   for (const Tensor& tensor : tensors) {
     feeds_back = feeds_back || tensor.new_residual;  // not of one of size 0
+    plain = plain && tensor.plain();
     if (tensor.source.wide) value_size_ = sizeof(double);
   }
   flaws.resize(program.lanes.size() * program.lanes[0].size());
@@ -222,13 +223,22 @@ void Operation::keep(const Extent& extent, const float* errors) {
 }
 
 bool Operation::store(const Extent& extent, const Chunk& chunk, int chunk_number, float* y) {
+  bool flawed = false;
+  std::size_t place = 0;
+  if (in_place(extent)) {
+    for (const Region& region : extent.regions) {
+      float* const to = tensors[region.segment].target.floats() + region.grid.start;
+      multiply(y + place, program.scale, to, region.size);
+      flawed |= !all_finite(to, region.size);
+      place += region.size;
+    }
+    return flawed;
+  }
   float* const rounded = scratch(0);
   if (wide(extent.tensor))
     multiply(doubles(y), program.scale, doubles(rounded), extent.size);
   else
     multiply(y, program.scale, rounded, extent.size);
-  bool flawed = false;
-  std::size_t place = 0;
   const bool batch = extent.tensor == Extent::kBatch;
   const Region whole = {extent.size, {extent.start, 1, 1}, static_cast<std::uint64_t>(extent.tensor)};
   const Regions regions = batch ? extent.table() : Regions{&whole, 1};

@@ -9,12 +9,16 @@
 
 namespace gq {
 
-// Sets the usual control word while it lives, whatever the caller had set. The word belongs to a thread, so every
-// thread of a shared call takes a guard of its own.
+// Sets the usual control word while it lives, whatever the caller had set, and then the caller's again; flags of what
+// has happened stay. The word belongs to a thread, so every thread of a shared call takes a guard of its own.
 class FloatGuard {
  public:
-  FloatGuard() : saved_(float_control()) { set_float_control(kUsualControl); }
-  ~FloatGuard() { set_float_control(saved_); }
+  FloatGuard() : saved_(float_control()) {
+    if (!is_usual(saved_)) set_float_control(kUsualControl);
+  }
+  ~FloatGuard() {
+    if (!is_usual(saved_)) set_float_control(saved_);
+  }
   FloatGuard(const FloatGuard&) = delete;
   FloatGuard& operator=(const FloatGuard&) = delete;
 
@@ -41,6 +45,10 @@ inline int threads_for(std::size_t n) {
 // Calls work(thread) for every thread number below `count`; returns the OR of the results.
 template <class Work>
 int on_threads(int count, Work work) {
+  if (count == 1) {
+    const FloatGuard guard;
+    return work(0);
+  }
   struct Shared {
     Work& work;
     std::atomic<int> result;
@@ -91,7 +99,10 @@ int by_elements(std::size_t n, Work work) {
 template <class Work>
 int by_units(const Grid& grid, std::size_t n, Work work) {
   const int count = threads_for(n);
-  return on_threads(count, [&](int thread) { return work(piece_of_units(grid, n, thread, count)); });
+  return on_threads(count, [&](int thread) {
+    if (count == 1) return work(UnitPiece{{0, n}, 0, grid});
+    return work(piece_of_units(grid, n, thread, count));
+  });
 }
 
 template <class Number>

@@ -29,6 +29,7 @@ inline void set_float_control(unsigned int word) {
 }
 #endif
 
-inline bool float_control_is_usual() { return (float_control() & ~kFlags) == kUsualControl; }
+inline bool is_usual(unsigned int word) { return (word & ~kFlags) == kUsualControl; }
+inline bool float_control_is_usual() { return is_usual(float_control()); }
 
 }  // namespace gq

@@ -27,6 +27,7 @@ inline std::uint64_t quotient(wide_uint a, std::uint64_t b) {
 
 // The unit of the whole vector that holds the element with global index i.
 inline std::uint64_t unit_of(const Grid& grid, std::uint64_t i) {
+  if (i < grid.run && grid.parts == 1) return 0;
   return quotient((wide_uint(i) + 1) * grid.parts - 1, grid.run);
 }
 

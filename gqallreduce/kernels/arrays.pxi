@@ -131,6 +131,29 @@ cdef class Arrays:
         return False
 
 
+def values_in_order(dict named not None, tuple names not None):
+    """The values of a dict whose keys are these, in this order; None if they are not."""
+    if len(named) != len(names):
+        return None
+    cdef Py_ssize_t number = 0
+    for name in named:
+        if name is not names[number] and name != names[number]:
+            return None
+        number += 1
+    return tuple(named.values())
+
+
+def plain_keys(keys):
+    """The tuple of a list or tuple of plain strings; None if it is anything else."""
+    if type(keys) is not list and type(keys) is not tuple:
+        return None
+    cdef tuple found = tuple(keys)
+    for key in found:
+        if type(key) is not str:
+            return None
+    return found
+
+
 class Memory:
     """Memory that NumPy shows as an array; the owner lives as long."""
 

@@ -1,5 +1,6 @@
 """What all doors use: the settings of the kernels, tables of regions, pointers into arrays, checks of sizes."""
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 

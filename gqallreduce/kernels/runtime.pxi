@@ -3,7 +3,6 @@
 import os
 import signal
 
-cimport cython
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as c_bool
@@ -139,12 +138,14 @@ cdef int read(vector[CTensor]& made, operands) except -1:
     return 0
 
 
-cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states, tuple streams) except -1:
+cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states,
+                    const uint64_t[::1] streams) except -1:
     """The same from arrays that are summed, into others or (None) in place; the States (runtime/memory.py) after the
     call; and what random streams are made of."""
     cdef CTensor* tensor = made.data()
     cdef State state
     cdef size_t number = 0
+    require("streams", streams.shape[0], made.size())
     for state in states:
         tensor.source.data = arrays.data[number]
         tensor.target.data = arrays.data[number] if into is None else into.data[number]
@@ -156,7 +157,7 @@ cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states, t
 
 
 cdef int set_stream(CTensor* tensor, uint64_t step, uint64_t key) except -1:
-    tensor.key0, tensor.key1, tensor.step = key & 0xffffffff, key >> 32, step & 0xffffffff
+    tensor.key0, tensor.key1, tensor.step = <uint32_t> key, <uint32_t> (key >> 32), <uint32_t> step
     return 0
 
 

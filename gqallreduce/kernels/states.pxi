@@ -1,6 +1,8 @@
 """What is kept of keys from call to call: a State of each, and the States that a call leads to."""
 
 
+@cython.freelist(512)
+@cython.no_gc  # nothing that it holds refers to a State
 cdef class State:
     """Of one key after one call; never changed.
 
@@ -53,16 +55,25 @@ cdef class State:
 
     cpdef State after(self, norm):
         """The State after one more call, whose residual will lie in `spare`."""
+        compute(self.spare_norm)
+        return self.following(norm)
+
+    cdef State following(self, norm):
+        """The same; the Norm of what lies in `spare` has been computed."""
         cdef State made = State.__new__(State)
-        if self.spare_norm is not None:
-            kept = self.spare_norm()
-            if kept is not None:
-                kept()  # computed now, since its array will be written
         made.form, made.step, made.learned, made.processor, made.norm = (
             self.form, self.step + 1, self.learned, self.processor, norm)
         made.residual, made.spare, made.spare_norm = self.spare, self.residual, self.norm
         made.residual_at, made.spare_at = self.spare_at, self.residual_at
         return made
+
+
+cdef int compute(norm) except -1:
+    """A Norm, by its weak reference, before the arrays that it is of are written."""
+    kept = None if norm is None else norm()
+    if kept is not None:
+        kept()
+    return 0
 
 
 cdef float* floats_of(vector) except? NULL:
@@ -84,20 +95,31 @@ def next_states(dict states not None, tuple keys not None, tuple forms not None,
     processor, norm
         in whose memory residuals lie, a weak reference to the Norm of the call; None without feedback.
     unusual
-        (key, form, processor, norm) -> State, for a key without two arrays of this processor, or of the step under way.
+        (key, form, processor, norm) -> State, for a key with feedback without two arrays of this processor, or of the
+        step under way.
     """
-    cdef State before
+    cdef State before, made
     cdef Py_ssize_t number
+    computed = None
     if len(keys) != len(forms):
         raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
     for number in range(len(keys)):
         key = keys[number]
-        before = committed.get(key)
-        if (processor is None or before is None or before.processor is not processor or before.spare is None
-                or (staged and key in staged)):
-            states[key] = unusual(key, forms[number], processor, norm)
+        newer = staged.get(key) if staged else None
+        before = committed.get(key) if newer is None else newer
+        if processor is None:
+            made = State.__new__(State)
+            made.form, made.step = forms[number], 1
+            if before is not None:
+                made.step, made.learned = before.step + 1, before.learned
+        elif newer is not None or before is None or before.processor is not processor or before.spare is None:
+            made = unusual(key, forms[number], processor, norm)
         else:
-            states[key] = before.after(norm)
+            if before.spare_norm is not computed:  # nearly all are of one call
+                computed = before.spare_norm
+                compute(computed)
+            made = before.following(norm)
+        states[key] = made
 
 
 def states_fit(dict states not None, tuple keys not None, tuple forms not None):

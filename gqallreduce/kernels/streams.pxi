@@ -39,7 +39,7 @@ cdef class Stream:
         return 0
 
     cdef int append(self, uint64_t key, uint32_t hop, uint32_t encoder, uint32_t step) except -1:
-        self.data.push_back(CStream(key & 0xffffffff, key >> 32, hop, encoder, step))
+        self.data.push_back(CStream(<uint32_t> key, <uint32_t> (key >> 32), hop, encoder, step))
         return 0
 
     def alone(self, size_t segment):

@@ -66,11 +66,11 @@ class Contributions:
                 self.momentum.add_to(name, array)
         return gradient
 
-    def following(self, sums: dict[str, object]) -> dict[str, np.ndarray] | None:
-        """What has to be kept once a step with these results has taken effect, for `take_over`."""
+    def following(self, step) -> dict[str, np.ndarray] | None:
+        """What has to be kept once a Step with its results has taken effect, for `take_over`."""
         if self.momentum is None:
             return None
-        return self.momentum.following({name: Buffer(each).array for name, each in sums.items()})
+        return self.momentum.following({name: Buffer(each).array for name, each in step.given.items()})
 
     def take_over(self, following: dict[str, np.ndarray] | None) -> None:
         """The step has taken effect."""

@@ -75,8 +75,9 @@ class Model:
         """The arrays of a dict, or of pairs (name, array), in the order of the model; None if not every tensor is named
         once."""
         given = named if isinstance(named, dict) else dict(named)
-        if tuple(given) == self.names and len(given) == len(named):
-            return tuple(given.values())
+        arrays = _kernels.values_in_order(given, self.names) if len(given) == len(named) else None
+        if arrays is not None:
+            return arrays
         if len(given) < len(named) or given.keys() != self.tensors.keys():
             return None
         return tuple(given[name] for name in self.names)

@@ -205,7 +205,7 @@ class Reducer:
             missing = running.fill()
             next_model = self._model_of(self.stats.steps + 2)  # by the caller's function, which may raise
             spents = running.wait()
-            following = self.contributions.following(running.given)
+            following = self.contributions.following(running)
             self._step, after = None, self._warmup_before
             running.end()
         except BaseException as error:

@@ -32,8 +32,6 @@ class Step:
 
     after
         the model of a warm-up that was over with the step before, whose residuals go on here.
-    given
-        name -> gradient of what has come.
     failed, outcome_known
         has this rank an error that the others must know of? Do all ranks know how the step went?
     """
@@ -42,7 +40,8 @@ class Step:
         self._model, self._allreduces, self.comparison = reducer.model, reducer.allreduces, comparison
         self._contributions, self._factor = reducer.contributions, 1.0
         self._flags, self._mark = reducer.failure_flags, reducer.mark
-        self.given: dict[str, object] = {}
+        self._given: dict[str, object] = {}
+        self._all: tuple | None = None  # the gradients of all tensors in place of those of `_given`, in order
         self._into: dict[str, object] = {}
         self.failed = self.outcome_known = False
         self._left = [len(bucket.names) for bucket in self._model.buckets]
@@ -54,6 +53,13 @@ class Step:
         self._context.__enter__()
         if after is not None:
             hand_over(after, self._model, self._allreduces)
+
+    @property
+    def given(self) -> dict[str, object]:
+        """name -> gradient of what has come."""
+        if self._all is not None:
+            self._given, self._all = dict(zip(self._model.names, self._all, strict=True)), None
+        return self._given
 
     def give(self, name: str, gradient, out=None) -> None:
         """A gradient has come. ValueError if its name is unknown, or has come before, or if it has another form."""
@@ -92,14 +98,15 @@ class Step:
         looked = [bucket.known.look(bucket.pick(arrays)) for bucket in buckets]
         if None in looked:
             return False
-        self.given, self._left = dict(zip(self._model.names, arrays, strict=True)), [0] * len(buckets)
+        self._all, self._left = arrays, [0] * len(buckets)
         if self._contributions.plain:
             self._looked = looked
         return True
 
     def give_all(self, named: dict | list[tuple]) -> None:
         """All gradients have come, or some, by name or as (name, gradient)."""
-        arrays = None if self.given else self._model.in_order(named)
+        begun = self._given or self._all is not None
+        arrays = None if begun else self._model.in_order(named)
         if arrays is not None and self._give_known(arrays):
             return
         for name, gradient in named.items() if isinstance(named, dict) else named:
@@ -143,7 +150,7 @@ class Step:
         if self.failed:
             self._forget_what_is_not_started()
         missing = {}
-        if len(self.given) < len(self._model.tensors):
+        if any(self._left):
             missing = {name: _zeros(each) for name, each in self._model.tensors.items() if name not in self.given}
         for name, zeros in missing.items():
             self.give(name, zeros)

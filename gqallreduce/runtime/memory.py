@@ -107,12 +107,9 @@ class Memory:
         next_states(states, tuple(keys), tuple(forms), self._states, self._staged, *fed, self._next_alone)
         return states, norm
 
-    def _next_alone(self, key, form, processor, norm: weakref.ref | None) -> State:
-        """The State of one key after a call; processor and norm are None without feedback."""
-        if processor is not None:
-            return self._after(key, self._before(key, form, processor), norm)
-        before = self.get(key)
-        return State(form, 1) if before is None else State(form, before.step + 1, before.learned)
+    def _next_alone(self, key, form, processor, norm: weakref.ref) -> State:
+        """The State of one key after a call, with feedback."""
+        return self._after(key, self._before(key, form, processor), norm)
 
     def _before(self, key, form: tuple, processor) -> State:
         """The State of a key, with a residual in the memory of this processor."""
@@ -179,7 +176,7 @@ class Memory:
     def unstage(self, keep: bool) -> None:
         """All that was committed since `stage` takes effect, or nothing of it."""
         if keep:
-            self._states = self.states
+            self._states.update(self._staged)
         dropped = () if keep else _references(self._staged.values())
         self._staged = None
         for norm in dropped:  # computed now, since their arrays will be used again

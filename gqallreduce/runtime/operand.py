@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,7 +43,8 @@ class Operands(Sequence):
     """An Operand of each tensor of a call; made only when they are looked at.
 
     given, states, streams
-        what they are made of: the Given (arguments.py), the States after the call, what random streams are made of.
+        what they are made of: the Given (arguments.py), the States after the call, what random streams are made of
+        (array of uint64).
     arrays
         the same buffers as the runtime in C++ finds them; None if it must look at each Operand. `into`: where results
         are written; None in place.
@@ -50,7 +52,7 @@ class Operands(Sequence):
 
     __slots__ = ("_made", "arrays", "given", "into", "states", "streams")
 
-    def __init__(self, given, states, streams: tuple[int, ...]):
+    def __init__(self, given, states, streams: array):
         self.given, self.states, self.streams, self.arrays = given, states, streams, given.arrays
         self.into = given.into
         self._made = None

@@ -7,6 +7,7 @@ said of a group too: its name is the tuple of its keys. The last `GROUPS_MOST` g
 from __future__ import annotations
 
 import os
+from array import array
 from dataclasses import dataclass
 
 from gqallreduce import _kernels
@@ -36,7 +37,7 @@ class Agreed:
     name, keys
         None for what belongs to no key; the same as a tuple.
     streams
-        of each key, what its random streams are made of: the same alone and in groups.
+        of each key, what its random streams are made of, as uint64: the same alone and in groups.
     form
         (choice, forms), by which Plans are known.
     hashes
@@ -57,7 +58,7 @@ class Agreed:
     what: str
     why: str
     signature: int
-    streams: tuple[int, ...]
+    streams: array
     form: tuple
     hashes: tuple[int, ...] = ()
     keys: tuple = ()
@@ -107,8 +108,8 @@ class Plans:
         """What the last call of a key, or of a list of keys, ran as; None for other than plain strings and None."""
         if key is None or type(key) is str:
             return self._last.get(key)
-        plain = isinstance(key, (list, tuple)) and set(map(type, key)) == {str}
-        return self._last.get(tuple(key)) if plain else None
+        keys = _kernels.plain_keys(key)
+        return self._last.get(keys) if keys else None
 
     def find(self, label: tuple) -> Agreed | None:
         """What ranks have agreed on of (name, forms), None if nothing."""
@@ -136,7 +137,7 @@ class Plans:
 
     def known_group(self, keys: list | tuple) -> tuple | None:
         """The name of a group of plain strings that was called before; None if it was not, or if any is not plain."""
-        return self._groups.get(tuple(keys)) if set(map(type, keys)) == {str} else None
+        return self._groups.get(_kernels.plain_keys(keys) or None)
 
     def _forget_groups(self, name: tuple) -> None:
         """A group is called that is not known. The oldest are forgotten, at the same call on all ranks."""
@@ -231,9 +232,9 @@ class Plans:
         if isinstance(name, tuple):
             self._forget_groups(name)
             shapes, orders, dtypes = zip(*((form.compared, form.order, form.dtype) for form in forms), strict=True)
-            streams = tuple(hash64(seed, key, group) for key in name)
+            streams = array("Q", [hash64(seed, key, group) for key in name])
         else:
-            (form,), streams = forms, (hash64(seed, name, group),)
+            (form,), streams = forms, array("Q", [hash64(seed, name, group)])
             shapes, orders, dtypes = form.compared, form.order, form.dtype
         hashes = self.hashes(name, seed, shapes, dtypes, orders)
         return self._make(name, (choice, forms), why, streams, hashes)
@@ -242,7 +243,7 @@ class Plans:
         """The same with rank 0's choice."""
         return self._make(agreed.name, (choice, agreed.form[1]), why, agreed.streams, agreed.hashes)
 
-    def _make(self, name, form: tuple, why: str, streams: tuple[int, ...], hashes: tuple[int, ...]) -> Agreed:
+    def _make(self, name, form: tuple, why: str, streams: array, hashes: tuple[int, ...]) -> Agreed:
         signature = hash64(*hashes, form[0], self.number, self.topology.hosts)
         return Agreed(name, self._what(form[0]), why, signature, streams, form, hashes)
 
@@ -256,7 +257,9 @@ class Plans:
     def exact(self, size: int, signature: int) -> Agreed:
         """For `flush`: the exact sum of float32 vectors."""
         choice = model.fixed_schedule(self.size, CODECS["raw"](), size) + model.RAW
-        return Agreed(None, choice, "flush", signature, (hash64(),), (choice, (Form((size,), "C", "float32"),)))
+        return Agreed(
+            None, choice, "flush", signature, array("Q", [hash64()]), (choice, (Form((size,), "C", "float32"),))
+        )
 
     def plan(self, agreed: Agreed, processor, states=()) -> Plan | IndirectPlan:
         """The Plan on a processor; made once, or for the last few borders where a codec moves them.

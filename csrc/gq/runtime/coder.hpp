@@ -93,6 +93,7 @@ struct Coder {
   std::size_t (*bound)(const Options& options, const Regions& regions);
   const ExactSums* sums;  // null if partial sums are encoded as own values are
   Options options;
+  bool by_region = false;  // is a message those of its regions, end to end, of values of which nothing is chosen?
 };
 
 enum class Family : int {

@@ -115,6 +115,13 @@ class Lane {
   bool too_large(const Extent& extent, const float* x) const;  // for shared errors
   const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
   void encode_extent(const Instruction& instruction, Slot& made, Event& event);
+  bool by_region(const Instruction& instruction, const Extent& extent) const {
+    return operation.in_place(extent) && coder_of(instruction, extent).by_region;
+  }
+  std::int64_t encode_regions(const Instruction& instruction, const Extent& extent, const float* x, std::uint8_t* wire);
+  bool begin_regions(const Extent& extent, bool clears, float* y);
+  std::int64_t decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire, std::size_t nbytes,
+                              double scale);
   void seal(const Instruction& instruction, Slot& made);
   bool open(Slot& slot, Event& event);
   bool open_payload(const Instruction& instruction);

@@ -49,6 +49,8 @@ struct Tensor {
   bool narrow = false;                         // has the target 16 bits, so that rounding the result is one more error?
 
   bool direct() const { return target.floats() != nullptr; }  // do running values lie in the result's memory?
+  // Are values read and written where they are, as float32 without gaps?
+  bool plain() const { return size == 0 || (!source.wide && source.floats() && target.floats()); }
 };
 
 // The header of a frame, as gqallreduce/coding/frame.py has it.
@@ -108,6 +110,7 @@ class Operation {
   std::uint64_t number = 0;  // in the order in which calls were started, alike on all ranks
   int tag = 0;               // of lane 0; those of the others follow
   bool feeds_back = false;
+  bool plain = true;  // are all tensors?
   Spent spent;
   bool traced = false;
   std::vector<Span> spans;  // if it is
@@ -151,6 +154,8 @@ class Operation {
   bool store(const Extent& extent, const Chunk& chunk, int chunk_number, float* y);
   // The random streams of an encoding, one of each tensor.
   const Stream* streams(int hop, int author);
+  // May each region of a batch be worked on where its tensor is, instead of in scratch memory?
+  bool in_place(const Extent& extent) const { return plain && extent.tensor == Extent::kBatch; }
   // Do running values of a tensor, not of a batch, lie in the result's memory?
   bool direct(int tensor) const { return tensor != Extent::kBatch && tensors[tensor].direct(); }
   const Coder& coder(const Extent& extent) const { return *tensors[extent.coded_as()].coder; }

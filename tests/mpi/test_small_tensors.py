@@ -1,0 +1,82 @@
+"""Groups of small float32 tensors, which the runtime works on where they are, under MPI."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of, carrying, everywhere, inputs, pairs, state
+
+import gqallreduce as gq
+
+pytestmark = pytest.mark.mpi
+SIZES = (256, 0, 1, 3, 64, 255, 257, 1000, 31, 5000, 7, 256)
+KEYS = [f"w{number}" for number in range(len(SIZES))]
+
+
+def make(comm, scheme, **options):
+    return gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
+
+
+def gradients(comm, step=0):
+    return [inputs(comm.size, (size,), step=100 * step + place)[comm.rank] for place, size in enumerate(SIZES)]
+
+
+@carrying(pairs())
+@pytest.mark.parametrize("average", [False, True])
+def test_they_get_what_calls_of_their_own_give_them(comm, scheme, average):
+    """In place, and into other memory."""
+    alone, grouped = make(comm, scheme, average=average), make(comm, scheme, average=average)
+    for step in range(4):
+        expected, got = gradients(comm, step), gradients(comm, step)
+        for key, array in zip(KEYS, expected, strict=True):
+            alone(array, key=key)
+        into = [np.empty_like(array) for array in got] if step == 2 else None
+        result = grouped(got, key=KEYS, out=into)
+        assert [bytes_of(array) for array in result] == [bytes_of(array) for array in expected]
+        if into is not None:
+            assert [bytes_of(array) for array in got] == [bytes_of(array) for array in gradients(comm, step)]
+    assert state(grouped) == state(alone)
+
+
+@pytest.mark.mpi(min_size=2)
+@carrying([scheme for scheme in pairs() if "/threshold" not in scheme])
+def test_a_sum_that_overflows_is_an_error_and_changes_nothing(comm, scheme):
+    grouped, alone = make(comm, scheme), make(comm, scheme)
+    for each in (grouped, alone):
+        each(gradients(comm), key=KEYS)
+    before, flawed = state(grouped), gradients(comm, 1)
+    flawed[3][:] = 3e38
+    kind, said = everywhere(comm, grouped, flawed, key=KEYS)
+    assert (kind, said["key"]) == (gq.NonFiniteError, KEYS[3])
+    assert state(grouped) == before
+    results = [each(gradients(comm, 2), key=KEYS) for each in (grouped, alone)]
+    assert [bytes_of(array) for array in results[0]] == [bytes_of(array) for array in results[1]]
+
+
+@carrying(pairs())
+def test_a_nan_is_named_by_its_key_and_place(comm, scheme):
+    grouped = make(comm, scheme)
+    grouped(gradients(comm), key=KEYS)
+    before, flawed = state(grouped), gradients(comm, 1)
+    if comm.rank == comm.size - 1:
+        flawed[7][401] = np.nan
+        flawed[9][0] = np.inf
+    kind, said = everywhere(comm, grouped, flawed, key=KEYS)
+    assert (kind, said["rank"], said["key"], said["index"]) == (gq.NonFiniteError, comm.size - 1, KEYS[7], 401)
+    assert state(grouped) == before
+
+
+@pytest.mark.parametrize("exact", ["direct/raw/ef", "ring/raw/ef", "recursive_doubling/raw/ef"])
+def test_residuals_that_have_been_sent_without_loss_are_zero(comm, exact):
+    reducer = gq.Reducer(f"*={exact}", comm=comm, timeout=TIMEOUT, average=False, warmup=2, warmup_rules="*=onebit/ef")
+    for step in range(5):
+        left = [reducer.allreduces["onebit/ef"].residual(key).copy() for key in KEYS] if step == 2 else None
+        given = gradients(comm, step)
+        exactly = [comm.allreduce(array.astype(np.float64)) for array in given]
+        reducer(dict(zip(KEYS, given, strict=True)))
+        if step == 2:
+            exactly = [
+                whole + comm.allreduce(rest.astype(np.float64)) for whole, rest in zip(exactly, left, strict=True)
+            ]
+        if step >= 2:
+            for key, got, expected in zip(KEYS, given, exactly, strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+                assert not reducer.allreduces[exact].residual(key).any()
