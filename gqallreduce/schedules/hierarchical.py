@@ -10,6 +10,9 @@ Cost: 2(H-1) alpha + 2 n (H-1)/(HR) beta + n/R gamma.  Encodings per contributio
 
 Within hosts 4 bytes of a value travel besides, and n.
 
+Where each host has as many ranks and all lead, chunk r is finished by rank r: so there is a half that leaves a part of
+the sum on each rank, if the outer schedule has one.
+
 Options, as in hierarchical(outer=ring, leaders=one)/onebit:
 
 outer
@@ -21,6 +24,7 @@ leaders
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.schedule import Encode, Recv, Round, Schedule, Send, Wire, alone
@@ -49,10 +53,15 @@ def hierarchical(outer: str = "direct", leaders: str = "all") -> Schedule:
     def chunks(topology: Topology) -> int:
         return _shares(leaders, topology) * between.chunks(apart(len(topology.groups)))
 
+    def scatter_rounds(topology: Topology) -> int | None:
+        first = between.scatter_rounds(apart(len(topology.groups)))
+        if first is None or not _all_lead(leaders, topology):
+            return None
+        return first + (len(topology.groups[0]) > 1)  # after the sums within hosts
+
     def error_holders(chunk: int, topology: Topology) -> range:
-        hosts = apart(len(topology.groups))
-        share, inside = divmod(chunk, between.chunks(hosts))
-        (host,) = between.error_holders(inside, hosts)
+        share, inside = _place_of(between, leaders, topology)[chunk]
+        (host,) = between.error_holders(inside, apart(len(topology.groups)))
         return alone(topology.groups[host][share])
 
     def contributions(hop: int, topology: Topology) -> int:
@@ -65,6 +74,7 @@ def hierarchical(outer: str = "direct", leaders: str = "all") -> Schedule:
         chunks=chunks,
         error_holders=error_holders,
         contributions=contributions,
+        scatter_rounds=scatter_rounds,
         cost="2(H-1) alpha + 2n(H-1)/(HR) beta + n/R gamma",
         source="Karonis et al., IPDPS 2000 (multilevel collectives); Goyal et al., arXiv:1706.02677 (sums within a "
         "server, between servers, and shared); differs: all ranks lead a share, and finished bytes are passed on",
@@ -86,8 +96,32 @@ def _shares(leaders: str, topology: Topology) -> int:
     return 1 if leaders == "one" else min(map(len, topology.groups))
 
 
+def _all_lead(leaders: str, topology: Topology) -> bool:
+    """Does every rank lead a share?"""
+    return {_shares(leaders, topology)} == set(map(len, topology.groups))
+
+
+@lru_cache(maxsize=64)
+def _chunks_of(between: Schedule, leaders: str, topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """Of each share, numbered as the ranks of a host, the chunks that the outer schedule sums, in its order.
+
+    If each rank finishes one of them, they have the ranks' numbers; else they are numbered share by share.
+    """
+    each, shares = between.chunks(apart(len(topology.groups))), _shares(leaders, topology)
+    if each == len(topology.groups) and _all_lead(leaders, topology):
+        return tuple(zip(*topology.groups, strict=True))
+    return tuple(tuple(range(share * each, (share + 1) * each)) for share in range(shares))
+
+
+@lru_cache(maxsize=64)
+def _place_of(between: Schedule, leaders: str, topology: Topology) -> dict[int, tuple[int, int]]:
+    """chunk -> (share, number in the outer schedule)."""
+    shares = _chunks_of(between, leaders, topology)
+    return {chunk: (share, inside) for share, chunks in enumerate(shares) for inside, chunk in enumerate(chunks)}
+
+
 class _Rank:
-    """What one rank does. Shares are numbered as the ranks of a host, chunks share by share."""
+    """What one rank does."""
 
     def __init__(self, between: Schedule, leaders: str, rank: int, topology: Topology):
         self._between, self._rank, self._groups = between, rank, topology.groups
@@ -95,7 +129,7 @@ class _Rank:
         self._host = next(number for number, ranks in enumerate(topology.groups) if rank in ranks)
         self._mates = self._groups[self._host]
         self._place = self._mates.index(rank)
-        self._each = between.chunks(self._hosts)  # chunks of a share
+        self._chunks = _chunks_of(between, leaders, topology)
 
     def rounds(self) -> Iterator[Round]:
         leads, others = self._place < self._shares, len(self._mates) > 1
@@ -112,22 +146,19 @@ class _Rank:
         for shift in range(1, count):
             yield (self._place + shift) % count, (self._place - shift) % count
 
-    def _chunks(self, share: int) -> range:
-        return range(share * self._each, (share + 1) * self._each)
-
     def _gather(self):
         for to, source in self._exchange():
-            for chunk in self._chunks(to) if to < self._shares else ():
+            for chunk in self._chunks[to] if to < self._shares else ():
                 encode = Encode(chunk, 0, alone(self._rank), exact=True)
                 yield from (encode, Send(self._mates[to], (encode.wire,)))
-            for chunk in self._chunks(self._place) if self._place < self._shares else ():
+            for chunk in self._chunks[self._place] if self._place < self._shares else ():
                 yield Recv(self._mates[source], (Wire(chunk, self._mates[source], exact=True),), reduce=True)
 
     def _sum_between_hosts(self) -> Iterator[Round]:
         """The outer schedule's rounds of this host, among the leaders of this rank's share."""
-        leader, first = self._leaders(self._place), self._place * self._each
+        leader, chunks = self._leaders(self._place), self._chunks[self._place]
         for moves in self._between.rounds(self._host, self._hosts):
-            yield tuple(_renamed(move, leader, first) for move in moves)
+            yield tuple(_renamed(move, leader, chunks) for move in moves)
 
     def _leaders(self, share: int) -> tuple[int, ...]:
         return tuple(ranks[share] for ranks in self._groups)
@@ -148,16 +179,16 @@ class _Rank:
                     authors[move.chunk] = move.holders[0]
                 elif isinstance(move, Recv) and not move.reduce:
                     authors.update({wire.chunk: wire.author for wire in move.wires})
-        leader, first = self._leaders(share), share * self._each
-        return tuple(Wire(first + chunk, leader[authors[chunk]]) for chunk in range(self._each))
+        leader = self._leaders(share)
+        return tuple(Wire(chunk, leader[authors[inside]]) for inside, chunk in enumerate(self._chunks[share]))
 
 
-def _renamed(move, leader: tuple[int, ...], first: int):
+def _renamed(move, leader: tuple[int, ...], chunks: tuple[int, ...]):
     """A move of hosts, as one of their leaders; hop 0 is that of the exact sums."""
     if isinstance(move, Encode):
         (host,) = move.holders
-        return Encode(first + move.chunk, move.hop + 1, alone(leader[host]), move.exact)
-    wires = tuple(Wire(first + chunk, leader[author], exact) for chunk, author, exact in move.wires)
+        return Encode(chunks[move.chunk], move.hop + 1, alone(leader[host]), move.exact)
+    wires = tuple(Wire(chunks[chunk], leader[author], exact) for chunk, author, exact in move.wires)
     if isinstance(move, Send):
         return Send(leader[move.to], wires)
     return Recv(leader[move.source], wires, move.reduce)

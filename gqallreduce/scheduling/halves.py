@@ -31,7 +31,13 @@ def half_of(schedule: Schedule, half: str | None) -> Schedule:
 
 def why_not(schedule: Schedule, topology: Topology) -> str:
     """Why a schedule has no halves there."""
-    folds = schedule.name == "halving_doubling"
-    why = f" on {topology.size} ranks, which are no power of two," if folds else ""
-    others = "direct or ring" if folds else "direct, ring or, on 2^k ranks, halving_doubling"
+    why, others = "", "direct, ring or, on 2^k ranks, halving_doubling"
+    if schedule.name == "halving_doubling":
+        why, others = f" on {topology.size} ranks, which are no power of two,", "direct or ring"
+    elif schedule.by_hosts:
+        ranks = sorted(map(len, topology.groups))
+        why = f" on {len(ranks)} hosts with {ranks[0]} to {ranks[-1]} ranks"
+        others = (
+            "direct or ring; it has one where all hosts have as many ranks, all lead, and the outer schedule has one"
+        )
     return f"{schedule.name}{why} has no half that leaves a part of the sum on each rank; take {others}"

@@ -54,6 +54,38 @@ def test_results_and_residuals_are_the_oracles(own, topology, scheme):
         assert allreduce.stats.last.bytes_sent == local.spent[own.rank].bytes_sent
 
 
+@pytest.mark.parametrize("runtime", ["native", "python"])
+@pytest.mark.parametrize(
+    "scheme", ["hierarchical/onebit/ef", "hierarchical(outer=ring)/qsgd(bits=4)/ef", "hierarchical/raw"]
+)
+def test_halves_in_turn_are_the_whole(own, topology, monkeypatch, runtime, scheme):
+    """Where hosts have as many ranks; else each half is an error on every rank."""
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    with (
+        gq.Allreduce(scheme, comm=own, timeout=TIMEOUT) as whole,
+        gq.Allreduce(scheme, comm=own, timeout=TIMEOUT) as halves,
+    ):
+        if len(set(map(len, topology.groups))) > 1:
+            with pytest.raises(ValueError, match="it has one where all hosts have as many ranks"):
+                halves.reduce_scatter(np.ones(10, np.float32), key="w")
+            with pytest.raises(ValueError, match="it has one where all hosts have as many ranks"):
+                halves.allgather(None, out=np.ones(10, np.float32), key="w")
+        else:
+            for shape in ((0,), (1,), (own.size + 1,), (70, 90), (40_000,)):
+                key = str(shape)
+                for step in range(3):
+                    mine = inputs(own.size, shape, step=step)[own.rank]
+                    summed, out = whole(mine.copy(), key=key), np.full_like(mine, np.nan)
+                    shard = halves.reduce_scatter(mine, key=key)
+                    np.testing.assert_array_equal(halves.allgather(shard, out=out, key=key), summed)
+                    if whole.scheme.feedback:
+                        np.testing.assert_array_equal(halves.residual(key), whole.residual(key))
+                counts = [mine.size, *[0] * (own.size - 1)]
+                shard = halves.reduce_scatter(mine, key=f"{key} counted", counts=counts)
+                assert shard.size == counts[own.rank]
+        assert alike(own, whole(np.ones(10, np.float32), key="next"))
+
+
 def test_calls_under_way_and_groups(own, topology):
     with gq.Allreduce("hierarchical/onebit/ef", comm=own, timeout=TIMEOUT) as allreduce:
         given = [inputs(own.size, (each,))[own.rank] for each in (10, 3000, 100_000)]

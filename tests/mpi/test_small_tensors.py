@@ -80,3 +80,21 @@ def test_residuals_that_have_been_sent_without_loss_are_zero(comm, exact):
             for key, got, expected in zip(KEYS, given, exactly, strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
                 assert not reducer.allreduces[exact].residual(key).any()
+
+
+@pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)/ef", "direct/raw/ef", "direct/float16/ef"])
+def test_halves_of_a_group_are_those_of_its_keys(comm, scheme):
+    """And leave the same residuals: none where a rank's own part is."""
+    alone, grouped = make(comm, scheme), make(comm, scheme)
+    for step in range(4):
+        expected, got = gradients(comm, step), gradients(comm, step)
+        shards = [alone.reduce_scatter(array, key=key) for key, array in zip(KEYS, expected, strict=True)]
+        found = grouped.reduce_scatter(got, key=KEYS)
+        assert [bytes_of(shard) for shard in found] == [bytes_of(shard) for shard in shards]
+        assert state(grouped) == state(alone)
+        into = [np.empty_like(array) for array in got]
+        for key, shard, array in zip(KEYS, shards, expected, strict=True):
+            alone.allgather(shard.copy(), out=array, key=key)
+        grouped.allgather([shard.copy() for shard in found], out=into, key=KEYS)
+        assert [bytes_of(array) for array in into] == [bytes_of(array) for array in expected]
+        assert state(grouped) == state(alone)
