@@ -131,6 +131,22 @@ cdef class Arrays:
         return False
 
 
+def share_no_memory(list every not None):
+    """Are all arrays of these Arrays apart?"""
+    cdef vector[pair[size_t, size_t]] bounds
+    cdef Arrays arrays
+    cdef size_t number
+    if len(every) < 2:
+        return True
+    for arrays in every:
+        bounds.insert(bounds.end(), arrays.bounds.begin(), arrays.bounds.end())
+    sort(bounds.begin(), bounds.end())
+    for number in range(1, bounds.size()):
+        if bounds[number].first < bounds[number - 1].second:
+            return False
+    return True
+
+
 def values_in_order(dict named not None, tuple names not None):
     """The values of a dict whose keys are these, in this order; None if they are not."""
     if len(named) != len(names):

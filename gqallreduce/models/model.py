@@ -8,6 +8,8 @@ from typing import NamedTuple
 from gqallreduce import _kernels
 from gqallreduce.coding.layout import Form
 
+AT_ONCE_MOST = 1 << 20  # bytes of several buckets together
+
 
 class Tensor(NamedTuple):
     """What a model has of one gradient.
@@ -63,6 +65,9 @@ class Model:
         of at most `most` bytes, or of one tensor, in the order in which such a pass completes them.
     names
         of the tensors, in order.
+    at_once
+        is the call of each bucket to be carried out at once where it can be, one after the other? It costs less than
+        starting them, but none goes on while the next one is encoded.
     """
 
     def __init__(self, tensors: list[Tensor] | tuple = (), most: int = 0):
@@ -70,6 +75,7 @@ class Model:
         number_of = {name: number for number, bucket in enumerate(self.buckets) for name in bucket.names}
         self.tensors = {each.name: each._replace(bucket=number_of[each.name]) for each in tensors}
         self.names = tuple(self.tensors)
+        self.at_once = len(self.buckets) == 1 or sum(bucket.nbytes for bucket in self.buckets) <= AT_ONCE_MOST
 
     def in_order(self, named: dict | list[tuple]) -> tuple | None:
         """The arrays of a dict, or of pairs (name, array), in the order of the model; None if not every tensor is named

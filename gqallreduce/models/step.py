@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.coding.order import to_array
@@ -13,6 +14,7 @@ from gqallreduce.errors import MismatchError
 from gqallreduce.models.model import Bucket, Model, Tensor
 from gqallreduce.models.warmup import hand_over
 from gqallreduce.runtime.reduction import look
+from gqallreduce.runtime.repeated import NOT_BEGUN, repeated
 from gqallreduce.runtime.steps import Together
 from gqallreduce.transport.agreement import differing_ranks
 
@@ -47,6 +49,7 @@ class Step:
         self._left = [len(bucket.names) for bucket in self._model.buckets]
         self._requests: list = []
         self._looked = None  # the Arrays of each bucket, if all have been looked at
+        self._at_once = False  # are calls to be carried out at once?
         if comparison is not None:
             comparison.begin()
         self._context = Together(*self._allreduces.values(), compare=False)
@@ -101,6 +104,8 @@ class Step:
         self._all, self._left = arrays, [0] * len(buckets)
         if self._contributions.plain:
             self._looked = looked
+            # Of calls under way at a time it is seen that they share memory, of those at once it is looked at here.
+            self._at_once = self._model.at_once and self.comparison is None and _kernels.share_no_memory(looked)
         return True
 
     def give_all(self, named: dict | list[tuple]) -> None:
@@ -126,10 +131,14 @@ class Step:
             buffers = looked.owners if looked else [self.given[name] for name in bucket.names]
             if self._into:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
-            allreduce = self._allreduces[bucket.scheme]
-            # An error here leaves the call to be made, with zeros.
-            found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
-            self._requests.append(allreduce.start_found(buffers, bucket.names, into, found))
+            allreduce, request = self._allreduces[bucket.scheme], None
+            if self._at_once and looked:
+                request = _at_once(allreduce, buffers, bucket.names, looked)
+            if request is None:
+                # An error here leaves the call to be made, with zeros.
+                found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
+                request = allreduce.start_found(buffers, bucket.names, into, found)
+            self._requests.append(request)
 
     def _prepare(self, bucket: Bucket) -> None:
         """Make its gradients what this rank gives, and keep copies where sums are compared."""
@@ -181,7 +190,8 @@ class Step:
             flags[ranks + rank] = self._mark
         requests, errors = self._requests, []
         if ranks > 1:
-            requests = [*requests, self._flags.start(flags, key="the end of a step")]
+            end = "the end of a step"
+            requests = [*requests, _at_once(self._flags, flags, end) or self._flags.start(flags, key=end)]
         for request in requests:
             try:
                 request.wait()
@@ -204,6 +214,30 @@ class Step:
             self._context.__exit__(None, None, None)
         else:
             self._context.__exit__(type(error), error, error.__traceback__)
+
+
+class _Over:
+    """A call that has been carried out, as a request. stats: what it cost."""
+
+    def __init__(self, stats, error: Exception | None = None):
+        self.stats, self._error = stats, error
+
+    def wait(self) -> None:
+        """Raise the error by which it ended, if any."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _at_once(allreduce, buf, key, looked=None) -> _Over | None:
+    """A call that is waited for here, if it can be carried out at once (runtime/repeated.py)."""
+    try:
+        result = repeated(allreduce, buf, key, None, looked=looked)
+    except Exception as error:
+        if allreduce.unusable is not None:
+            raise
+        return _Over(None, error)  # which all ranks have; the other calls of the step are made all the same
+    return None if result is NOT_BEGUN else _Over(allreduce.stats.last)
 
 
 def _zeros(tensor: Tensor) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 What `reduce` (reduction.py) finds out for any call is known here, nothing else is under way, and the runtime in C++
 does the whole call while the caller waits: so neither a Call nor stages are made. What is not so is left to `reduce`,
-before anything has happened; on several ranks also a call before which this rank has not looked for aborts for 2 ms. A
-call that is not over soon, or for which the runtime returns an event, becomes a Call here and goes on as any other.
+before anything has happened. A call that is not over soon, or for which the runtime returns an event, becomes a Call
+here and goes on as any other.
 """
 
 from __future__ import annotations
@@ -27,17 +27,26 @@ from gqallreduce.transport.progress import LISTEN
 NOT_BEGUN = object()
 
 
-def repeated(allreduce, buf, key, out, half: Half | None = None):
-    """The result of a call, or NOT_BEGUN. `half`: set if the call is a half of an allreduce."""
+def repeated(allreduce, buf, key, out, half: Half | None = None, looked=None):
+    """The result of a call, or NOT_BEGUN.
+
+    half
+        set if the call is a half of an allreduce.
+    looked
+        the Arrays that `buf` is, if the caller knows.
+    """
     if not allreduce.repeats or not float_control_is_usual():
         return NOT_BEGUN
     home, began = allreduce.home, perf_counter()
     claim = home.claim()
     try:
-        link = home.free_link(LISTEN)
+        try:
+            link = home.free_link(allreduce.timeout, LISTEN)
+        except BaseException as error:
+            allreduce.failed(Call(call_in_words(key), allreduce), error)
         if link is None or allreduce.unusable is not None or allreduce.unheard:
             return NOT_BEGUN
-        return Repeat(allreduce, link, began, half).result(buf, key, out)
+        return Repeat(allreduce, link, began, half).result(buf, key, out, looked)
     finally:
         home.release(claim)
 
@@ -60,11 +69,11 @@ class Repeat:
         self._last = self._given = self._result = self._states = self._norm = None
         self._run = self._running = self._event = self._exchange = None
 
-    def result(self, buf, key, out):
+    def result(self, buf, key, out, looked):
         """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
         call, allreduce, link = None, self._allreduce, self._link
         try:
-            if not self._look(buf, key, out):
+            if not self._look(buf, key, out, looked):
                 return NOT_BEGUN
             link.count(allreduce)
             link.at_once = allreduce
@@ -81,7 +90,7 @@ class Repeat:
             link.at_once = None
         return allreduce.result(call)
 
-    def _look(self, buf, key, out) -> bool:
+    def _look(self, buf, key, out, looked) -> bool:
         """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
         allreduce, half = self._allreduce, self._half
         try:
@@ -91,7 +100,7 @@ class Repeat:
                 return False
             if self._scatters and frame.SIZE * self._link.size > self._link.requests.shortest:
                 return False  # the exchange of headers may not fit into one message
-            given, result = arguments.known_as(last, buf, out, allreduce.memory), buf if out is None else out
+            given, result = arguments.known_as(last, buf, out, allreduce.memory, looked), buf if out is None else out
             if given is not None and half is not None:
                 given = half.fit(given, result, allreduce)
                 if given.agreed is not last:

@@ -125,13 +125,13 @@ class Home:
             self.meet(timeout, making=False)
         return self.link
 
-    def free_link(self, within: float) -> Link | None:
-        """The Link if it is sound and idle, nothing is unclaimed, and `notice` looked in the last `within` seconds."""
+    def free_link(self, timeout: float, within: float) -> Link | None:
+        """The Link if it is sound and idle and nothing is unclaimed; else None. Looks as `notice` does."""
         link = self.link
         if link is None or link.broken or link.progress.calls or self.unclaimed:
             return None
-        heard = self.control is None or perf_counter() - self._noticed < within
-        return link if heard else None
+        self.notice(timeout, within)
+        return None if link.broken else link
 
     def notice(self, timeout: float, within: float = 0.0) -> None:
         """If another rank gave up calls which succeeded here, mark their objects as unusable.

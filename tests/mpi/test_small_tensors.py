@@ -86,8 +86,12 @@ def test_residuals_that_have_been_sent_without_loss_are_zero(comm, exact):
 def test_halves_of_a_group_are_those_of_its_keys(comm, scheme):
     """And leave the same residuals: none where a rank's own part is."""
     alone, grouped = make(comm, scheme), make(comm, scheme)
-    for step in range(4):
+    for step in range(6):
         expected, got = gradients(comm, step), gradients(comm, step)
+        if step % 3 == 2:  # an allgather before, whose error a second reduce-scatter finds in the memory that it writes
+            for key, array in zip(KEYS, expected, strict=True):
+                alone.reduce_scatter(array.copy(), key=key)
+            grouped.reduce_scatter([array.copy() for array in got], key=KEYS)
         shards = [alone.reduce_scatter(array, key=key) for key, array in zip(KEYS, expected, strict=True)]
         found = grouped.reduce_scatter(got, key=KEYS)
         assert [bytes_of(shard) for shard in found] == [bytes_of(shard) for shard in shards]
@@ -98,3 +102,37 @@ def test_halves_of_a_group_are_those_of_its_keys(comm, scheme):
         grouped.allgather([shard.copy() for shard in found], out=into, key=KEYS)
         assert [bytes_of(array) for array in into] == [bytes_of(array) for array in expected]
         assert state(grouped) == state(alone)
+
+
+@pytest.mark.parametrize(
+    "mine", [lambda rank: rank % 2, lambda rank: rank == 0, lambda rank: rank > 0], ids=["odd", "0", "others"]
+)
+def test_steps_at_once_and_one_by_one_are_the_same_calls(comm, mine):
+    """Some ranks give all gradients of a model together, others start one after the other; also where a step fails."""
+    rules, options = "w1*=ring/raw; *=direct/onebit/ef", {"comm": comm, "timeout": TIMEOUT}
+    with gq.Reducer(rules, **options) as reducer, gq.Reducer(rules, **options) as expected:
+        for each in (reducer, expected):
+            each(dict(zip(KEYS, gradients(comm), strict=True)))
+        assert len(reducer.buckets) > 1
+        for step in range(1, 9):
+            named, same = (dict(zip(KEYS, gradients(comm, step), strict=True)) for _ in range(2))
+            flawed = {3: "w10", 5: "w3", 6: None}.get(step, "")
+            for key in KEYS if flawed is None else [flawed] * bool(flawed):
+                if comm.rank == comm.size - 1 and named[key].size:
+                    named[key][-1] = same[key][-1] = np.nan
+            found = []
+            for each, given, starts in ((reducer, named, mine(comm.rank)), (expected, same, True)):
+                try:
+                    if starts:
+                        for key in KEYS:
+                            each.start(key, given[key])
+                        each.wait()
+                    else:
+                        each(given)
+                    found.append((each.stats.bytes_sent, [bytes_of(array) for array in given.values()]))
+                except gq.NonFiniteError as error:
+                    found.append((error.rank, error.key, error.index))
+            assert found[0] == found[1]
+            assert (len(found[0]) == 3) == (flawed != "")
+            for scheme in reducer.allreduces:
+                assert state(reducer.allreduces[scheme]) == state(expected.allreduces[scheme])
