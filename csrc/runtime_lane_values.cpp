@@ -148,21 +148,21 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   const Timed timed(operation.spent.encode);
   const Extent& extent = chunk(instruction).extents[extent_];
   const Coder& coder = coder_of(instruction, extent);
-  const bool in_place = by_region(instruction, extent);
+  const bool region_by_region = by_region(instruction, extent);
   Operation::Own own = {nullptr, nullptr};
   if (!instruction.own)
     own.x = running(instruction.chunk, extent);
-  else if (!in_place)
+  else if (!region_by_region)
     own = operation.own(extent);
   const bool exact = coder.sums && !instruction.own;  // exact sums lose nothing
   const bool shared = operation.feeds_back && !instruction.own && !instruction.alone && !exact;
   const bool known = coder.options.selects == Selects::kLargest;  // selecting has left the values there
-  float* const errors = instruction.alone && !exact && !in_place ? operation.errors(extent, known) : nullptr;
+  float* const errors = instruction.alone && !exact && !region_by_region ? operation.errors(extent, known) : nullptr;
   std::uint8_t* const wire = made.block.data() + Header::kSize + offset_;
   std::int64_t nbytes = kRefused;
   if (!shared || !too_large(extent, own.x))
-    nbytes = in_place ? encode_regions(instruction, extent, own.x, wire)
-                      : encode_values(instruction, extent, own, errors, wire);
+    nbytes = region_by_region ? encode_regions(instruction, extent, own.x, wire)
+                              : encode_values(instruction, extent, own, errors, wire);
   if (nbytes == kOutOfRoom) {
     event.kind = Kind::kOutOfMemory;
   } else if (nbytes == kTooLarge) {
@@ -175,7 +175,7 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   operation.keep(extent, errors);
 }
 
-// Each region of a batch for itself, own values where their tensor is (x null), or running ones.
+// Encodes each region of a batch for itself: own values from where the tensor is (x is null), or running ones from x.
 std::int64_t Lane::encode_regions(const Instruction& instruction, const Extent& extent, const float* x,
                                   std::uint8_t* wire) {
   const Coder& coder = coder_of(instruction, extent);
@@ -196,7 +196,7 @@ std::int64_t Lane::encode_regions(const Instruction& instruction, const Extent& 
   return written;
 }
 
-// Each region of a batch of results to where its tensor is.
+// Decodes each region of a batch to where the tensor is.
 std::int64_t Lane::decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire,
                                   std::size_t nbytes, double scale) {
   std::size_t read = 0;
@@ -256,10 +256,10 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   const Timed timed(operation.spent.encode);
   float* const y = running(instruction.chunk, extent);
   const Coder& coder = operation.coder(extent);
-  const bool in_place = operation.in_place(extent) && !coder.sums;
-  const Operation::Own own = in_place ? Operation::Own{nullptr, nullptr} : operation.own(extent);
+  const bool region_by_region = operation.plain_batch(extent) && !coder.sums;
+  const Operation::Own own = region_by_region ? Operation::Own{nullptr, nullptr} : operation.own(extent);
   bool good;
-  if (in_place) {
+  if (region_by_region) {
     good = begin_regions(extent, instruction.clears, y);
   } else if (coder.sums) {
     float* const errors = operation.errors(extent, false);
@@ -346,18 +346,18 @@ bool Lane::decode_extent(const Instruction& instruction, double scale, Event& ev
   const Extent& extent = decoded.extents[extent_];
   const Timed timed(operation.spent.decode);
   const Coder& coder = coder_of(instruction, extent);
-  const bool in_place = result && by_region(instruction, extent), direct = operation.direct(extent.tensor);
+  const bool region_by_region = result && by_region(instruction, extent), direct = operation.direct(extent.tensor);
   float* y = nullptr;
   if (!result)
     y = running(number_of_chunk, extent);
   else if (direct)
     y = operation.tensors[extent.tensor].target.floats() + extent.start * operation.width(extent.tensor);
-  else if (!in_place)
+  else if (!region_by_region)
     y = operation.scratch(1);
   const std::uint8_t* const wire = payload_ + offset_;
   const std::size_t left = payload_nbytes_ - offset_;
   std::int64_t nbytes;
-  if (in_place)
+  if (region_by_region)
     nbytes = decode_regions(coder, extent, wire, left, scale);
   else if (coder.sums && !result)
     nbytes = coder.sums->decode(coder.options, wire, left, y, extent.table(), adds, touched(number_of_chunk));
@@ -371,7 +371,7 @@ bool Lane::decode_extent(const Instruction& instruction, double scale, Event& ev
     return false;
   }
   offset_ += static_cast<std::size_t>(nbytes);
-  if (result && !direct && !in_place && operation.store(extent, decoded, number_of_chunk, y)) {
+  if (result && !direct && !region_by_region && operation.store(extent, decoded, number_of_chunk, y)) {
     tell(event, Kind::kResultFlaw, number_of_chunk, nullptr);
   }
   return end_of_extent(decoded);

@@ -225,7 +225,7 @@ void Operation::keep(const Extent& extent, const float* errors) {
 bool Operation::store(const Extent& extent, const Chunk& chunk, int chunk_number, float* y) {
   bool flawed = false;
   std::size_t place = 0;
-  if (in_place(extent)) {
+  if (plain_batch(extent)) {
     for (const Region& region : extent.regions) {
       float* const to = tensors[region.segment].target.floats() + region.grid.start;
       multiply(y + place, program.scale, to, region.size);

@@ -376,6 +376,7 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         uint16_t hop
         uint8_t lane
         void write(uint8_t* buffer)
+    const size_t HEADER_SIZE "gq::runtime::Header::kSize"
     cdef cppclass COperation "gq::runtime::Operation":
         COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature,
                    uint32_t step) except +

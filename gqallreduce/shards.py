@@ -31,8 +31,9 @@ class Shards(Calls):
             elements of each rank's shard, alike on all ranks: P numbers that add up to the size. Of a group a list of
             these.
         Returns a vector that shares the memory of what was written: the sum as this rank has formed it, which is not
-        encoded any more. Schemes on `direct`, `ring`, on 2^k ranks `halving_doubling`, and where all hosts have as many
-        ranks `hierarchical` have halves; without a schedule it is `direct`. Errors as of an allreduce, on every rank.
+        encoded any more. Schemes on `direct`, `ring`, `halving_doubling` (2^k ranks) and `hierarchical` (all hosts have
+        the same number of ranks, all lead, and the outer schedule has halves) have halves; without a schedule it is
+        `direct`. Errors as of an allreduce, on every rank.
         Cost: half of the bytes of the allreduce and the messages of its first half; 32 bytes for each other rank, in
         ceil(log2 P) messages, by which all learn of a value that is not finite.
         """

@@ -111,6 +111,23 @@ def test_a_norm_that_is_kept_is_that_of_its_own_call():
     assert [norm() for norm in kept] == pytest.approx([value * 3**0.5 for value in range(1, 6)])
 
 
+def test_norms_of_keys_that_were_called_apart_are_kept_when_they_are_called_together():
+    memory, kept = Memory(), []
+    for value in range(1, 9):
+        if value % 4:
+            for number, key in enumerate("abc"):
+                call(memory, key, 10 * value + number)
+                kept.append((memory.last_norm, (10 * value + number) * 3**0.5))
+        else:
+            for _ in range(2):
+                states, norm = memory.next(tuple("abc"), (FORM,) * 3, HOST)
+                for state in states.values():
+                    state.residual[:] = value
+                memory.commit(states)
+                kept.append((norm, value * 3))
+    assert [norm() for norm, _ in kept] == pytest.approx([expected for _, expected in kept])
+
+
 def test_a_norm_of_a_step_that_was_undone_is_kept_too():
     memory = Memory()
     call(memory, "w", 1)

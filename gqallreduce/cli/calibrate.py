@@ -228,10 +228,11 @@ def _show(made, messages, checked):
     print_plain(("MPI_Allreduce", "seconds"), cells, right=("seconds",))
     cells = [(name, *(f"{rate:.2f}" if rate else "-" for rate in rates)) for name, rates in made.rates.items()]
     print_plain(("codec", "encode", "decode and add"), cells, right=("encode", "decode and add"))
+    small = {"a call": made.call, "a round between hosts": made.alpha, "a message": made.software}
+    found = ", ".join(f"{seconds_text(value)} {name}" for name, value in small.items() if value)
     print(
-        f"{seconds_text(made.call)} a call, {seconds_text(made.alpha)} a round between hosts, "
-        f"{seconds_text(made.software)} a message; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work, times "
-        f"of codecs are multiples of it; threads of a rank: {_kernels.threads()}"
+        f"{found}; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work, times of codecs are multiples of it; "
+        f"threads of a rank: {_kernels.threads()}"
     )
     cells = [
         (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")

@@ -132,7 +132,7 @@ cdef class Arrays:
 
 
 def share_no_memory(list every not None):
-    """Are all arrays of these Arrays apart?"""
+    """Do no two arrays of all these Arrays overlap? In one pass over them, not pair by pair."""
     cdef vector[pair[size_t, size_t]] bounds
     cdef Arrays arrays
     cdef size_t number

@@ -204,7 +204,7 @@ cdef class NativeOperation:
         """The NativeExchange by which all ranks tell each other, in a header alone, that they have found no flaw."""
         cdef int rank = self.program.data.rank, size = self.program.data.size
         cdef CHeader header
-        rows = np.zeros((size, 32), np.uint8)
+        rows = np.zeros((size, HEADER_SIZE), np.uint8)
         cdef uint8_t[:, ::1] memory = rows
         header.kind, header.word, header.hop, header.lane = 0, 0, 0, 0
         header.step, header.signature, header.rank = self.data.step, self.data.signature, rank

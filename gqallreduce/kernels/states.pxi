@@ -55,7 +55,7 @@ cdef class State:
 
     cpdef State after(self, norm):
         """The State after one more call, whose residual will lie in `spare`."""
-        compute(self.spare_norm)
+        compute_norm(self.spare_norm)
         return self.following(norm)
 
     cdef State following(self, norm):
@@ -68,7 +68,7 @@ cdef class State:
         return made
 
 
-cdef int compute(norm) except -1:
+cdef int compute_norm(norm) except -1:
     """A Norm, by its weak reference, before the arrays that it is of are written."""
     kept = None if norm is None else norm()
     if kept is not None:
@@ -115,9 +115,9 @@ def next_states(dict states not None, tuple keys not None, tuple forms not None,
         elif newer is not None or before is None or before.processor is not processor or before.spare is None:
             made = unusual(key, forms[number], processor, norm)
         else:
-            if before.spare_norm is not computed:  # nearly all are of one call
+            if before.spare_norm is not computed:  # most keys have the Norm of one call
                 computed = before.spare_norm
-                compute(computed)
+                compute_norm(computed)
             made = before.following(norm)
         states[key] = made
 

@@ -67,7 +67,8 @@ class Contributions:
         return gradient
 
     def following(self, step) -> dict[str, np.ndarray] | None:
-        """What has to be kept once a Step with its results has taken effect, for `take_over`."""
+        """What has to be kept once a Step with its results has taken effect, for `take_over`. Its `given` is read only
+        if there is a momentum."""
         if self.momentum is None:
             return None
         return self.momentum.following({name: Buffer(each).array for name, each in step.given.items()})

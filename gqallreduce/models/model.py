@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gqallreduce import _kernels
 from gqallreduce.coding.layout import Form
 
-AT_ONCE_MOST = 1 << 20  # bytes of several buckets together
+AT_ONCE_MOST = 1 << 20  # bytes of all buckets together, if there are several
 
 
 class Tensor(NamedTuple):
@@ -66,8 +66,8 @@ class Model:
     names
         of the tensors, in order.
     at_once
-        is the call of each bucket to be carried out at once where it can be, one after the other? It costs less than
-        starting them, but none goes on while the next one is encoded.
+        does a step make the calls of its buckets one after the other, each finished before the next? That costs less
+        than to start them, but nothing is sent while the next bucket is encoded.
     """
 
     def __init__(self, tensors: list[Tensor] | tuple = (), most: int = 0):

@@ -104,7 +104,7 @@ class Step:
         self._all, self._left = arrays, [0] * len(buckets)
         if self._contributions.plain:
             self._looked = looked
-            # Of calls under way at a time it is seen that they share memory, of those at once it is looked at here.
+            # Calls are checked for memory that others under way use. Calls one after the other are not: hence here.
             self._at_once = self._model.at_once and self.comparison is None and _kernels.share_no_memory(looked)
         return True
 
@@ -133,7 +133,7 @@ class Step:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
             allreduce, request = self._allreduces[bucket.scheme], None
             if self._at_once and looked:
-                request = _at_once(allreduce, buffers, bucket.names, looked)
+                request = _call_at_once(allreduce, buffers, bucket.names, looked)
             if request is None:
                 # An error here leaves the call to be made, with zeros.
                 found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
@@ -191,7 +191,7 @@ class Step:
         requests, errors = self._requests, []
         if ranks > 1:
             end = "the end of a step"
-            requests = [*requests, _at_once(self._flags, flags, end) or self._flags.start(flags, key=end)]
+            requests = [*requests, _call_at_once(self._flags, flags, end) or self._flags.start(flags, key=end)]
         for request in requests:
             try:
                 request.wait()
@@ -216,8 +216,8 @@ class Step:
             self._context.__exit__(type(error), error, error.__traceback__)
 
 
-class _Over:
-    """A call that has been carried out, as a request. stats: what it cost."""
+class _Done:
+    """A call that is done, in the place of a request. stats: what it cost."""
 
     def __init__(self, stats, error: Exception | None = None):
         self.stats, self._error = stats, error
@@ -229,15 +229,15 @@ class _Over:
             raise error
 
 
-def _at_once(allreduce, buf, key, looked=None) -> _Over | None:
+def _call_at_once(allreduce, buf, key, looked=None) -> _Done | None:
     """A call that is waited for here, if it can be carried out at once (runtime/repeated.py)."""
     try:
         result = repeated(allreduce, buf, key, None, looked=looked)
     except Exception as error:
         if allreduce.unusable is not None:
             raise
-        return _Over(None, error)  # which all ranks have; the other calls of the step are made all the same
-    return None if result is NOT_BEGUN else _Over(allreduce.stats.last)
+        return _Done(None, error)  # all ranks have this error, and make the other calls of the step
+    return None if result is NOT_BEGUN else _Done(allreduce.stats.last)
 
 
 def _zeros(tensor: Tensor) -> np.ndarray:

@@ -137,7 +137,8 @@ class Plans:
 
     def known_group(self, keys: list | tuple) -> tuple | None:
         """The name of a group of plain strings that was called before; None if it was not, or if any is not plain."""
-        return self._groups.get(_kernels.plain_keys(keys) or None)
+        found = _kernels.plain_keys(keys)
+        return self._groups.get(found) if found else None
 
     def _forget_groups(self, name: tuple) -> None:
         """A group is called that is not known. The oldest are forgotten, at the same call on all ranks."""

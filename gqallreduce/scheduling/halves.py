@@ -35,9 +35,9 @@ def why_not(schedule: Schedule, topology: Topology) -> str:
     if schedule.name == "halving_doubling":
         why, others = f" on {topology.size} ranks, which are no power of two,", "direct or ring"
     elif schedule.by_hosts:
-        ranks = sorted(map(len, topology.groups))
-        why = f" on {len(ranks)} hosts with {ranks[0]} to {ranks[-1]} ranks"
-        others = (
-            "direct or ring; it has one where all hosts have as many ranks, all lead, and the outer schedule has one"
-        )
+        ranks, others = sorted(map(len, topology.groups)), "direct or ring"
+        if ranks[0] < ranks[-1]:
+            why = f" on hosts with {ranks[0]} to {ranks[-1]} ranks"
+        elif dict(schedule.options)["leaders"] == "all":
+            why = f", whose outer schedule has none on {len(ranks)} hosts,"
     return f"{schedule.name}{why} has no half that leaves a part of the sum on each rank; take {others}"

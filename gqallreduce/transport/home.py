@@ -126,7 +126,7 @@ class Home:
         return self.link
 
     def free_link(self, timeout: float, within: float) -> Link | None:
-        """The Link if it is sound and idle and nothing is unclaimed; else None. Looks as `notice` does."""
+        """The Link if it is sound and idle and nothing is unclaimed; else None. Calls `notice`, which may raise."""
         link = self.link
         if link is None or link.broken or link.progress.calls or self.unclaimed:
             return None

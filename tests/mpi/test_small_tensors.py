@@ -84,7 +84,7 @@ def test_residuals_that_have_been_sent_without_loss_are_zero(comm, exact):
 
 @pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)/ef", "direct/raw/ef", "direct/float16/ef"])
 def test_halves_of_a_group_are_those_of_its_keys(comm, scheme):
-    """And leave the same residuals: none where a rank's own part is."""
+    """Residuals too; a reduce-scatter leaves none where a rank's own part is."""
     alone, grouped = make(comm, scheme), make(comm, scheme)
     for step in range(6):
         expected, got = gradients(comm, step), gradients(comm, step)

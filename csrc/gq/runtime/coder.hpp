@@ -93,7 +93,8 @@ struct Coder {
   std::size_t (*bound)(const Options& options, const Regions& regions);
   const ExactSums* sums;  // null if partial sums are encoded as own values are
   Options options;
-  bool by_region = false;  // is a message those of its regions, end to end, of values of which nothing is chosen?
+  // Is the message of several regions those of the regions, end to end? Then no values are chosen.
+  bool by_region = false;
 };
 
 enum class Family : int {

@@ -116,7 +116,7 @@ class Lane {
   const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
   void encode_extent(const Instruction& instruction, Slot& made, Event& event);
   bool by_region(const Instruction& instruction, const Extent& extent) const {
-    return operation.in_place(extent) && coder_of(instruction, extent).by_region;
+    return operation.plain_batch(extent) && coder_of(instruction, extent).by_region;
   }
   std::int64_t encode_regions(const Instruction& instruction, const Extent& extent, const float* x, std::uint8_t* wire);
   bool begin_regions(const Extent& extent, bool clears, float* y);

@@ -155,7 +155,7 @@ class Operation {
   // The random streams of an encoding, one of each tensor.
   const Stream* streams(int hop, int author);
   // May each region of a batch be worked on where its tensor is, instead of in scratch memory?
-  bool in_place(const Extent& extent) const { return plain && extent.tensor == Extent::kBatch; }
+  bool plain_batch(const Extent& extent) const { return plain && extent.tensor == Extent::kBatch; }
   // Do running values of a tensor, not of a batch, lie in the result's memory?
   bool direct(int tensor) const { return tensor != Extent::kBatch && tensors[tensor].direct(); }
   const Coder& coder(const Extent& extent) const { return *tensors[extent.coded_as()].coder; }
