@@ -10,7 +10,7 @@ from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import Outer
 from gqallreduce.coding.order import to_array
-from gqallreduce.errors import MismatchError
+from gqallreduce.errors import Error, MismatchError
 from gqallreduce.models.model import Bucket, Model, Tensor
 from gqallreduce.models.warmup import hand_over
 from gqallreduce.runtime.reduction import look
@@ -50,6 +50,8 @@ class Step:
         self._requests: list = []
         self._looked = None  # the Arrays of each bucket, if all have been looked at
         self._at_once = False  # are calls to be carried out at once?
+        self._link = None  # on which one was
+        self._flags.require_heard()  # else a rank that has given up the end of the last step would be waited for
         if comparison is not None:
             comparison.begin()
         self._context = Together(*self._allreduces.values(), compare=False)
@@ -133,7 +135,7 @@ class Step:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
             allreduce, request = self._allreduces[bucket.scheme], None
             if self._at_once and looked:
-                request = _call_at_once(allreduce, buffers, bucket.names, looked)
+                request = self._call_at_once(allreduce, buffers, bucket.names, looked)
             if request is None:
                 # An error here leaves the call to be made, with zeros.
                 found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
@@ -191,7 +193,7 @@ class Step:
         requests, errors = self._requests, []
         if ranks > 1:
             end = "the end of a step"
-            requests = [*requests, _call_at_once(self._flags, flags, end) or self._flags.start(flags, key=end)]
+            requests = [*requests, self._call_at_once(self._flags, flags, end) or self._flags.start(flags, key=end)]
         for request in requests:
             try:
                 request.wait()
@@ -205,6 +207,42 @@ class Step:
         if ranks > 1 and (other := differing_ranks(flags[ranks:].tolist() or [0])):
             raise MismatchError("frame", other, _ELSEWHERE)
         return [request.stats for request in self._requests]
+
+    def _call_at_once(self, allreduce, buf, key, looked=None) -> _Done | None:
+        """A call that is waited for here, if it can be carried out at once (runtime/repeated.py); else None.
+
+        A request that is returned may have an error, which does not keep this rank from the other calls of the step:
+        one that all ranks have, or one of its own, of which the others learn at the end. An error before the call
+        begins is raised, and so is one that breaks the connection, which all ranks get.
+        """
+        home = allreduce.home
+        link, calls = home.link, home.link and home.link.calls
+        try:
+            result = repeated(allreduce, buf, key, None, looked=looked)
+        except Exception as error:
+            if link is None or link.broken:
+                self.outcome_known = True
+                raise
+            if not link.alike(error):
+                if link.calls == calls:
+                    raise
+                self.failed = True
+            return _Done(None, error)
+        if result is not NOT_BEGUN:
+            self._link = link
+            return _Done(allreduce.stats.last)
+        if link is not None and link.broken:
+            self._require_no_failure()
+        return None
+
+    def _require_no_failure(self) -> None:
+        """The connection is broken: Error if another rank has failed in this step, and would be waited for in vain."""
+        self.outcome_known = any(each.unusable for each in (*self._allreduces.values(), self._flags))
+        for each in (*self._allreduces.values(), self._flags):
+            each.require_usable()
+        if self._link is not None:
+            self.outcome_known = True
+            raise Error("another rank failed in this step; nothing of it was kept")
 
     def end(self, error: BaseException | None = None) -> None:
         """It takes effect, or ends by an error, of which the other ranks learn unless they know."""
@@ -227,17 +265,6 @@ class _Done:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def _call_at_once(allreduce, buf, key, looked=None) -> _Done | None:
-    """A call that is waited for here, if it can be carried out at once (runtime/repeated.py)."""
-    try:
-        result = repeated(allreduce, buf, key, None, looked=looked)
-    except Exception as error:
-        if allreduce.unusable is not None:
-            raise
-        return _Done(None, error)  # all ranks have this error, and make the other calls of the step
-    return None if result is NOT_BEGUN else _Done(allreduce.stats.last)
 
 
 def _zeros(tensor: Tensor) -> np.ndarray:

@@ -11,6 +11,7 @@ from gqallreduce.transport.call import Call
 from gqallreduce.transport.failure import give_up
 
 _NAME = "the end of a step"
+_FAILED = "a call of this step failed: nothing of the step is kept"
 
 
 class Together:
@@ -49,7 +50,10 @@ class Together:
                 return
             try:
                 _finish(self._allreduces)
-                self._allreduces[0].perform(_NAME, _end, self._allreduces, self._compare)
+                if self._compare:
+                    self._allreduces[0].perform(_NAME, _end, self._allreduces)
+                else:
+                    _keep(self._allreduces)
             except BaseException as raised:
                 self._leave(raised)
                 raise
@@ -76,16 +80,23 @@ def _finish(allreduces) -> None:
         each.finish()
 
 
-def _end(call, allreduces, compare: bool):
+def _end(call, allreduces):
     """Stages: take effect, if no rank has left the block by an error."""
     first = allreduces[0]
     if any(each.failures_in_step for each in allreduces):
-        failed = Error("a call of this step failed: nothing of the step is kept")
-        yield from join_invalid(call, first, failed)
-    if compare and first.size > 1:
+        yield from join_invalid(call, first, Error(_FAILED))
+    if first.size > 1:
         hashes = first.plans.hashes(("end of step", *[each.memory.staged_steps for each in allreduces]), first.seed)
         yield from agree(call.link, hashes, tuple(each.number for each in allreduces), 0)
     call.states, call.for_good = first.memory.staged, True
+    for each in allreduces:
+        each.memory.unstage(keep=True)
+
+
+def _keep(allreduces) -> None:
+    """Take effect where ranks have told each other already: no call, which would wait for one that is gone."""
+    if any(each.failures_in_step for each in allreduces):
+        raise Error(_FAILED)
     for each in allreduces:
         each.memory.unstage(keep=True)
 

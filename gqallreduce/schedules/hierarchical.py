@@ -10,8 +10,8 @@ Cost: 2(H-1) alpha + 2 n (H-1)/(HR) beta + n/R gamma.  Encodings per contributio
 
 Within hosts 4 bytes of a value travel besides, and n.
 
-Where all hosts have the same number of ranks and all lead, chunk r is finished by rank r: so there is a half that leaves
-a part of the sum on each rank, if the outer schedule has one.
+Where all hosts have the same number of ranks and all lead, chunk r is finished by rank r. So there is a half that
+leaves a part of the sum on each rank, if the outer schedule has one.
 
 Options, as in hierarchical(outer=ring, leaders=one)/onebit:
 

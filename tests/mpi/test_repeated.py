@@ -68,14 +68,22 @@ def test_not_so_where_ranks_compare_or_it_is_traced(comm, options, at_once, tmp_
 
 
 def test_not_so_while_a_request_is_not_waited_for(comm, at_once):
+    """Nor while its call is done: until then key and buffer belong to it."""
     allreduce = make(comm)
     other = np.ones(5, np.float32)
+    allreduce(other, key="v")
     request = allreduce.start(other, key="v")
     with pytest.raises(ValueError, match="overlaps"):
         allreduce.start(other, key="x")
     allreduce(np.ones(20, np.float32), key="w")
-    assert at_once == [False, False]
+    assert at_once == [False, False, False]
+    while not request.advance():
+        pass
+    with pytest.raises(ValueError, match="key 'v' is under way"):
+        allreduce(other, key="v")
     request.wait()
+    allreduce(other, key="v")
+    assert at_once == [False, False, False, False, True]
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,0 +1,94 @@
+"""Errors of one rank in a step whose calls are carried out at once, one after the other."""
+
+import numpy as np
+import pytest
+from ranks import TIMEOUT, bytes_of
+
+import gqallreduce as gq
+from gqallreduce.runtime import repeated
+from gqallreduce.transport.home import Home
+from gqallreduce.transport.progress import Progress
+
+pytestmark = pytest.mark.mpi(min_size=2)
+TWO_SCHEMES, ONE_SCHEME = "a=direct/raw; *=direct/onebit/ef", "*=direct/onebit/ef"
+
+
+@pytest.fixture
+def own(comm):
+    made = comm.Dup()
+    yield made
+    made.Free()
+
+
+def gradients(step=0):
+    return {name: np.full(50, place + step + 1, np.float32) for place, name in enumerate("abc")}
+
+
+def _steps(reducer, first, stop):
+    for step in range(first, stop):
+        reducer(gradients(step))
+
+
+def made(comm, rules):
+    """A Reducer with a bucket for each tensor, whose tensors are known."""
+    reducer = gq.Reducer(rules, comm=comm, timeout=TIMEOUT, bucket=0)
+    _steps(reducer, 0, 3)
+    assert [len(bucket) for bucket in reducer.buckets] == [1, 1, 1]
+    return reducer
+
+
+def fails_once(monkeypatch, where, name, at, error, after=True):
+    """The call number `at` of a function raises an error, after it has done its work or in place of it."""
+    original, left = getattr(where, name), [at]
+
+    def failing(*given):
+        left[0] -= 1
+        if left[0] == 0 and not after:
+            raise error
+        result = original(*given)
+        if left[0] == 0:
+            raise error
+        return result
+
+    monkeypatch.setattr(where, name, failing)
+
+
+@pytest.mark.parametrize("rules", [TWO_SCHEMES, ONE_SCHEME], ids=["two schemes", "one scheme"])
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+@pytest.mark.parametrize("error", [KeyboardInterrupt("here"), RuntimeError("here")], ids=["interrupt", "error"])
+def test_ranks_learn_of_an_error_within_a_call_before_any_timeout(own, monkeypatch, rules, call, error):
+    """In the step or in the next one; new objects can be made on the communicator. Call 4 is the end of the step."""
+    reducer = made(own, rules)
+    failing = own.rank == own.size - 1
+    if failing:
+        fails_once(monkeypatch, Progress, "run_at_once", call, error)
+    with pytest.raises((type(error), gq.Error)) as raised:
+        _steps(reducer, 3, 5)
+    assert isinstance(raised.value, type(error)) == failing
+    assert not isinstance(raised.value, gq.TimeoutError)
+    again = made(own, rules)
+    named = gradients(9)
+    again(named)
+    assert own.allgather(bytes_of(named["a"])) == [bytes_of(named["a"])] * own.size
+
+
+@pytest.mark.parametrize("what", ["before the call", "after it took effect"])
+def test_an_error_of_one_rank_alone_is_told_to_all_and_the_next_step_goes_on(own, monkeypatch, what):
+    reducer = made(own, ONE_SCHEME)
+    failing = own.rank == own.size - 1
+    error = gq.Error("another thread makes a call") if what == "before the call" else RuntimeError("of a handler")
+    if failing and what == "before the call":
+        fails_once(monkeypatch, Home, "claim", 1, error, after=False)
+    elif failing:
+        fails_once(monkeypatch, repeated, "take_effect", 1, error)
+    with pytest.raises(type(error) if failing else gq.MismatchError) as raised:
+        reducer(gradients(3))
+    assert raised.value is error or raised.value.field == "arguments"
+    assert reducer.stats.steps == 3
+    expected = made(own, ONE_SCHEME)
+    for each in (reducer, expected):
+        each(named := gradients(4))
+        assert own.allgather(bytes_of(named["b"])) == [bytes_of(named["b"])] * own.size
+    kept = [each.state_dict()["schemes"][ONE_SCHEME[2:]]["keys"]["b"] for each in (reducer, expected)]
+    assert kept[0]["step"] == kept[1]["step"] == 4
+    assert bytes_of(kept[0]["residual"]) == bytes_of(kept[1]["residual"])
