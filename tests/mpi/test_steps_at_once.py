@@ -1,5 +1,7 @@
 """Errors of one rank in a step whose calls are carried out at once, one after the other."""
 
+import time
+
 import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of
@@ -24,9 +26,16 @@ def gradients(step=0):
     return {name: np.full(50, place + step + 1, np.float32) for place, name in enumerate("abc")}
 
 
-def _steps(reducer, first, stop):
+def _steps(reducer, first, stop, one_by_one=False):
+    """One by one: later than an abort of another rank."""
     for step in range(first, stop):
-        reducer(gradients(step))
+        if one_by_one:
+            time.sleep(0.05)
+            for name, gradient in gradients(step).items():
+                reducer.start(name, gradient)
+            reducer.wait()
+        else:
+            reducer(gradients(step))
 
 
 def made(comm, rules):
@@ -56,14 +65,15 @@ def fails_once(monkeypatch, where, name, at, error, after=True):
 @pytest.mark.parametrize("rules", [TWO_SCHEMES, ONE_SCHEME], ids=["two schemes", "one scheme"])
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 @pytest.mark.parametrize("error", [KeyboardInterrupt("here"), RuntimeError("here")], ids=["interrupt", "error"])
-def test_ranks_learn_of_an_error_within_a_call_before_any_timeout(own, monkeypatch, rules, call, error):
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["at once", "one by one"])
+def test_ranks_learn_of_an_error_within_a_call_before_any_timeout(own, monkeypatch, rules, call, error, one_by_one):
     """In the step or in the next one; new objects can be made on the communicator. Call 4 is the end of the step."""
     reducer = made(own, rules)
     failing = own.rank == own.size - 1
     if failing:
         fails_once(monkeypatch, Progress, "run_at_once", call, error)
     with pytest.raises((type(error), gq.Error)) as raised:
-        _steps(reducer, 3, 5)
+        _steps(reducer, 3, 5, one_by_one and not failing)
     assert isinstance(raised.value, type(error)) == failing
     assert not isinstance(raised.value, gq.TimeoutError)
     again = made(own, rules)
