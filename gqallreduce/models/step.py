@@ -50,7 +50,6 @@ class Step:
         self._requests: list = []
         self._looked = None  # the Arrays of each bucket, if all have been looked at
         self._at_once = False  # are calls to be carried out at once?
-        self._link = None  # on which one was
         self._flags.require_heard()  # else a rank that has given up the end of the last step would be waited for
         if comparison is not None:
             comparison.begin()
@@ -137,6 +136,7 @@ class Step:
             if self._at_once and looked:
                 request = self._call_at_once(allreduce, buffers, bucket.names, looked)
             if request is None:
+                self._hear()
                 # An error here leaves the call to be made, with zeros.
                 found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
                 request = allreduce.start_found(buffers, bucket.names, into, found)
@@ -193,7 +193,11 @@ class Step:
         requests, errors = self._requests, []
         if ranks > 1:
             end = "the end of a step"
-            requests = [*requests, self._call_at_once(self._flags, flags, end) or self._flags.start(flags, key=end)]
+            last = self._call_at_once(self._flags, flags, end)
+            if last is None:
+                self._hear()
+                last = self._flags.start(flags, key=end)
+            requests = [*requests, last]
         for request in requests:
             try:
                 request.wait()
@@ -216,7 +220,8 @@ class Step:
         begins is raised, and so is one that breaks the connection, which all ranks get.
         """
         home = allreduce.home
-        link, calls = home.link, home.link and home.link.calls
+        link = home.link
+        broken, calls = link is None or link.broken, link and link.calls
         try:
             result = repeated(allreduce, buf, key, None, looked=looked)
         except Exception as error:
@@ -229,18 +234,33 @@ class Step:
                 self.failed = True
             return _Done(None, error)
         if result is not NOT_BEGUN:
-            self._link = link
             return _Done(allreduce.stats.last)
-        if link is not None and link.broken:
+        if not broken and link is not None and link.broken:
             self._require_no_failure()
         return None
 
+    def _hear(self) -> None:
+        """Before a call is started: Error if another rank has failed in this step, and would be waited for in vain."""
+        home = self._flags.home
+        link, claim = home.link, home.claim()
+        if link is None or link.broken:
+            home.release(claim)
+            return  # since a step before: the call makes another connection
+        try:
+            home.notice(self._flags.timeout)
+        finally:
+            home.release(claim)
+            self.outcome_known |= link.broken and bool(self._requests)
+        if link.broken:
+            self._require_no_failure()
+
     def _require_no_failure(self) -> None:
-        """The connection is broken: Error if another rank has failed in this step, and would be waited for in vain."""
-        self.outcome_known = any(each.unusable for each in (*self._allreduces.values(), self._flags))
-        for each in (*self._allreduces.values(), self._flags):
+        """The connection broke in this step: Error if that concerns an object of the step, or a call of it."""
+        objects = (*self._allreduces.values(), self._flags)
+        self.outcome_known |= any(each.unusable for each in objects)
+        for each in objects:
             each.require_usable()
-        if self._link is not None:
+        if self._requests:
             self.outcome_known = True
             raise Error("another rank failed in this step; nothing of it was kept")
 

@@ -30,7 +30,7 @@ def _steps(reducer, first, stop, one_by_one=False):
     """One by one: later than an abort of another rank."""
     for step in range(first, stop):
         if one_by_one:
-            time.sleep(0.05)
+            time.sleep(0.02)
             for name, gradient in gradients(step).items():
                 reducer.start(name, gradient)
             reducer.wait()
@@ -46,16 +46,18 @@ def made(comm, rules):
     return reducer
 
 
-def fails_once(monkeypatch, where, name, at, error, after=True):
-    """The call number `at` of a function raises an error, after it has done its work or in place of it."""
+def fails_once(monkeypatch, where, name, at, error, after=lambda result: True):
+    """The call number `at` of a function raises an error, in place of its work if `after` is None.
+
+    Else after it; only calls count of whose result `after` is true.
+    """
     original, left = getattr(where, name), [at]
 
     def failing(*given):
-        left[0] -= 1
-        if left[0] == 0 and not after:
-            raise error
-        result = original(*given)
+        result = None if after is None and left[0] == 1 else original(*given)
+        left[0] -= after is None or after(result)
         if left[0] == 0:
+            left[0] = -1
             raise error
         return result
 
@@ -71,9 +73,10 @@ def test_ranks_learn_of_an_error_within_a_call_before_any_timeout(own, monkeypat
     reducer = made(own, rules)
     failing = own.rank == own.size - 1
     if failing:
-        fails_once(monkeypatch, Progress, "run_at_once", call, error)
+        # A call that is done here has been begun by all ranks; one that had not begun it would wait for this rank.
+        fails_once(monkeypatch, Progress, "run_at_once", call, error, after=lambda result: result[0])
     with pytest.raises((type(error), gq.Error)) as raised:
-        _steps(reducer, 3, 5, one_by_one and not failing)
+        _steps(reducer, 3, 40, one_by_one and not failing)
     assert isinstance(raised.value, type(error)) == failing
     assert not isinstance(raised.value, gq.TimeoutError)
     again = made(own, rules)
@@ -88,7 +91,7 @@ def test_an_error_of_one_rank_alone_is_told_to_all_and_the_next_step_goes_on(own
     failing = own.rank == own.size - 1
     error = gq.Error("another thread makes a call") if what == "before the call" else RuntimeError("of a handler")
     if failing and what == "before the call":
-        fails_once(monkeypatch, Home, "claim", 1, error, after=False)
+        fails_once(monkeypatch, Home, "claim", 1, error, after=None)
     elif failing:
         fails_once(monkeypatch, repeated, "take_effect", 1, error)
     with pytest.raises(type(error) if failing else gq.MismatchError) as raised:
