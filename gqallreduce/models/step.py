@@ -50,7 +50,7 @@ class Step:
         self._requests: list = []
         self._looked = None  # the Arrays of each bucket, if all have been looked at
         self._at_once = False  # are calls to be carried out at once?
-        self._flags.require_heard()  # else a rank that has given up the end of the last step would be waited for
+        self._flags.require_usable()
         if comparison is not None:
             comparison.begin()
         self._context = Together(*self._allreduces.values(), compare=False)

@@ -145,13 +145,6 @@ class Calls:
         if self.unusable is not None:
             raise Error(f"this object cannot be used any more {self.unusable}; make a new one on all ranks")
 
-    def require_heard(self) -> None:
-        """The same after a look whether another rank has given up a call of it that succeeded here."""
-        link = self.home.link
-        if link is not None and not link.progress.calls:
-            self.home.notice(self.timeout)
-        self.require_usable()
-
     def fail(self, error: BaseException) -> None:
         """No further calls, and out of the cache of quantized_allreduce."""
         self._end(f"after {type(error).__name__}" + f" ({error})" * bool(str(error)))
