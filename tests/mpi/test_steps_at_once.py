@@ -85,6 +85,25 @@ def test_ranks_learn_of_an_error_within_a_call_before_any_timeout(own, monkeypat
     assert own.allgather(bytes_of(named["a"])) == [bytes_of(named["a"])] * own.size
 
 
+@pytest.mark.parametrize("rules", [TWO_SCHEMES, ONE_SCHEME], ids=["two schemes", "one scheme"])
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["at once", "one by one"])
+def test_ranks_learn_in_the_next_step_of_an_error_at_the_end_of_the_last(own, monkeypatch, rules, one_by_one):
+    reducer = made(own, rules)
+    failing = own.rank == own.size - 1
+    if failing:  # its fourth call has all messages, but does not take effect
+        fails_once(monkeypatch, repeated, "take_effect", 4, KeyboardInterrupt("here"), after=None)
+        with pytest.raises(KeyboardInterrupt):
+            reducer(gradients(3))
+    else:
+        reducer(gradients(3))
+        time.sleep(0.05)  # the abort has come
+        with pytest.raises(gq.Error) as raised:
+            _steps(reducer, 4, 5, one_by_one)
+        assert not isinstance(raised.value, gq.TimeoutError)
+    own.Barrier()
+    _steps(made(own, rules), 3, 5)
+
+
 @pytest.mark.parametrize("what", ["before the call", "after it took effect"])
 def test_an_error_of_one_rank_alone_is_told_to_all_and_the_next_step_goes_on(own, monkeypatch, what):
     reducer = made(own, ONE_SCHEME)
