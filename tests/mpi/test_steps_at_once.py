@@ -87,7 +87,9 @@ def test_ranks_learn_of_an_error_within_a_call_before_any_timeout(own, monkeypat
 
 @pytest.mark.parametrize("rules", [TWO_SCHEMES, ONE_SCHEME], ids=["two schemes", "one scheme"])
 @pytest.mark.parametrize("one_by_one", [False, True], ids=["at once", "one by one"])
-def test_ranks_learn_in_the_next_step_of_an_error_at_the_end_of_the_last(own, monkeypatch, rules, one_by_one):
+@pytest.mark.parametrize("heard", [False, True], ids=["", "heard before"])
+def test_ranks_learn_in_the_next_step_of_an_error_at_the_end_of_the_last(own, monkeypatch, rules, one_by_one, heard):
+    """Also where a call of another object has heard of it before."""
     reducer = made(own, rules)
     failing = own.rank == own.size - 1
     if failing:  # its fourth call has all messages, but does not take effect
@@ -99,6 +101,8 @@ def test_ranks_learn_in_the_next_step_of_an_error_at_the_end_of_the_last(own, mo
         for _ in range(5):  # the abort comes, and MPI takes it in
             time.sleep(0.01)
             own.Iprobe()
+        if heard:
+            reducer.failure_flags.home.notice(TIMEOUT)
         with pytest.raises(gq.Error) as raised:
             _steps(reducer, 4, 5, one_by_one)
         assert not isinstance(raised.value, gq.TimeoutError)
