@@ -69,11 +69,7 @@ cdef class KnownForms:
         for number in range(self.extents.size()):
             if not self._take(made.owners[number], number, made):
                 return None
-        sort(made.bounds.begin(), made.bounds.end())
-        for number in range(1, made.bounds.size()):
-            if made.bounds[number].first < made.bounds[number - 1].second:
-                return None
-        return made
+        return made if meet_nowhere(made.bounds) else None
 
     cdef bint _take(self, array, size_t number, Arrays made) except -1:
         """Add one array; is it of its form?"""
@@ -135,16 +131,11 @@ def share_no_memory(list every not None):
     """Do no two arrays of all these Arrays overlap? In one pass over them, not pair by pair."""
     cdef vector[pair[size_t, size_t]] bounds
     cdef Arrays arrays
-    cdef size_t number
     if len(every) < 2:
         return True
     for arrays in every:
         bounds.insert(bounds.end(), arrays.bounds.begin(), arrays.bounds.end())
-    sort(bounds.begin(), bounds.end())
-    for number in range(1, bounds.size()):
-        if bounds[number].first < bounds[number - 1].second:
-            return False
-    return True
+    return meet_nowhere(bounds)
 
 
 def values_in_order(dict named not None, tuple names not None):

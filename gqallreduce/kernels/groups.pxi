@@ -75,8 +75,14 @@ def are_apart(list arrays not None):
     found.resize(len(arrays))
     for at in range(found.size()):
         find_bounds(arrays[at], &found[at])
-    sort(found.begin(), found.end())
-    for at in range(1, found.size()):
-        if found[at].first < found[at - 1].second:
+    return meet_nowhere(found)
+
+
+cdef bint meet_nowhere(vector[pair[size_t, size_t]]& bounds) noexcept:
+    """Sorts them by address; does each end before the next one begins?"""
+    cdef size_t at
+    sort(bounds.begin(), bounds.end())
+    for at in range(1, bounds.size()):
+        if bounds[at].first < bounds[at - 1].second:
             return False
     return True
