@@ -1,4 +1,4 @@
-// How a lane goes on, and its messages; its values: runtime_lane_values.cpp.
+// How a lane goes on, and its messages; its values: runtime_lane_encoding.cpp, runtime_lane_values.cpp.
 #include <algorithm>
 #include <cstring>
 

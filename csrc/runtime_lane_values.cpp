@@ -1,8 +1,7 @@
-// What a lane does with values: encodes, decodes, adds and stores them.
+// What a lane does with running values and results; how it encodes: runtime_lane_encoding.cpp.
 #include <algorithm>
 #include <cstring>
 
-#include "gq/adaptive_doors.hpp"
 #include "gq/doors.hpp"
 #include "gq/runtime/arithmetic.hpp"
 #include "gq/runtime/lane.hpp"
@@ -57,195 +56,6 @@ void Lane::tell(Event& event, Kind kind, int number_of_chunk, const void* data, 
   event.extent = static_cast<int>(extent_);
   event.data = data;
   event.nbytes = nbytes;
-}
-
-void Lane::encode(const Instruction& instruction, Event& event) {
-  const Chunk& encoded = chunk(instruction);
-  Slot& made = slots_[instruction.slot];
-  if (!encoding_) {
-    encoding_ = true;
-    offset_ = piece_ = 0;
-    state_.clipped = state_.entries = 0;
-    made.bound = Header::kSize + (instruction.exact ? encoded.exact_bound : encoded.bound);
-    made.block = operation.pool.take(made.bound);
-    made.uses = 1;
-    selected_ = instruction.own || instruction.exact || encoded.extents.empty();
-    if (!selected_) {
-      const Coder& coder = operation.coder(encoded.extents.front());
-      selected_ = coder.sums || coder.options.selects != Selects::kLargest;
-    }
-  }
-  const bool skipped = extent_ == 0 && flaw(instruction).known;
-  if (!skipped && !selected_) {
-    selected_ = select(instruction);
-    return;
-  }
-  if (!skipped && extent_ < encoded.extents.size()) {
-    encode_extent(instruction, made, event);
-    ++extent_;
-    if (event || extent_ < encoded.extents.size()) return;
-  }
-  seal(instruction, made);
-}
-
-// One step of choosing what of running values is encoded, of each tensor within its piece; is it done?
-bool Lane::select(const Instruction& instruction) {
-  const Timed timed(operation.spent.encode);
-  const Chunk& selected = chunk(instruction);
-  if (selections_.size() < selected.pieces.size()) selections_.resize(selected.pieces.size());
-  Selection& selection = selections_[piece_];
-  if (!selecting_) {
-    parts_.clear();
-    for (const Extent& extent : selected.extents) {
-      if (extent.piece != static_cast<int>(piece_)) continue;
-      float* const errors = instruction.alone ? operation.errors(extent, false) : nullptr;
-      parts_.push_back({&extent, running(instruction.chunk, extent), errors});
-    }
-    if (parts_.empty()) return ++piece_ == selected.pieces.size();
-    const Extent& first = *parts_.front().extent;
-    selection.begin(operation, operation.coder(first).options, parts_, first.total);
-    selecting_ = true;
-  }
-  if (!selection.step()) return false;
-  for (std::size_t at = 0; at < selection.parts(); ++at)
-    if (instruction.alone) operation.keep(selection.extent(at), selection.errors(at));
-  selecting_ = false;
-  return ++piece_ == selected.pieces.size();
-}
-
-// What of an extent is encoded, null for all.
-const Kept* Lane::kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
-                          float* errors) {
-  const Options& options = operation.coder(extent).options;
-  if (options.selects == Selects::kNothing) return nullptr;
-  if (options.selects == Selects::kOfColumns) {
-    const Regions regions = extent.table();
-    const std::size_t room = select_bound(regions, options.pi);
-    index_block_ = operation.pool.take(room * sizeof(std::uint32_t));
-    value_block_ = operation.pool.take(room * sizeof(float));
-    std::uint32_t* const index = reinterpret_cast<std::uint32_t*>(index_block_.data());
-    counts_.assign(regions.count, 0);
-    const std::int64_t count = select_columns(own.x, own.residual, errors, regions, options.pi, options.separate, index,
-                                              value_block_.floats(), counts_.data());
-    kept_ = {index, value_block_.floats(), counts_.data(), static_cast<std::size_t>(std::max<std::int64_t>(count, 0)),
-             count >= 0};
-    return &kept_;
-  }
-  if (instruction.own) return operation.kept(number, instruction.chunk, extent_);
-  std::size_t part = 0;
-  while (selections_[extent.piece].extent(part).at != extent.at) ++part;
-  kept_ = selections_[extent.piece].kept(part);
-  return &kept_;
-}
-
-bool Lane::too_large(const Extent& extent, const float* x) const {
-  return operation.wide(extent.tensor) ? exceeds(doubles(x), extent.size, kLargestWithError)
-                                       : exceeds(x, extent.size, kLargestWithError);
-}
-
-// One that is not finite does not end it: the first flaw in C order may lie in a later one.
-void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
-  const Timed timed(operation.spent.encode);
-  const Extent& extent = chunk(instruction).extents[extent_];
-  const Coder& coder = coder_of(instruction, extent);
-  const bool region_by_region = by_region(instruction, extent);
-  Operation::Own own = {nullptr, nullptr};
-  if (!instruction.own)
-    own.x = running(instruction.chunk, extent);
-  else if (!region_by_region)
-    own = operation.own(extent);
-  const bool exact = coder.sums && !instruction.own;  // exact sums lose nothing
-  const bool shared = operation.feeds_back && !instruction.own && !instruction.alone && !exact;
-  const bool known = coder.options.selects == Selects::kLargest;  // selecting has left the values there
-  float* const errors = instruction.alone && !exact && !region_by_region ? operation.errors(extent, known) : nullptr;
-  std::uint8_t* const wire = made.block.data() + Header::kSize + offset_;
-  std::int64_t nbytes = kRefused;
-  if (!shared || !too_large(extent, own.x))
-    nbytes = region_by_region ? encode_regions(instruction, extent, own.x, wire)
-                              : encode_values(instruction, extent, own, errors, wire);
-  if (nbytes == kOutOfRoom) {
-    event.kind = Kind::kOutOfMemory;
-  } else if (nbytes == kTooLarge) {
-    tell(event, Kind::kLargeSum, instruction.chunk, own.x);
-  } else if (nbytes < 0) {
-    tell(event, instruction.own ? Kind::kOwnFlaw : Kind::kSumFlaw, instruction.chunk, own.x);
-  } else {
-    offset_ += static_cast<std::size_t>(nbytes);
-  }
-  operation.keep(extent, errors);
-}
-
-// Encodes each region of a batch for itself: own values from where the tensor is (x is null), or running ones from x.
-std::int64_t Lane::encode_regions(const Instruction& instruction, const Extent& extent, const float* x,
-                                  std::uint8_t* wire) {
-  const Coder& coder = coder_of(instruction, extent);
-  const Stream* const streams = operation.streams(instruction.hop, instruction.author);
-  std::int64_t written = 0;
-  for (const Region& region : extent.regions) {
-    const Tensor& tensor = operation.tensors[region.segment];
-    const std::size_t start = region.grid.start;
-    const float* const values = instruction.own ? tensor.source.floats() + start : x;
-    const float* const residual = instruction.own ? shifted(tensor.residual, start) : nullptr;
-    float* const errors = instruction.alone ? shifted(tensor.new_residual, start) : nullptr;
-    const std::int64_t nbytes =
-        coder.encode(coder.options, values, residual, errors, wire + written, {&region, 1}, streams, nullptr, state_);
-    if (nbytes < 0) return nbytes;
-    written += nbytes;
-    x = shifted(x, region.size);
-  }
-  return written;
-}
-
-// Decodes each region of a batch to where the tensor is.
-std::int64_t Lane::decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire,
-                                  std::size_t nbytes, double scale) {
-  std::size_t read = 0;
-  for (const Region& region : extent.regions) {
-    float* const y = operation.tensors[region.segment].target.floats() + region.grid.start;
-    const std::int64_t used =
-        coder.decode(coder.options, wire + read, nbytes - read, y, {&region, 1}, scale, false, false);
-    if (used < 0) return used;
-    read += static_cast<std::size_t>(used);
-  }
-  return static_cast<std::int64_t>(read);
-}
-
-std::int64_t Lane::encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
-                                 float* errors, std::uint8_t* wire) {
-  const Coder& coder = coder_of(instruction, extent);
-  if (coder.sums && !instruction.own)
-    return coder.sums->encode(coder.options, own.x, wire, extent.table(), touched(instruction.chunk), state_);
-  // Where sums are exact, own values are rounded by the same bits wherever they enter a sum.
-  const Stream* const streams =
-      coder.sums ? operation.streams(0, program_.rank) : operation.streams(instruction.hop, instruction.author);
-  const Kept* const kept = instruction.exact ? nullptr : kept_of(instruction, extent, own, errors);
-  if (kept) state_.entries += kept->count;
-  return coder.encode(coder.options, own.x, own.residual, errors, wire, extent.table(), streams, kept, state_);
-}
-
-// The message is made; it says so if a value is not finite.
-void Lane::seal(const Instruction& instruction, Slot& made) {
-  const Flaw& found = flaw(instruction);
-  Header header = {Header::kData,
-                   operation.step,
-                   operation.signature,
-                   offset_,
-                   static_cast<std::uint32_t>(instruction.author),
-                   static_cast<std::uint16_t>(instruction.hop),
-                   static_cast<std::uint8_t>(number)};
-  made.nbytes = Header::kSize + offset_;
-  if (found.known) {
-    header.kind = Header::kNotFinite;
-    header.word = found.number;
-    header.rank = found.rank;
-    made.nbytes = Header::kSize;
-  } else {
-    operation.spent.selected += state_.entries;
-  }
-  operation.spent.saturated += state_.clipped;
-  header.write(made.block.data());
-  encoding_ = false;
-  next();
 }
 
 void Lane::begin_sum(const Instruction& instruction, Event& event) {
@@ -335,6 +145,20 @@ void Lane::close_payload(Event& event) {
   }
   payload_ = nullptr;
   next();
+}
+
+// Decodes each region of a batch to where the tensor is.
+std::int64_t Lane::decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire,
+                                  std::size_t nbytes, double scale) {
+  std::size_t read = 0;
+  for (const Region& region : extent.regions) {
+    float* const y = operation.tensors[region.segment].target.floats() + region.grid.start;
+    const std::int64_t used =
+        coder.decode(coder.options, wire + read, nbytes - read, y, {&region, 1}, scale, false, false);
+    if (used < 0) return used;
+    read += static_cast<std::size_t>(used);
+  }
+  return static_cast<std::int64_t>(read);
 }
 
 // Decodes an extent; was it the last?
