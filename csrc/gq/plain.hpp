@@ -80,27 +80,87 @@ static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* 
   return format == 0 ? narrow_encode<Float16>(x, e, r, wire, n) : narrow_encode<Bfloat16>(x, e, r, wire, n);
 }
 
-// y = scale * wire, or y += wire. 1 if a received value is not finite.
-static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
-                        bool streaming) {
-  Sink values(y, streaming && !add);
-  float v[Sink::kBlock];
+#if GQ_LEVEL >= 1
+// The numbers from `wire` on; those of a float32 are as they are.
+template <class Format>
+static inline Floats widened(const std::uint8_t* wire) {
+  typedef std::uint16_t Halves __attribute__((vector_size(2 * kWidth)));
+  typedef std::uint32_t Words __attribute__((vector_size(4 * kWidth)));
+  return (Floats)(__builtin_convertvector(load<Halves>(wire), Words) << 16);
+}
+
+template <>
+inline Floats widened<Float16>(const std::uint8_t* wire) {
+#if GQ_LEVEL == 2
+  return (Floats)_mm512_cvtph_ps(load<__m256i>(wire));
+#else
+  return (Floats)_mm256_cvtph_ps(load<__m128i>(wire));
+#endif
+}
+
+template <>
+inline Floats widened<float>(const std::uint8_t* wire) {
+  return load<Floats>(wire);
+}
+
+// y = scale * wire for whole lines, each streamed as soon as it is read: loads and stores in longer turns wait for each
+// other. 1 if a received value is not finite.
+template <class Format>
+static int stream_lines(const std::uint8_t* wire, float* y, std::size_t n, float scale) {
+  constexpr std::size_t kItem = sizeof(Format) == sizeof(float) ? sizeof(float) : sizeof(std::uint16_t);
+  Ints largest = {};
+  for (std::size_t i = 0; i < n; i += kWidth) {
+    const Floats v = widened<Format>(wire + i * kItem);
+    const Ints magnitude = (Ints)v & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+    stream(y + i, v * scale);
+  }
   int bad = 0;
-  for (std::size_t begin = 0; begin < n; begin += Sink::kBlock) {
-    const std::size_t count = n - begin < Sink::kBlock ? n - begin : Sink::kBlock;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) bad |= largest[lane] >= std::int32_t(kInfinity);
+  return bad;
+}
+#else
+template <class Format>
+static int stream_lines(const std::uint8_t*, float*, std::size_t, float) {
+  return 0;
+}
+#endif
+
+// y = scale * wire, or y += wire. 1 if a received value is not finite.
+static int decode_blocks(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add) {
+  constexpr std::size_t kBlock = 512;
+  float v[kBlock];
+  int bad = 0;
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    const std::size_t count = n - begin < kBlock ? n - begin : kBlock;
     const std::uint8_t* from = wire + begin * plain_itemsize(format);
+    float* const to = y + begin;
     if (format == kFloat32) {
       std::memcpy(v, from, count * sizeof(float));
       bad |= !all_finite(v, count);
     } else {
       bad |= widen(from, v, count, format);
     }
-    float* const to = values.at(begin, count);
     if (add)
       for (std::size_t i = 0; i < count; ++i) to[i] += v[i];
     else
       for (std::size_t i = 0; i < count; ++i) to[i] = v[i] * scale;
   }
+  return bad;
+}
+
+static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
+                        bool streaming) {
+  const std::size_t before = floats_before_line(y);
+  if (!streaming || add || !can_stream(y) || n < before) return decode_blocks(wire, y, n, format, scale, add);
+  const std::size_t item = plain_itemsize(format), lines = (n - before) / kLine * kLine, end = before + lines;
+  const auto stream_all_lines = format == kFloat32 ? stream_lines<float>
+                                : format == 0      ? stream_lines<Float16>
+                                                   : stream_lines<Bfloat16>;
+  int bad = decode_blocks(wire, y, before, format, scale, false);
+  bad |= stream_all_lines(wire + before * item, y + before, lines, scale);
+  bad |= decode_blocks(wire + end * item, y + end, n - end, format, scale, false);
+  finish_streaming();
   return bad;
 }
 

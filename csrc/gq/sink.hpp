@@ -17,7 +17,12 @@ static inline bool can_stream(const float* target) {
   return GQ_LEVEL > 0 && reinterpret_cast<std::uintptr_t>(target) % sizeof(float) == 0;
 }
 
-// How many floats are left of the line in which `target` is; 0 where it begins.
+constexpr std::size_t kLine = 64 / sizeof(float);  // floats of a cache line
+
+// How many floats of its line lie before `target`, and how many from there on, 0 where it begins.
+static inline std::size_t floats_into_line(const float* target) {
+  return reinterpret_cast<std::uintptr_t>(target) % 64 / sizeof(float);
+}
 static inline std::size_t floats_before_line(const float* target) {
   return -reinterpret_cast<std::uintptr_t>(target) % 64 / sizeof(float);
 }
@@ -48,7 +53,8 @@ static inline void stream_all(float* target, const float* source, std::size_t n)
 }
 
 // Hands out room for the blocks of an array, which follow each other without gaps: in the array itself or, if it is
-// streamed, in a tile in the first cache.
+// streamed, in a tile in the first cache. From there whole lines are streamed; what is left of a line waits for the next
+// block. An ordinary store to it would wait until the line has been read, and all stores after it too.
 class Sink {
  public:
   // Most elements at once. The CPU can store them while the next block is computed; with longer ones it waits.
@@ -57,7 +63,7 @@ class Sink {
   Sink(float* array, bool streaming) : array_(array), streaming_(streaming && can_stream(array)) {}
   ~Sink() {
     if (!streaming_) return;
-    flush();
+    flush(end_);
     finish_streaming();
   }
   Sink(const Sink&) = delete;
@@ -66,21 +72,28 @@ class Sink {
   // Room for elements begin ... begin + n - 1, all of which are to be written before the next call.
   float* at(std::size_t begin, std::size_t n) {
     if (!streaming_) return array_ + begin;
-    if (begin + n > first_ + kBlock) flush();
+    if (begin + n > first_ + kBlock) flush_lines();
     end_ = begin + n;
     return tile_ + (begin - first_);
   }
 
  private:
-  void flush() {
-    stream_all(array_ + first_, tile_, end_ - first_);
-    first_ = end_;
+  void flush(std::size_t end) {
+    stream_all(array_ + first_, tile_, end - first_);
+    first_ = end;
+  }
+
+  void flush_lines() {
+    const std::size_t before = first_, left = floats_into_line(array_ + end_);
+    if (left >= end_ - first_) return;
+    flush(end_ - left);
+    std::memmove(tile_, tile_ + (first_ - before), left * sizeof(float));
   }
 
   float* array_;
   bool streaming_;
   std::size_t first_ = 0, end_ = 0;  // the elements that the tile holds
-  alignas(64) float tile_[kBlock];
+  alignas(64) float tile_[kBlock + kLine];
 };
 
 }  // namespace GQ_NAMESPACE

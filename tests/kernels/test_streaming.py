@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain import every_level, floats, regions, same_bits, table, using
 
+import gqallreduce as gq
 from gqallreduce import _kernels
 
 OFFSETS = [0, 4, 16, 32, 60, 64]  # bytes from a cache line on
@@ -69,6 +70,23 @@ def check_plain(n, offset):
         _kernels.plain_decode(wire, y, number_format, 1.0, True, False)
         _kernels.plain_decode(wire, z, number_format, 1.0, True, True)
         assert same_bits(y, z)
+
+
+@every_level
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize(
+    "number_format, infinity", [(0, np.float16(np.inf)), (1, np.uint16(0x7F80)), (3, np.float32(np.inf))]
+)
+def test_a_plain_number_that_is_not_finite_is_found_wherever_it_is(level, offset, number_format, infinity):
+    """In the part of a line before the first whole one, in a line, and behind the last."""
+    n, y = 100, Guarded(100, offset)
+    with using(level):
+        for place in (0, 1, 15, 16, 50, n - 2, n - 1):
+            wire = np.zeros(n, infinity.dtype)
+            wire[place] = infinity
+            with pytest.raises(gq.WireError):
+                _kernels.plain_decode(wire.view(np.uint8), y.array, number_format, 1.0, False, True)
+        _kernels.plain_decode(np.zeros(n, infinity.dtype).view(np.uint8), y.array, number_format, 1.0, False, True)
 
 
 def adaptive_message(n, start, run, parts):
