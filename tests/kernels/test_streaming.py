@@ -75,7 +75,7 @@ def check_plain(n, offset):
 @every_level
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize(
-    "number_format, infinity", [(0, np.float16(np.inf)), (1, np.uint16(0x7F80)), (3, np.float32(np.inf))]
+    ("number_format", "infinity"), [(0, np.float16(np.inf)), (1, np.uint16(0x7F80)), (3, np.float32(np.inf))]
 )
 def test_a_plain_number_that_is_not_finite_is_found_wherever_it_is(level, offset, number_format, infinity):
     """In the part of a line before the first whole one, in a line, and behind the last."""
