@@ -1,5 +1,6 @@
 """The fixed rule and the cost model: numbers that make sense, alike on every machine."""
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -9,6 +10,7 @@ from schemes import RANKS, SCHEDULE_NAMES, WHOLE, variants
 from gqallreduce import Scheme
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.scheduling import model
 from gqallreduce.scheduling import work as counting
 from gqallreduce.scheduling.model import (
     DENSE,
@@ -156,6 +158,23 @@ def test_time_grows_with_size_latency_and_the_slowness_of_the_network(text, sche
     assert times == sorted(times)
     for slower in (Profile(alpha=1e-3), Profile(beta=1e-7), Profile(software=1e-3), Profile(copy=1e-8)):
         assert predict(schedule, codec, ranks, 10**6, slower) > predict(schedule, codec, ranks, 10**6, usual)
+
+
+@pytest.mark.parametrize("schedule", ["direct", "ring"])
+def test_less_overlap_takes_longer_and_is_found_in_the_time_of_a_call(schedule):
+    """Between all, where the shorter of transfer and arithmetic hides but for one part, and none: then they add up."""
+    codec, size, usual = Scheme.parse("onebit").codec, 1 << 24, Profile()
+    (vector,) = model.summed(codec, 8, size)
+    costs = model.costs(schedule, vector, apart(8), usual)
+    assert costs.parts > 1
+    assert costs.seconds(1.0) == predict(schedule, codec, 8, size, usual)
+    assert costs.seconds(0.0) == pytest.approx(costs.latency + costs.wire + costs.arithmetic)
+    for overlap in (0.0, 0.3, 1.0):
+        seconds = predict(schedule, codec, 8, size, dataclasses.replace(usual, overlap=overlap))
+        assert costs.overlap(seconds) == pytest.approx(overlap)
+    assert costs.overlap(costs.seconds(0.0) * 2) == 0
+    assert costs.overlap(0.0) == 1
+    assert costs._replace(parts=1).overlap(1.0) == 1  # nothing could
 
 
 @every_text

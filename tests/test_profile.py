@@ -14,7 +14,7 @@ from gqallreduce.scheduling.topology import in_hosts
 
 JOBS = Class("Open MPI 5.0.11", (2, 2, 2), "Some (R) CPU @ 2.0GHz", 8)
 MEASURED = Profile(
-    call=2e-5, alpha=1e-4, software=3e-6, beta=8e-9, near=1e-10, copy=1e-10, threads=4, memory=2e-11,
+    call=2e-5, alpha=1e-4, software=3e-6, beta=8e-9, near=1e-10, copy=1e-10, threads=4, memory=2e-11, overlap=0.25,
     rates={"onebit": (1.5, 0.5)}, dense=((4, 1e-5), (1 << 10, 2e-5), (1 << 20, 1e-3)), source="here",
 )  # fmt: skip
 
@@ -64,6 +64,7 @@ def test_hosts_with_different_numbers_of_ranks_have_a_profile_too():
         lambda content: _with(content, beta=float("nan")),
         lambda content: _with(content, copy="fast"),
         lambda content: _with(content, threads=0),
+        lambda content: _with(content, overlap=1.1),
         lambda content: _with(content, more=1.0),
         lambda content: _with(content, dense=[[4, 1e-5], [4, 1e-5]]),
         lambda content: _with(content, dense=[[4, 0.0]]),

@@ -1,11 +1,12 @@
 """`calibrate`: measures what the cost model must know of this machine, and keeps it as a profile for jobs like this.
 
 Under mpirun or srun, with the ranks and hosts of the jobs that it is for. Measured are messages by size, within and
-between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy, with all ranks at work at once; and small
-calls on all schedules, from which the time of a call, a round and a message follow. At the end some calls are predicted
-and measured.
+between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy, with all ranks at work at once; small
+calls on all schedules, from which the time of a call, a round and a message follow; and large ones, from which follows
+how much of transfer and arithmetic overlaps. At the end some calls are predicted and measured.
 """
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -25,6 +26,10 @@ from gqallreduce.scheduling import model, profile
 LARGEST, MESSAGE_MOST, LEAST = "64MiB", 16 << 20, 4
 CODED, REPETITIONS = 4 << 20, 6  # bytes, and times, by which codecs are measured
 SMALL, ROUNDS = 1 << 12, 30  # bytes of small calls
+OVERLAPPING = (
+    ("direct/qsgd(bits=4)", "direct/onebit/ef"),
+    16 << 20,
+)  # calls that tell how much overlaps, and their bytes
 CHECKED = ("direct/onebit/ef", "direct/qsgd(bits=4)", "ring/raw"), (1 << 18, 1 << 22, 1 << 24)
 USE = "mpirun -n 4 python -m gqallreduce calibrate"
 SECONDS, MOST = 0.25, 40  # for one size of MPI's sums or of messages, and repetitions
@@ -51,7 +56,7 @@ def run_on(comm, arguments):
         link = probe.home.link
         topology, jobs = link.topology, link.jobs
     report = Report() if comm.rank == 0 else Silent()
-    with report.progress(5) as progress:
+    with report.progress(6) as progress:
         progress.show("messages")
         messages = measure_messages(comm, topology)
         progress.step()
@@ -76,6 +81,9 @@ def run_on(comm, arguments):
             dense=dense,
             source="this machine, as measured now",
         )
+        progress.show("how much overlaps")
+        made = dataclasses.replace(made, overlap=measure_overlap(comm, topology, made, arguments.max))
+        progress.step()
         progress.show("what it predicts")
         checked = check(comm, topology, made, arguments.max)
         progress.step()
@@ -203,17 +211,31 @@ def fit(terms, seconds):
     return best
 
 
+def measure_overlap(comm, topology, made, most):
+    """How much of what could overlap in two large calls does, by the rest of the profile; their mean."""
+    texts, size = OVERLAPPING
+    found, size = [], min(size, most)
+    for scheme in map(gq.Scheme.parse, texts):
+        (vector,) = model.summed(scheme.codec, topology.size, size // 4)
+        costs = model.costs(scheme.schedule, vector, topology, made)
+        found.append(costs.overlap(_seconds_of_call(comm, scheme, size)))
+    return sum(found) / len(found)
+
+
+def _seconds_of_call(comm, scheme, size):
+    buffer = np.random.default_rng(comm.rank).normal(size=size // 4).astype(np.float32)
+    with gq.Allreduce(scheme, comm=comm) as allreduce:
+        return repeated(comm, functools.partial(allreduce, buffer, key="w", out=np.empty_like(buffer)))
+
+
 def check(comm, topology, made, most):
     """[(scheme, bytes, predicted, measured)] of some calls."""
     found = []
     for text, size in itertools.product(*CHECKED):
         if size > most:
             continue
-        scheme, buffer = gq.Scheme.parse(text), np.random.default_rng(comm.rank).normal(size=size // 4)
-        buffer = buffer.astype(np.float32)
-        with gq.Allreduce(scheme, comm=comm) as allreduce:
-            call = functools.partial(allreduce, buffer, key="w", out=np.empty_like(buffer))
-            measured = repeated(comm, call)
+        scheme = gq.Scheme.parse(text)
+        measured = _seconds_of_call(comm, scheme, size)
         predicted = model.predict(scheme.schedule, scheme.codec, topology, size // 4, made)
         found.append((text, size, predicted, measured))
     return found
@@ -232,7 +254,7 @@ def _show(made, messages, checked):
     found = ", ".join(f"{seconds_text(value)} {name}" for name, value in small.items() if value)
     print(
         f"{found}; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work, times of codecs are multiples of it; "
-        f"threads of a rank: {_kernels.threads()}"
+        f"threads of a rank: {_kernels.threads()}; {made.overlap:.0%} of what could overlap does"
     )
     cells = [
         (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")

@@ -2,8 +2,9 @@
 
 The time of a schedule is that of its rounds (alpha each), its messages (software), its bytes (beta) and its codec's
 passes over the vector (gamma). Transfer and arithmetic overlap, between lanes and between the messages of a round: the
-time is the longer of the two, plus the part of the shorter that belongs to one message of one lane. The ranks of a host
-share its link; what they send to each other goes through memory, twice.
+time is the longer of the two, plus the part of the shorter that belongs to one message of one lane; and more of it
+where a profile says that not all of the rest overlaps. The ranks of a host share its link; what they send to each other
+goes through memory, twice.
 
 `ranks` is their number, each on a host of its own, or a Topology.
 
@@ -169,7 +170,32 @@ def predict(
     return found
 
 
+class Costs(NamedTuple):
+    """Seconds of an allreduce that are neither transfer nor arithmetic, those, and of how many parts one overlaps."""
+
+    latency: float
+    wire: float
+    arithmetic: float
+    parts: int
+
+    def seconds(self, overlap: float) -> float:
+        """With so much of what could overlap."""
+        shorter, longer = sorted((self.wire, self.arithmetic))
+        return self.latency + longer + shorter * (1 - overlap * (1 - 1 / self.parts))
+
+    def overlap(self, seconds: float) -> float:
+        """How much of what could overlap did in a call that took so long, from 0 to 1; 1 where nothing could."""
+        shorter, longer = sorted((self.wire, self.arithmetic))
+        could = shorter * (1 - 1 / self.parts)
+        return min(1.0, max(0.0, (self.latency + longer + shorter - seconds) / could)) if could else 1.0
+
+
 def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile) -> float:
+    return costs(schedule, vector, topology, profile).seconds(profile.overlap)
+
+
+def costs(schedule: str, vector: Summed, topology: Topology, profile: Profile) -> Costs:
+    """Of one vector."""
     done = work(schedule, topology)
     lanes = _lanes(schedule, vector, topology)
     wire = profile.beta * _bytes(schedule, vector, topology, done.leaving)[0]
@@ -182,8 +208,8 @@ def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile
     arithmetic = 4 * vector.elements * passes + near * (profile.near or NEAR_PASSES * profile.a_pass())
     near_rounds = done.rounds - done.far_rounds
     latency = profile.call + profile.alpha * done.far_rounds + profile.software * (done.messages * lanes + near_rounds)
-    overlapping = (lanes if lanes <= LANES_MOST else 1) * max(1, done.messages // done.rounds)
-    return latency + max(wire, arithmetic) + min(wire, arithmetic) / overlapping
+    parts = (lanes if lanes <= LANES_MOST else 1) * max(1, done.messages // done.rounds)
+    return Costs(latency, wire, arithmetic, parts)
 
 
 def _rates(profile: Profile, codec) -> tuple[float, float]:

@@ -41,6 +41,9 @@ class Profile:
         cores of a rank, among which passes are shared out; 1 in a measured profile, whose rates are those of all.
     memory
         seconds per byte that memcpy takes at least, with the ranks of a node at work at once; 0: no such limit.
+    overlap
+        how much of what could overlap of transfer and arithmetic does: less than 1 where ranks have no core to spare
+        for what moves their messages.
     rates
         codec -> (encode, decode-and-add) time as multiples of memcpy's. By default the mean of AVX2 and AVX-512 in
         bench/results/codecs.jsonl, of 64 MiB, with feedback where only that was measured; of `topk`, `randk` and
@@ -59,6 +62,7 @@ class Profile:
     copy: float = 1 / 10e9
     threads: int = 1
     memory: float = 0.0
+    overlap: float = 1.0
     rates: dict = field(
         default_factory=lambda: {
             "raw": (0.95, 0.9),
@@ -97,7 +101,12 @@ class Profile:
         rates = [each for pair in self.rates.values() for each in pair]
         sizes, seconds = [nbytes for nbytes, _ in self.dense], [each for _, each in self.dense]
         lawful = all(math.isfinite(each) and each >= 0 for each in (*numbers, *rates))
-        lawful = lawful and self.threads >= 1 and all(math.isfinite(each) and each > 0 for each in seconds)
+        lawful = (
+            lawful
+            and self.threads >= 1
+            and 0 <= self.overlap <= 1
+            and all(math.isfinite(each) and each > 0 for each in seconds)
+        )
         if not lawful or sizes != sorted({each for each in sizes if each > 0}):
             raise ValueError("numbers of a machine are finite and not negative, sizes of sums ascend")
 

@@ -42,6 +42,7 @@ def test_a_profile_is_measured_and_found_by_the_next_object(comm, quick, tmp_pat
         assert sum(jobs.ranks) == comm.size
         assert len(found.dense) == 6
         assert set(found.rates) == {entry.name for entry in gq.schemes() if entry.kind == "codec"}
+        assert 0 <= found.overlap <= 1
         assert min(found.copy, found.call + found.alpha + found.software) > 0
         allreduce(np.ones(1000, np.float32), key="w")
         assert str(jobs.path) in allreduce.stats.last.reason or allreduce.rank > 0
