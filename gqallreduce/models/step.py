@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gqallreduce.models.comparison import Comparison
     from gqallreduce.models.reducer import Reducer
 
-_HOST = "in host memory"
+_HOST, _END = "in host memory", "the end of a step"
 _ELSEWHERE = "they have made another number of steps; nothing of this one was kept: make as many on all ranks"
 _LEFT = (
     "their step ended by an error of their own or by discard(); nothing of it was kept, and the next one can be made"
@@ -132,15 +132,7 @@ class Step:
             buffers = looked.owners if looked else [self.given[name] for name in bucket.names]
             if self._into:
                 into = [self._into.get(name, self.given[name]) for name in bucket.names]
-            allreduce, request = self._allreduces[bucket.scheme], None
-            if self._at_once and looked:
-                request = self._call_at_once(allreduce, buffers, bucket.names, looked)
-            if request is None:
-                self._hear()
-                # An error here leaves the call to be made, with zeros.
-                found = look(allreduce, allreduce.plans, buffers, bucket.names, into, looked)
-                request = allreduce.start_found(buffers, bucket.names, into, found)
-            self._requests.append(request)
+            self._requests.append(self._start(self._allreduces[bucket.scheme], buffers, bucket.names, into, looked))
 
     def _prepare(self, bucket: Bucket) -> None:
         """Make its gradients what this rank gives, and keep copies where sums are compared."""
@@ -192,12 +184,7 @@ class Step:
             flags[ranks + rank] = self._mark
         requests, errors = self._requests, []
         if ranks > 1:
-            end = "the end of a step"
-            last = self._call_at_once(self._flags, flags, end)
-            if last is None:
-                self._hear()
-                last = self._flags.start(flags, key=end)
-            requests = [*requests, last]
+            requests = [*requests, self._start_last(flags)]
         for request in requests:
             try:
                 request.wait()
@@ -211,6 +198,24 @@ class Step:
         if ranks > 1 and (other := differing_ranks(flags[ranks:].tolist() or [0])):
             raise MismatchError("frame", other, _ELSEWHERE)
         return [request.stats for request in self._requests]
+
+    def _start(self, allreduce, buffers, names, into, looked):
+        """The request of a bucket's call, or what is in its place."""
+        request = self._call_at_once(allreduce, buffers, names, looked) if self._at_once and looked else None
+        if request is None:
+            self._hear()
+            # An error here leaves the call to be made, with zeros.
+            found = look(allreduce, allreduce.plans, buffers, names, into, looked)
+            request = allreduce.start_found(buffers, names, into, found)
+        return request
+
+    def _start_last(self, flags: np.ndarray):
+        """The request of the call in which ranks tell each other how the step went, or what is in its place."""
+        request = self._call_at_once(self._flags, flags, _END)
+        if request is None:
+            self._hear()
+            request = self._flags.start(flags, key=_END)
+        return request
 
     def _call_at_once(self, allreduce, buf, key, looked=None) -> _Done | None:
         """A call that is waited for here, if it can be carried out at once (runtime/repeated.py); else None.
