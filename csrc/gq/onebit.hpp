@@ -21,11 +21,11 @@ static std::size_t onebit_nbytes(const Grid& grid, std::size_t n) {
 
 // Level by level: onebit_block(x, e, r, bits, n, sums) handles n <= 4096 values of a column, a block of the sum rule.
 // It writes v = x + e to r (if r is given) and the sign bits to `bits`, and adds to `sums`.
-#if GQ_LEVEL == 2
-
 struct SignLanes {
   Lanes positive, negative;
 };
+
+#if GQ_LEVEL == 2
 
 // Sixteen values: their mask of v >= 0; values outside `valid` are in neither sum.
 static inline __mmask16 add_sixteen(SignLanes& lanes, int half, __m512 v, __mmask16 valid) {
@@ -117,28 +117,106 @@ static inline std::uint8_t sign_byte(const float* v, std::size_t n) {
   return static_cast<std::uint8_t>(byte);
 }
 
-static void onebit_block(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n, SignSums& sums) {
-  float formed[kSumBlock];
-  const float* v = x;
-  if (e || r) {
-    float* target = r ? r : formed;
-    for (std::size_t i = 0; i < n; ++i) target[i] = e ? x[i] + e[i] : x[i];
-    v = target;
-  }
-  std::size_t i = 0;
-#if GQ_LEVEL == 1
-  for (; i + 8 <= n; i += 8) {
-    const __m256 positive = _mm256_cmp_ps(_mm256_loadu_ps(v + i), _mm256_setzero_ps(), _CMP_GE_OQ);
-    bits[i / 8] = static_cast<std::uint8_t>(_mm256_movemask_ps(positive));
-    sums.positive_count += _mm_popcnt_u32(bits[i / 8]);
-  }
-#endif
-  for (; i < n; i += 8) {
+// v = x + e, or x where there is no e: in r if it is given, else in `spare` if there is an e, else x itself.
+static inline const float* formed_signs(const float* x, const float* e, float* r, float* spare, std::size_t n) {
+  if (!e && !r) return x;
+  float* const target = r ? r : spare;
+  for (std::size_t i = 0; i < n; ++i) target[i] = e ? x[i] + e[i] : x[i];
+  return target;
+}
+
+// Bits and sums of n values.
+static inline void add_signs(const float* v, std::uint8_t* bits, std::size_t n, SignLanes& lanes, SignSums& sums) {
+  for (std::size_t i = 0; i < n; i += 8) {
     bits[i / 8] = sign_byte(v + i, n - i < 8 ? n - i : 8);
     sums.positive_count += static_cast<std::size_t>(__builtin_popcount(bits[i / 8]));
   }
-  sums.positive += block_sum(v, n, Positive());
-  sums.negative += block_sum(v, n, Negative());
+  std::size_t i = 0;
+  for (; i + kSumLanes <= n; i += kSumLanes) {
+    add_row(lanes.positive, v + i, Positive());
+    add_row(lanes.negative, v + i, Negative());
+  }
+  if (i == n) return;
+  add_part_of_row(lanes.positive, v + i, n - i, Positive());
+  add_part_of_row(lanes.negative, v + i, n - i, Negative());
+}
+
+#if GQ_LEVEL == 1
+
+// The lanes from 16 * kHalf on, 16 of them, of so many rows of 32 values: with those of both halves their sums would
+// not fit into the registers.
+template <int kHalf, bool kError, bool kKeep>
+static inline void add_half_rows(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t rows,
+                                 SignLanes& lanes, SignSums& sums) {
+  __m256d up[4], down[4];
+  for (int q = 0; q < 4; ++q) up[q] = lanes.positive.part[4 * kHalf + q], down[q] = lanes.negative.part[4 * kHalf + q];
+  std::size_t positives = 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t at = kSumLanes * row + 16 * kHalf;
+    unsigned word = 0;
+    for (int part = 0; part < 2; ++part) {
+      __m256 v = _mm256_loadu_ps(x + at + 8 * part);
+      if (kError) v = _mm256_add_ps(v, _mm256_loadu_ps(e + at + 8 * part));
+      if (kKeep) _mm256_storeu_ps(r + at + 8 * part, v);
+      word |= unsigned(_mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ))) << 8 * part;
+      const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+      const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+      up[2 * part] += Positive()(low), up[2 * part + 1] += Positive()(high);
+      down[2 * part] += Negative()(low), down[2 * part + 1] += Negative()(high);
+    }
+    store(bits + at / 8, static_cast<std::uint16_t>(word));
+    positives += _mm_popcnt_u32(word);
+  }
+  for (int q = 0; q < 4; ++q) lanes.positive.part[4 * kHalf + q] = up[q], lanes.negative.part[4 * kHalf + q] = down[q];
+  sums.positive_count += positives;
+}
+
+template <bool kError, bool kKeep>
+static inline void add_rows_as(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t rows,
+                               SignLanes& lanes, SignSums& sums) {
+  constexpr std::size_t kRows = 16;  // at once: two halves of them lie in the first cache
+  for (std::size_t row = 0; row < rows; row += kRows) {
+    const std::size_t count = rows - row < kRows ? rows - row : kRows, at = kSumLanes * row;
+    add_half_rows<0, kError, kKeep>(x + at, e + at, r + at, bits + at / 8, count, lanes, sums);
+    add_half_rows<1, kError, kKeep>(x + at, e + at, r + at, bits + at / 8, count, lanes, sums);
+  }
+}
+
+// Whole rows; returns the number of their values.
+static inline std::size_t add_rows(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n,
+                                   SignLanes& lanes, SignSums& sums) {
+  const std::size_t rows = n / kSumLanes;
+  float* const unused = const_cast<float*>(x);  // in place of what is not given, so that e + i and r + i stay lawful
+  if (e && r)
+    add_rows_as<true, true>(x, e, r, bits, rows, lanes, sums);
+  else if (e)
+    add_rows_as<true, false>(x, e, unused, bits, rows, lanes, sums);
+  else if (r)
+    add_rows_as<false, true>(x, x, r, bits, rows, lanes, sums);
+  else
+    add_rows_as<false, false>(x, x, unused, bits, rows, lanes, sums);
+  return rows * kSumLanes;
+}
+
+#else
+
+static inline std::size_t add_rows(const float*, const float*, float*, std::uint8_t*, std::size_t, SignLanes&,
+                                   SignSums&) {
+  return 0;
+}
+
+#endif
+
+static void onebit_block(const float* x, const float* e, float* r, std::uint8_t* bits, std::size_t n, SignSums& sums) {
+  SignLanes lanes;
+  float spare[kSumBlock];
+  const std::size_t done = add_rows(x, e, r, bits, n, lanes, sums);
+  if (done < n) {
+    const float* const v = formed_signs(x + done, e ? e + done : nullptr, r ? r + done : nullptr, spare, n - done);
+    add_signs(v, bits + done / 8, n - done, lanes, sums);
+  }
+  sums.positive += fold(lanes.positive);
+  sums.negative += fold(lanes.negative);
 }
 
 static void subtract_means(float* r, std::size_t n, SignMeans means) {
