@@ -37,7 +37,7 @@ void Lane::encode(const Instruction& instruction, Event& event) {
   seal(instruction, made);
 }
 
-// One step of choosing what of running values is encoded, of each tensor within its piece; is it done?
+// One step of choosing what of running values is encoded, of each tensor within its piece; true when done.
 bool Lane::select(const Instruction& instruction) {
   const Timed timed(operation.spent.encode);
   const Chunk& selected = chunk(instruction);
@@ -62,7 +62,7 @@ bool Lane::select(const Instruction& instruction) {
   return ++piece_ == selected.pieces.size();
 }
 
-// What of an extent is encoded, null for all.
+// The values of an extent that were chosen; null if all are encoded.
 const Kept* Lane::kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
                           float* errors) {
   const Options& options = operation.coder(extent).options;
@@ -92,7 +92,7 @@ bool Lane::too_large(const Extent& extent, const float* x) const {
                                        : exceeds(x, extent.size, kLargestWithError);
 }
 
-// One that is not finite does not end it: the first flaw in C order may lie in a later one.
+// A value that is not finite does not keep later extents from being encoded: the first one in C order may lie there.
 void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
   const Timed timed(operation.spent.encode);
   const Extent& extent = chunk(instruction).extents[extent_];
@@ -158,7 +158,7 @@ std::int64_t Lane::encode_values(const Instruction& instruction, const Extent& e
   return coder.encode(coder.options, own.x, own.residual, errors, wire, extent.table(), streams, kept, state_);
 }
 
-// The message is made; it says so if a value is not finite.
+// The message is made; its header says whether a value is not finite.
 void Lane::seal(const Instruction& instruction, Slot& made) {
   const Flaw& found = flaw(instruction);
   Header header = {Header::kData,

@@ -13,7 +13,7 @@ import gqallreduce as gq
 from gqallreduce import quantities
 from gqallreduce.cli import plan, schemes, tables
 from gqallreduce.runtime.local import LocalAllreduce
-from gqallreduce.scheduling import model
+from gqallreduce.scheduling import model, profile
 from gqallreduce.scheduling.topology import apart
 
 
@@ -234,6 +234,18 @@ def test_plan_takes_cores_and_the_memory_of_a_node(capsys):
     shown = capsys.readouterr().out
     assert "2 us a message" in shown
     assert "memcpy at 10 GB/s on each of 64 cores, at most 25 GB/s for a rank" in shown
+
+
+def test_plan_says_what_it_takes_from_a_profile(tmp_path, capsys):
+    measured = profile.Profile(call=70e-6, overlap=0.5, dense=((1 << 10, 1e-5), (1 << 20, 1e-3)))
+    jobs = profile.Class("Open MPI 5.0.11", (1, 1), "CPU", 1)
+    path = str(profile.save(measured, jobs, {}, tmp_path / "profile.json"))
+    for nbytes, beyond in (("1MiB", False), ("2MiB", True)):
+        assert run(plan, "--ranks", "2", "--nbytes", nbytes, "--profile", path) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "70 us a call, " in shown
+        assert ", 50% of the possible overlap. " in shown
+        assert ("as the profile has it, beyond its largest size of 1.05 MB in proportion" in shown) == beyond
 
 
 @pytest.mark.slow

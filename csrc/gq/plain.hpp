@@ -81,7 +81,7 @@ static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* 
 }
 
 #if GQ_LEVEL >= 1
-// The numbers from `wire` on; those of a float32 are as they are.
+// The next kWidth numbers at `wire`, as float32.
 template <class Format>
 static inline Floats widened(const std::uint8_t* wire) {
   typedef std::uint16_t Halves __attribute__((vector_size(2 * kWidth)));
@@ -103,8 +103,8 @@ inline Floats widened<float>(const std::uint8_t* wire) {
   return load<Floats>(wire);
 }
 
-// y = scale * wire for whole lines, each streamed as soon as it is read: loads and stores in longer turns wait for each
-// other. 1 if a received value is not finite.
+// y = scale * wire for n values, whole lines of y. Each is streamed as soon as it is read: to read a whole block before
+// it is stored takes longer. 1 if a received value is not finite.
 template <class Format>
 static int stream_lines(const std::uint8_t* wire, float* y, std::size_t n, float scale) {
   constexpr std::size_t kItem = sizeof(Format) == sizeof(float) ? sizeof(float) : sizeof(std::uint16_t);
@@ -120,13 +120,14 @@ static int stream_lines(const std::uint8_t* wire, float* y, std::size_t n, float
   return bad;
 }
 #else
+// Not called: `can_stream` is false at this level.
 template <class Format>
 static int stream_lines(const std::uint8_t*, float*, std::size_t, float) {
   return 0;
 }
 #endif
 
-// y = scale * wire, or y += wire. 1 if a received value is not finite.
+// As plain_decode, with ordinary stores.
 static int decode_blocks(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add) {
   constexpr std::size_t kBlock = 512;
   float v[kBlock];
@@ -149,9 +150,10 @@ static int decode_blocks(const std::uint8_t* wire, float* y, std::size_t n, int 
   return bad;
 }
 
+// y = scale * wire, or y += wire. 1 if a received value is not finite.
 static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
                         bool streaming) {
-  const std::size_t before = floats_before_line(y);
+  const std::size_t before = floats_to_next_line(y);
   if (!streaming || add || !can_stream(y) || n < before) return decode_blocks(wire, y, n, format, scale, add);
   const std::size_t item = plain_itemsize(format), lines = (n - before) / kLine * kLine, end = before + lines;
   const auto stream_all_lines = format == kFloat32 ? stream_lines<float>

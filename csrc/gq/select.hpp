@@ -104,7 +104,7 @@ static std::size_t collect(const float* x, const float* e, float* r, std::size_t
   std::uint32_t found[kSelectBlock + kFindSlack];
   std::size_t total = 0;
   streaming = streaming && r && can_stream(r);
-  std::size_t block = streaming ? floats_before_line(r) : 0;  // the first one ends where a line of r begins
+  std::size_t block = streaming ? floats_to_next_line(r) : 0;  // the first one ends where a line of r begins
   if (block == 0) block = kSelectBlock;
   for (std::size_t begin = 0; begin < n; begin += block, block = kSelectBlock) {
     const std::size_t count = n - begin < block ? n - begin : block;

@@ -19,11 +19,13 @@ static inline bool can_stream(const float* target) {
 
 constexpr std::size_t kLine = 64 / sizeof(float);  // floats of a cache line
 
-// How many floats of its line lie before `target`, and how many from there on, 0 where it begins.
+// Floats from the beginning of its line to `target`.
 static inline std::size_t floats_into_line(const float* target) {
   return reinterpret_cast<std::uintptr_t>(target) % 64 / sizeof(float);
 }
-static inline std::size_t floats_before_line(const float* target) {
+
+// Floats from `target` to where the next line begins; 0 if it begins one.
+static inline std::size_t floats_to_next_line(const float* target) {
   return -reinterpret_cast<std::uintptr_t>(target) % 64 / sizeof(float);
 }
 
@@ -43,7 +45,7 @@ static inline void finish_streaming() {
 // target = source: whole vectors by streaming stores, what is left at both ends by ordinary ones.
 static inline void stream_all(float* target, const float* source, std::size_t n) {
   if (n == 0) return;
-  const std::size_t before = floats_before_line(target);
+  const std::size_t before = floats_to_next_line(target);
   std::size_t i = before < n ? before : n;
   std::memcpy(target, source, i * sizeof(float));
 #if GQ_LEVEL >= 1

@@ -2,8 +2,8 @@
 
 Under mpirun or srun, with the ranks and hosts of the jobs that it is for. Measured are messages by size, within and
 between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy, with all ranks at work at once; small
-calls on all schedules, from which the time of a call, a round and a message follow; and large ones, from which follows
-how much of transfer and arithmetic overlaps. At the end some calls are predicted and measured.
+calls on all schedules, from which the time of a call, a round and a message follow; and, with several hosts, two large
+calls, from which follows the share of the possible overlap of transfer and arithmetic that is reached. At the end some calls are predicted and measured.
 """
 
 import dataclasses
@@ -26,10 +26,7 @@ from gqallreduce.scheduling import model, profile
 LARGEST, MESSAGE_MOST, LEAST = "64MiB", 16 << 20, 4
 CODED, REPETITIONS = 4 << 20, 6  # bytes, and times, by which codecs are measured
 SMALL, ROUNDS = 1 << 12, 30  # bytes of small calls
-OVERLAPPING = (
-    ("direct/qsgd(bits=4)", "direct/onebit/ef"),
-    16 << 20,
-)  # calls that tell how much overlaps, and their bytes
+OVERLAP_CALLS, OVERLAP_BYTES = ("direct/qsgd(bits=4)", "direct/onebit/ef"), 16 << 20  # by which overlap is measured
 CHECKED = ("direct/onebit/ef", "direct/qsgd(bits=4)", "ring/raw"), (1 << 18, 1 << 22, 1 << 24)
 USE = "mpirun -n 4 python -m gqallreduce calibrate"
 SECONDS, MOST = 0.25, 40  # for one size of MPI's sums or of messages, and repetitions
@@ -81,14 +78,14 @@ def run_on(comm, arguments):
             dense=dense,
             source="this machine, as measured now",
         )
-        progress.show("how much overlaps")
-        made = dataclasses.replace(made, overlap=measure_overlap(comm, topology, made, arguments.max))
+        progress.show("overlap")
+        made = dataclasses.replace(made, overlap=measure_overlap(comm, topology, made))
         progress.step()
         progress.show("what it predicts")
         checked = check(comm, topology, made, arguments.max)
         progress.step()
     if comm.rank == 0:
-        _show(made, messages, checked)
+        _show(made, messages, checked, len(topology.groups))
         _write(made, jobs, {"machine": machine.describe(), "messages": messages}, arguments.output)
     return 0
 
@@ -211,11 +208,12 @@ def fit(terms, seconds):
     return best
 
 
-def measure_overlap(comm, topology, made, most):
-    """How much of what could overlap in two large calls does, by the rest of the profile; their mean."""
-    texts, size = OVERLAPPING
-    found, size = [], min(size, most)
-    for scheme in map(gq.Scheme.parse, texts):
+def measure_overlap(comm, topology, made):
+    """The share of the possible overlap that two large calls reach, their mean; 1 on one host, where none is possible."""
+    found, size = [], OVERLAP_BYTES
+    if len(topology.groups) == 1:
+        return 1.0
+    for scheme in map(gq.Scheme.parse, OVERLAP_CALLS):
         (vector,) = model.summed(scheme.codec, topology.size, size // 4)
         costs = model.costs(scheme.schedule, vector, topology, made)
         found.append(costs.overlap(_seconds_of_call(comm, scheme, size)))
@@ -223,13 +221,14 @@ def measure_overlap(comm, topology, made, most):
 
 
 def _seconds_of_call(comm, scheme, size):
+    """Median seconds of the slowest rank, of a call on so many bytes."""
     buffer = np.random.default_rng(comm.rank).normal(size=size // 4).astype(np.float32)
     with gq.Allreduce(scheme, comm=comm) as allreduce:
         return repeated(comm, functools.partial(allreduce, buffer, key="w", out=np.empty_like(buffer)))
 
 
 def check(comm, topology, made, most):
-    """[(scheme, bytes, predicted, measured)] of some calls."""
+    """[(scheme, bytes, predicted seconds, measured ones)] of some calls."""
     found = []
     for text, size in itertools.product(*CHECKED):
         if size > most:
@@ -241,25 +240,31 @@ def check(comm, topology, made, most):
     return found
 
 
-def _show(made, messages, checked):
+def _show(made, messages, checked, hosts):
     for where, rows in messages.items():
         if rows:
             cells = [(size_text(size), seconds_text(took), f"{1e-9 * size / took:.3g} GB/s") for size, took in rows]
-            print_plain((where, "a message", "rate of a rank"), cells, right=("a message", "rate of a rank"))
+            print_plain((f"message {where}", "time", "rate per rank"), cells, right=("time", "rate per rank"))
+            print()
     cells = [(size_text(size), seconds_text(took)) for size, took in made.dense]
-    print_plain(("MPI_Allreduce", "seconds"), cells, right=("seconds",))
+    print_plain(("MPI_Allreduce", "time"), cells, right=("time",))
+    print()
     cells = [(name, *(f"{rate:.2f}" if rate else "-" for rate in rates)) for name, rates in made.rates.items()]
-    print_plain(("codec", "encode", "decode and add"), cells, right=("encode", "decode and add"))
+    print_plain(("codec, time / memcpy's", "encode", "decode and add"), cells, right=("encode", "decode and add"))
+    print()
     small = {"a call": made.call, "a round between hosts": made.alpha, "a message": made.software}
     found = ", ".join(f"{seconds_text(value)} {name}" for name, value in small.items() if value)
+    overlap = f"{made.overlap:.0%} of what is possible" if hosts > 1 else "none is possible on one host"
     print(
-        f"{found}; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work, times of codecs are multiples of it; "
-        f"threads of a rank: {_kernels.threads()}; {made.overlap:.0%} of what could overlap does"
+        f"{found}; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work; threads of a rank: {_kernels.threads()}; "
+        f"overlap of transfer and arithmetic: {overlap}\n"
     )
     cells = [
         (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")
         for text, size, predicted, measured in checked
     ]
     print_plain(
-        ("scheme", "size", "predicted", "measured", "ratio"), cells, right=("size", "predicted", "measured", "ratio")
+        ("scheme", "size", "predicted", "measured", "predicted / measured"),
+        cells,
+        right=("size", "predicted", "measured", "predicted / measured"),
     )

@@ -172,16 +172,26 @@ def _assumptions(arguments, profile):
     cores = one if profile.threads == 1 else f"each of {profile.threads} cores"
     return (
         f"Predicted for P = {arguments.ranks} and {bytes_text(arguments.nbytes)} of float32: "
-        f"{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
+        f"{_call_text(profile)}{seconds_text(profile.alpha)} a round, {seconds_text(profile.software)} a message, "
         f"{8e-9 / profile.beta:.3g} Gbit/s a node of {_ranks(arguments)}, "
-        f"memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}{_at_most(profile)}. "
-        f"Messages are those of one lane. {_dense_text(profile)}; its bytes are the ring's."
+        f"memcpy at {1e-9 / profile.copy:.3g} GB/s on {cores}{_at_most(profile)}{_overlap_text(profile)}. "
+        f"Messages are those of one lane. {_dense_text(profile, arguments.nbytes)}; its bytes are the ring's."
     )
 
 
-def _dense_text(profile):
+def _call_text(profile):
+    return f"{seconds_text(profile.call)} a call, " if profile.call else ""
+
+
+def _overlap_text(profile):
+    return f", {profile.overlap:.0%} of the possible overlap" if profile.overlap < 1 else ""
+
+
+def _dense_text(profile, nbytes):
     if profile.dense:
-        return "dense is MPI_Allreduce as the profile has it"
+        largest = profile.dense[-1][0]
+        more = f", beyond its largest size of {bytes_text(largest)} in proportion" if nbytes > largest else ""
+        return f"dense is MPI_Allreduce as the profile has it{more}"
     return "dense is the best of a ring, recursive doubling, and halving and doubling"
 
 

@@ -49,7 +49,7 @@ class Calls:
         try:
             self.home.notice(self.timeout, LISTEN)
             self.require_usable()
-            call.link = link = self.home.connect(call, self.timeout)
+            call.link = link = self.home.connect(self.timeout)
             self.require_usable()
             call.number = link.calls
             while len(link.progress.calls) >= CALLS_MOST:

@@ -2,9 +2,9 @@
 
 The time of a schedule is that of its rounds (alpha each), its messages (software), its bytes (beta) and its codec's
 passes over the vector (gamma). Transfer and arithmetic overlap, between lanes and between the messages of a round: the
-time is the longer of the two, plus the part of the shorter that belongs to one message of one lane; and more of it
-where a profile says that not all of the rest overlaps. The ranks of a host share its link; what they send to each other
-goes through memory, twice.
+time is the longer of the two, plus the part of the shorter that belongs to one message of one lane, plus 1 - overlap of
+its other parts, where `overlap` is the profile's. The ranks of a host share its link; what they send to each other goes
+through memory, twice.
 
 `ranks` is their number, each on a host of its own, or a Topology.
 
@@ -171,7 +171,15 @@ def predict(
 
 
 class Costs(NamedTuple):
-    """Seconds of an allreduce that are neither transfer nor arithmetic, those, and of how many parts one overlaps."""
+    """Of an allreduce.
+
+    latency
+        seconds of its rounds, its messages and the call itself.
+    wire, arithmetic
+        seconds of transfer between hosts; of the codec, and of copies within a host.
+    parts
+        messages of a round times lanes: all but one of them can overlap.
+    """
 
     latency: float
     wire: float
@@ -179,12 +187,12 @@ class Costs(NamedTuple):
     parts: int
 
     def seconds(self, overlap: float) -> float:
-        """With so much of what could overlap."""
+        """If this share of the possible overlap, from 0 to 1, is reached."""
         shorter, longer = sorted((self.wire, self.arithmetic))
         return self.latency + longer + shorter * (1 - overlap * (1 - 1 / self.parts))
 
     def overlap(self, seconds: float) -> float:
-        """How much of what could overlap did in a call that took so long, from 0 to 1; 1 where nothing could."""
+        """The share of the possible overlap, from 0 to 1, that a call of so many seconds reached; 1 if none is possible."""
         shorter, longer = sorted((self.wire, self.arithmetic))
         could = shorter * (1 - 1 / self.parts)
         return min(1.0, max(0.0, (self.latency + longer + shorter - seconds) / could)) if could else 1.0
@@ -195,7 +203,7 @@ def _predict(schedule: str, vector: Summed, topology: Topology, profile: Profile
 
 
 def costs(schedule: str, vector: Summed, topology: Topology, profile: Profile) -> Costs:
-    """Of one vector."""
+    """What the allreduce of one vector costs."""
     done = work(schedule, topology)
     lanes = _lanes(schedule, vector, topology)
     wire = profile.beta * _bytes(schedule, vector, topology, done.leaving)[0]

@@ -42,8 +42,8 @@ class Profile:
     memory
         seconds per byte that memcpy takes at least, with the ranks of a node at work at once; 0: no such limit.
     overlap
-        how much of what could overlap of transfer and arithmetic does: less than 1 where ranks have no core to spare
-        for what moves their messages.
+        share, from 0 to 1, of the possible overlap of transfer and arithmetic that is reached: less than 1 where ranks
+        have no core to spare for what moves their messages.
     rates
         codec -> (encode, decode-and-add) time as multiples of memcpy's. By default the mean of AVX2 and AVX-512 in
         bench/results/codecs.jsonl, of 64 MiB, with feedback where only that was measured; of `topk`, `randk` and
@@ -108,7 +108,10 @@ class Profile:
             and all(math.isfinite(each) and each > 0 for each in seconds)
         )
         if not lawful or sizes != sorted({each for each in sizes if each > 0}):
-            raise ValueError("numbers of a machine are finite and not negative, sizes of sums ascend")
+            raise ValueError(
+                "expected numbers that are finite and not negative, overlap at most 1, threads at least 1, sizes of sums "
+                "that ascend"
+            )
 
     def dense_seconds(self, nbytes: int) -> float:
         """Between two sizes that were measured a line on logarithmic scales; above the last one by its rate."""

@@ -117,20 +117,10 @@ class Home:
                 self.link.progress.hand_over()
             del self._caller["caller"]
 
-    def connect(self, call: Call, timeout: float) -> Link:
-        """The Link for a call, which is made anew, by all ranks, if it is broken.
-
-        Error if another rank has given up the call, which it began before this rank: it will not come to meet.
-        """
+    def connect(self, timeout: float) -> Link:
+        """The Link for a call, which is made anew, by all ranks, if it is broken."""
         if self.freed:
             raise Error("the communicator was freed; make a new object on another one")
-        if self.link is not None and self.link.broken:
-            abort = self.link.next_is_given_up()
-            if abort is not None:
-                self.link.count(call.owner)
-                error = explain(ForeignFrame(abort.rank, abort), self.rank, timeout, call.name)
-                call.owner.fail(error)
-                raise error
         if self.link is None or self.link.broken:
             self.meet(timeout, making=False)
         return self.link

@@ -142,15 +142,6 @@ class Link:
         found = [(owner, abort) for abort in aborts for owner in self.owners_of(abort.step, frame.abort_of(abort)[2])]
         return [(owner, abort) for owner, abort in found if owner is not None]
 
-    def next_is_given_up(self) -> frame.Header | None:
-        """A peer's abort of the call that would be the next here: it had begun several, of which this rank one."""
-        if self.control is None:
-            return None
-        for abort in self.control.aborts_of(self.generation):
-            if (self.calls - abort.step) & frame.LARGEST_STEP <= frame.abort_of(abort)[2]:
-                return abort
-        return None
-
     def _has_begun(self, abort: frame.Header) -> bool:
         return frame.is_before(abort.step, self.calls)
 

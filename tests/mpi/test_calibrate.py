@@ -21,6 +21,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(calibrate, "CODED", 1 << 12)
     monkeypatch.setattr(machine, "last_level_cache", lambda: 1 << 14)
     monkeypatch.setattr(calibrate, "MESSAGE_MOST", 1 << 12)
+    monkeypatch.setattr(calibrate, "OVERLAP_BYTES", 1 << 12)
     monkeypatch.setattr(calibrate, "CHECKED", (("direct/onebit/ef",), (1 << 12,)))
 
 
