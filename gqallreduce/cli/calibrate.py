@@ -3,7 +3,8 @@
 Under mpirun or srun, with the ranks and hosts of the jobs that it is for. Measured are messages by size, within and
 between hosts; MPI_Allreduce by size; the rates of all codecs against memcpy, with all ranks at work at once; small
 calls on all schedules, from which the time of a call, a round and a message follow; and, with several hosts, two large
-calls, from which follows the share of the possible overlap of transfer and arithmetic that is reached. At the end some calls are predicted and measured.
+calls, from which follows the share of the possible overlap of transfer and arithmetic that is reached. At the end some
+calls are predicted and measured.
 """
 
 import dataclasses
@@ -209,7 +210,7 @@ def fit(terms, seconds):
 
 
 def measure_overlap(comm, topology, made):
-    """The share of the possible overlap that two large calls reach, their mean; 1 on one host, where none is possible."""
+    """The share of the possible overlap that two large calls reach, on average; 1 on one host, where none is possible."""
     found, size = [], OVERLAP_BYTES
     if len(topology.groups) == 1:
         return 1.0
@@ -256,8 +257,8 @@ def _show(made, messages, checked, hosts):
     found = ", ".join(f"{seconds_text(value)} {name}" for name, value in small.items() if value)
     overlap = f"{made.overlap:.0%} of what is possible" if hosts > 1 else "none is possible on one host"
     print(
-        f"{found}; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work; threads of a rank: {_kernels.threads()}; "
-        f"overlap of transfer and arithmetic: {overlap}\n"
+        f"{found}; memcpy at {1e-9 / made.copy:.3g} GB/s with all ranks at work; "
+        f"threads of a rank: {_kernels.threads()}; overlap of transfer and arithmetic: {overlap}\n"
     )
     cells = [
         (text, size_text(size), seconds_text(predicted), seconds_text(measured), f"{predicted / measured:.2f}")

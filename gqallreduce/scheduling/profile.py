@@ -109,8 +109,8 @@ class Profile:
         )
         if not lawful or sizes != sorted({each for each in sizes if each > 0}):
             raise ValueError(
-                "expected numbers that are finite and not negative, overlap at most 1, threads at least 1, sizes of sums "
-                "that ascend"
+                "expected numbers that are finite and not negative, overlap at most 1, threads at least 1, "
+                "sizes of sums that ascend"
             )
 
     def dense_seconds(self, nbytes: int) -> float:
