@@ -210,7 +210,7 @@ def fit(terms, seconds):
 
 
 def measure_overlap(comm, topology, made):
-    """The share of the possible overlap that two large calls reach, on average; 1 on one host, where none is possible."""
+    """The share of the possible overlap that two large calls reach, on average; 1 on one host, where there is none."""
     found, size = [], OVERLAP_BYTES
     if len(topology.groups) == 1:
         return 1.0

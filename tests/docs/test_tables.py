@@ -92,7 +92,7 @@ def test_sources_are_said_where_the_code_is(kind, name):
         assert re.search(r"^\s*(Error|Variance): \S", doc, re.MULTILINE)
         while another := re.search(r"Options: those of `(\w+)`", doc):
             doc = doc.replace(another.group(0), "") + CODECS[another.group(1)].__doc__
-        assert [option for option in CODECS[name].options() if not re.search(rf"^ +{option}$", doc, re.MULTILINE)] == []
+        assert [option for option in CODECS[name].options() if not re.search(rf"^ *{option}$", doc, re.MULTILINE)] == []
     else:
         module = (ROOT / "gqallreduce" / "schedules" / f"{name}.py").read_text()
         assert SCHEDULES[name].source
