@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gq/formed.hpp"
 #include "gq/grid.hpp"
 #include "gq/onebit_wire.hpp"
 #include "gq/sum.hpp"
@@ -117,14 +118,6 @@ static inline std::uint8_t sign_byte(const float* v, std::size_t n) {
   return static_cast<std::uint8_t>(byte);
 }
 
-// v = x + e, or x where there is no e: in r if it is given, else in `spare` if there is an e, else x itself.
-static inline const float* formed_signs(const float* x, const float* e, float* r, float* spare, std::size_t n) {
-  if (!e && !r) return x;
-  float* const target = r ? r : spare;
-  for (std::size_t i = 0; i < n; ++i) target[i] = e ? x[i] + e[i] : x[i];
-  return target;
-}
-
 // Bits and sums of n values.
 static inline void add_signs(const float* v, std::uint8_t* bits, std::size_t n, SignLanes& lanes, SignSums& sums) {
   for (std::size_t i = 0; i < n; i += 8) {
@@ -212,7 +205,7 @@ static void onebit_block(const float* x, const float* e, float* r, std::uint8_t*
   float spare[kSumBlock];
   const std::size_t done = add_rows(x, e, r, bits, n, lanes, sums);
   if (done < n) {
-    const float* const v = formed_signs(x + done, e ? e + done : nullptr, r ? r + done : nullptr, spare, n - done);
+    const float* const v = formed(x + done, e ? e + done : nullptr, r ? r + done : nullptr, spare, n - done);
     add_signs(v, bits + done / 8, n - done, lanes, sums);
   }
   sums.positive += fold(lanes.positive);

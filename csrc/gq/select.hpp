@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gq/formed.hpp"
 #include "gq/ranking.hpp"
 #include "gq/sink.hpp"
 #include "gq/vectors.hpp"
@@ -59,18 +60,6 @@ static inline std::size_t find(const float* v, std::size_t n, std::uint32_t floo
 // A pass over memory works block by block. A block is a quarter of a page: with longer ones the CPU's prefetcher has
 // stopped by the time the next is read (measured: half as fast).
 constexpr std::size_t kSelectBlock = 256;
-
-// v = x + e, or x where there is no e: in r if it is given, else in `spare` if there is an e, else x itself.
-static inline const float* formed(const float* x, const float* e, float* r, float* spare, std::size_t n) {
-  if (!e && !r) return x;
-  float* target = r ? r : spare;
-  if (e) {
-    for (std::size_t i = 0; i < n; ++i) target[i] = x[i] + e[i];
-  } else {
-    std::memcpy(target, x, n * sizeof(float));
-  }
-  return target;
-}
 
 #if GQ_LEVEL >= 1
 
