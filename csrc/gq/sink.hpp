@@ -55,8 +55,8 @@ static inline void stream_all(float* target, const float* source, std::size_t n)
 }
 
 // Hands out room for the blocks of an array, which follow each other without gaps: in the array itself or, if it is
-// streamed, in a tile in the first cache. From there whole lines are streamed; what is left of a line waits for the next
-// block. An ordinary store to it would wait until the line has been read, and all stores after it too.
+// streamed, in a tile in the first cache. From there whole lines are streamed; what is left of a line waits for the
+// next block. An ordinary store to it would wait until the line has been read, and all stores after it too.
 class Sink {
  public:
   // Most elements at once. The CPU can store them while the next block is computed; with longer ones it waits.
