@@ -93,13 +93,19 @@ static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   }
 }
 
+// Where each code begins in what `expand` spreads over its lanes.
+static inline Ints code_begins(int bits) {
+  Ints begins = Ints{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7} * bits;
+  asm("" : "+v"(begins));  // computed here: the compiler would do so for each vector
+  return begins;
+}
+
 // 16 codes from 2 * bits bytes, bits <= 4, each in the low bits of a lane; the bits above are noise. Reads
 // bits + 4 bytes.
-static inline Ints expand(const std::uint8_t* in, int bits) {
-  const Ints number = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+static inline Ints expand(const std::uint8_t* in, int bits, Ints begins) {
   const Register low = _mm512_broadcastd_epi32(_mm_loadu_si32(in));
   const Register both = _mm512_mask_broadcastd_epi32(low, 0xff00, _mm_loadu_si32(in + bits));
-  return (Ints)_mm512_srlv_epi32(both, (Register)(number * bits));
+  return (Ints)_mm512_srlv_epi32(both, (Register)begins);
 }
 
 #else
@@ -136,10 +142,15 @@ static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   }
 }
 
+static inline Ints code_begins(int bits) {
+  Ints begins = Ints{0, 1, 2, 3, 4, 5, 6, 7} * bits;
+  asm("" : "+x"(begins));
+  return begins;
+}
+
 // 8 codes from `bits` bytes, bits <= 4, each in the low bits of a lane; the bits above are noise. Reads 4 bytes.
-static inline Ints expand(const std::uint8_t* in, int bits) {
-  const Ints number = {0, 1, 2, 3, 4, 5, 6, 7};
-  return (Ints)_mm256_srlv_epi32(_mm256_broadcastd_epi32(_mm_loadu_si32(in)), (Register)(number * bits));
+static inline Ints expand(const std::uint8_t* in, int, Ints begins) {
+  return (Ints)_mm256_srlv_epi32(_mm256_broadcastd_epi32(_mm_loadu_si32(in)), (Register)begins);
 }
 
 #endif
@@ -176,11 +187,12 @@ static inline void unpack(const std::uint8_t* in, std::size_t n, int bits, std::
 #if GQ_LEVEL >= 1
   const std::size_t step = kWidth / 8 * bits;  // bytes that hold kWidth codes
   const std::uint8_t* const end = in + packed_size(n, bits);
+  const Ints begins = code_begins(bits);
   if (bits <= 4)
     for (; n >= kGroup && std::size_t(end - in) >= 3 * step + kExpandReads; n -= kGroup, code += kGroup) {
       Ints part[4];
       for (Ints& codes : part) {
-        codes = expand(in, bits) & ((1 << bits) - 1);
+        codes = expand(in, bits, begins) & ((1 << bits) - 1);
         in += step;
       }
       store(code, narrow_to_bytes(part[0], part[1], part[2], part[3]));

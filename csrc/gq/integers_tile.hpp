@@ -233,10 +233,11 @@ static inline std::size_t read_by_table(const std::uint8_t* in, const std::uint8
   }
   const Table table(entry);
   const std::size_t step = kWidth / 8 * width;
+  const Ints begins = code_begins(width);
   Ints wrong = {};
   std::size_t i = 0;
   for (; i + kWidth <= n && in + step + kExpandReads <= end; i += kWidth, in += step) {
-    const Floats v = table[expand(in, width)];
+    const Floats v = table[expand(in, width, begins)];
     wrong |= v != v;
     store(y + i, add ? load<Floats>(y + i) + v : v);
   }

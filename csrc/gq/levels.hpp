@@ -154,9 +154,10 @@ static inline std::size_t decode_by_table(const std::uint8_t* in, const std::uin
   for (int k = 0; k < 16; ++k) entry[k] = levels.value[k & ((1 << levels.bits) - 1)] * unit_scale * scale;
   const Table table(entry);
   const std::size_t step = kWidth / 8 * levels.bits;
+  const Ints begins = code_begins(levels.bits);
   std::size_t i = 0;
   for (; i + kWidth <= n && in + step + kExpandReads <= end; i += kWidth, in += step) {
-    const Floats v = table[expand(in, levels.bits)];
+    const Floats v = table[expand(in, levels.bits, begins)];
     store(y + i, add ? load<Floats>(y + i) + v : v);
   }
   return i;

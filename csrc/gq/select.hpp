@@ -38,10 +38,26 @@ static inline std::size_t find(const float* v, std::size_t n, std::uint32_t floo
   }
 #elif GQ_LEVEL == 1
   const __m256i below = _mm256_set1_epi32(static_cast<int>(floor_bits - 1)), no_sign = _mm256_set1_epi32(kMagnitude);
-  for (; i + 8 <= n; i += 8) {
-    const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + i));
+  const auto large_of_eight = [&](std::size_t begin) {
+    const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + begin));
     const __m256i large = _mm256_cmpgt_epi32(_mm256_and_si256(value, no_sign), below);
-    const unsigned mask = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(large)));
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(large)));
+  };
+  for (; i + 32 <= n; i += 32) {
+    unsigned mask = 0;
+    for (std::size_t q = 0; q < 4; ++q) mask |= large_of_eight(i + 8 * q) << 8 * q;
+    const unsigned survivors = static_cast<unsigned>(_mm_popcnt_u32(mask));
+    std::uint32_t* next = found + count;
+    const auto put = [&] {
+      *next++ = first + static_cast<std::uint32_t>(i) + _tzcnt_u32(mask);
+      mask = _blsr_u32(mask);
+    };
+    put(), put(), put();  // there are rarely more: without a branch for each
+    while (mask) put();
+    count += survivors;
+  }
+  for (; i + 8 <= n; i += 8) {
+    const unsigned mask = large_of_eight(i);
     // The lanes' numbers as bytes, those of the set bits moved to the front.
     const std::uint64_t lanes = _pext_u64(0x0706050403020100, _pdep_u64(mask, 0x0101010101010101) * 0xff);
     const __m256i place = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(lanes)));
