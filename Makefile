@@ -191,7 +191,7 @@ test-aarch64: build
 	PYTHON=$(BIN)/python tests/aarch64/run.sh $(AARCH64_TESTS)
 
 # The installed package under other versions of Python, as far as they are found.
-PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14 3.15
 test-pythons:
 	bash tests/pythons.sh $(PYTHONS)
 
