@@ -93,13 +93,6 @@ static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   }
 }
 
-// Where each code begins in what `expand` spreads over its lanes.
-static inline Ints code_begins(int bits) {
-  Ints begins = Ints{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7} * bits;
-  asm("" : "+v"(begins));  // computed here: the compiler would do so for each vector
-  return begins;
-}
-
 // 16 codes from 2 * bits bytes, bits <= 4, each in the low bits of a lane; the bits above are noise. Reads
 // bits + 4 bytes.
 static inline Ints expand(const std::uint8_t* in, int bits, Ints begins) {
@@ -142,12 +135,6 @@ static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   }
 }
 
-static inline Ints code_begins(int bits) {
-  Ints begins = Ints{0, 1, 2, 3, 4, 5, 6, 7} * bits;
-  asm("" : "+x"(begins));
-  return begins;
-}
-
 // 8 codes from `bits` bytes, bits <= 4, each in the low bits of a lane; the bits above are noise. Reads 4 bytes.
 static inline Ints expand(const std::uint8_t* in, int, Ints begins) {
   return (Ints)_mm256_srlv_epi32(_mm256_broadcastd_epi32(_mm_loadu_si32(in)), (Register)begins);
@@ -156,6 +143,14 @@ static inline Ints expand(const std::uint8_t* in, int, Ints begins) {
 #endif
 
 constexpr std::size_t kExpandReads = GQ_LEVEL == 2 ? 8 : 4;  // expand reads no more bytes than this
+
+// Where each code begins in what `expand` spreads over its lanes.
+static inline Ints code_begins(int bits) {
+  Ints begins;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) begins[lane] = static_cast<int>(lane % 8) * bits;
+  asm("" : "+x"(begins));  // computed here: the compiler would do so for each vector
+  return begins;
+}
 
 #endif
 
@@ -187,8 +182,8 @@ static inline void unpack(const std::uint8_t* in, std::size_t n, int bits, std::
 #if GQ_LEVEL >= 1
   const std::size_t step = kWidth / 8 * bits;  // bytes that hold kWidth codes
   const std::uint8_t* const end = in + packed_size(n, bits);
-  const Ints begins = code_begins(bits);
-  if (bits <= 4)
+  if (bits <= 4) {
+    const Ints begins = code_begins(bits);
     for (; n >= kGroup && std::size_t(end - in) >= 3 * step + kExpandReads; n -= kGroup, code += kGroup) {
       Ints part[4];
       for (Ints& codes : part) {
@@ -197,6 +192,7 @@ static inline void unpack(const std::uint8_t* in, std::size_t n, int bits, std::
       }
       store(code, narrow_to_bytes(part[0], part[1], part[2], part[3]));
     }
+  }
 #endif
   unpack_plain(in, n, bits, code);
 }

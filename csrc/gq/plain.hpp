@@ -6,9 +6,19 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
+struct Float32 {
+  using Number = float;
+};
+
 static std::size_t plain_itemsize(int format) { return format == kFloat32 ? 4 : 2; }
 
 #if GQ_LEVEL >= 1
+static inline bool reaches_infinity(Ints largest) {
+  bool reaches = false;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) reaches |= largest[lane] >= std::int32_t(kInfinity);
+  return reaches;
+}
+
 // What v is rounded to; the same numbers as Float16 and Bfloat16 of cast.hpp. A NaN need not stay one.
 template <class Format>
 static inline Floats rounded(Floats v, std::uint8_t* wire);
@@ -48,7 +58,7 @@ static std::size_t narrow_vectors(const float* x, const float* e, float* r, std:
     const Ints magnitudes[] = {(Ints)v & 0x7fffffff, (Ints)sent & 0x7fffffff};
     for (const Ints magnitude : magnitudes) largest = magnitude > largest ? magnitude : largest;
   }
-  for (std::size_t lane = 0; lane < kWidth; ++lane) bad |= largest[lane] >= std::int32_t(kInfinity);
+  bad |= reaches_infinity(largest);
   return i;
 }
 #else
@@ -83,7 +93,10 @@ static int plain_encode(const float* x, const float* e, float* r, std::uint8_t* 
 #if GQ_LEVEL >= 1
 // The next kWidth numbers at `wire`, as float32.
 template <class Format>
-static inline Floats widened(const std::uint8_t* wire) {
+static inline Floats widened(const std::uint8_t* wire);
+
+template <>
+inline Floats widened<Bfloat16>(const std::uint8_t* wire) {
   typedef std::uint16_t Halves __attribute__((vector_size(2 * kWidth)));
   typedef std::uint32_t Words __attribute__((vector_size(4 * kWidth)));
   return (Floats)(__builtin_convertvector(load<Halves>(wire), Words) << 16);
@@ -99,7 +112,7 @@ inline Floats widened<Float16>(const std::uint8_t* wire) {
 }
 
 template <>
-inline Floats widened<float>(const std::uint8_t* wire) {
+inline Floats widened<Float32>(const std::uint8_t* wire) {
   return load<Floats>(wire);
 }
 
@@ -107,17 +120,14 @@ inline Floats widened<float>(const std::uint8_t* wire) {
 // it is stored takes longer. 1 if a received value is not finite.
 template <class Format>
 static int stream_lines(const std::uint8_t* wire, float* y, std::size_t n, float scale) {
-  constexpr std::size_t kItem = sizeof(Format) == sizeof(float) ? sizeof(float) : sizeof(std::uint16_t);
   Ints largest = {};
   for (std::size_t i = 0; i < n; i += kWidth) {
-    const Floats v = widened<Format>(wire + i * kItem);
+    const Floats v = widened<Format>(wire + i * sizeof(typename Format::Number));
     const Ints magnitude = (Ints)v & 0x7fffffff;
     largest = magnitude > largest ? magnitude : largest;
     stream(y + i, v * scale);
   }
-  int bad = 0;
-  for (std::size_t lane = 0; lane < kWidth; ++lane) bad |= largest[lane] >= std::int32_t(kInfinity);
-  return bad;
+  return reaches_infinity(largest);
 }
 #else
 // Not called: `can_stream` is false at this level.
@@ -156,7 +166,7 @@ static int plain_decode(const std::uint8_t* wire, float* y, std::size_t n, int f
   const std::size_t before = floats_to_next_line(y);
   if (!streaming || add || !can_stream(y) || n < before) return decode_blocks(wire, y, n, format, scale, add);
   const std::size_t item = plain_itemsize(format), lines = (n - before) / kLine * kLine, end = before + lines;
-  const auto stream_all_lines = format == kFloat32 ? stream_lines<float>
+  const auto stream_all_lines = format == kFloat32 ? stream_lines<Float32>
                                 : format == 0      ? stream_lines<Float16>
                                                    : stream_lines<Bfloat16>;
   int bad = decode_blocks(wire, y, before, format, scale, false);

@@ -211,13 +211,13 @@ def fit(terms, seconds):
 
 def measure_overlap(comm, topology, made):
     """The share of the possible overlap that two large calls reach, on average; 1 on one host, where there is none."""
-    found, size = [], OVERLAP_BYTES
     if len(topology.groups) == 1:
         return 1.0
+    found = []
     for scheme in map(gq.Scheme.parse, OVERLAP_CALLS):
-        (vector,) = model.summed(scheme.codec, topology.size, size // 4)
+        (vector,) = model.summed(scheme.codec, topology.size, OVERLAP_BYTES // 4)
         costs = model.costs(scheme.schedule, vector, topology, made)
-        found.append(costs.overlap(_seconds_of_call(comm, scheme, size)))
+        found.append(costs.overlap(_seconds_of_call(comm, scheme, OVERLAP_BYTES)))
     return sum(found) / len(found)
 
 

@@ -192,7 +192,7 @@ class Costs(NamedTuple):
         return self.latency + longer + shorter * (1 - overlap * (1 - 1 / self.parts))
 
     def overlap(self, seconds: float) -> float:
-        """The share of the possible overlap, from 0 to 1 that a call of so many seconds reached; 1 if there is none."""
+        """The share of the possible overlap, 0 to 1, that a call of so many seconds reached; 1 where there is none."""
         shorter, longer = sorted((self.wire, self.arithmetic))
         could = shorter * (1 - 1 / self.parts)
         return min(1.0, max(0.0, (self.latency + longer + shorter - seconds) / could)) if could else 1.0
