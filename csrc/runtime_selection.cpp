@@ -11,7 +11,9 @@ namespace gq::runtime {
 
 namespace {
 
-constexpr std::size_t kSample = 1 << 14, kSpare = 4096, kBins = 4096, kParts = 64;
+// The sample is a thirty-second of the values, within these bounds: it costs more for a value than all that follows.
+constexpr std::size_t kSampleLeast = 1 << 8, kSampleMost = 1 << 13;
+constexpr std::size_t kSpare = 4096, kBins = 4096, kParts = 64;
 constexpr std::uint32_t kNone = 0xFFFFFFFF;  // no magnitude reaches these bits
 
 std::uint32_t bits_of(float value) {
@@ -107,7 +109,8 @@ void Selection::select_at_once() {
 
 // A magnitude that, very likely, at least k and not many more values reach, and how many these may be.
 void Selection::sample() {
-  const std::size_t size = elements(), stride = std::max<std::size_t>(1, size / kSample) | 1;
+  const std::size_t size = elements(), sampled_most = std::clamp(size / 32, kSampleLeast, kSampleMost);
+  const std::size_t stride = std::max<std::size_t>(1, size / sampled_most) | 1;
   if (options_->separate) return start_collecting(1, size);
   sample_.clear();
   const std::size_t step = std::max<std::size_t>(1, parts_.size() / kParts);

@@ -408,7 +408,7 @@ cdef extern from "gq/runtime/exchange.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CExchange "gq::runtime::Exchange":
         CExchange(ExchangeKind kind, int rank, int size, uint8_t* values, size_t nbytes)
         bint done()
-        bint headers_alike()
+        bint as_expected()
         size_t longest()
         uint64_t messages, bytes_sent, bytes_received
 

@@ -64,8 +64,11 @@ class IntegerCodec(RegionCodec):
         return sum(_kernels.integers_bound(region.table, self.terms) for region in regions)
 
     def coder(self):
-        known = self.one_unit and self.unit_is_known
-        return _kernels.integers_coder(self.unit, self.ternary, self.terms) if known else None
+        return self.coder_of(self.unit) if self.one_unit and self.unit_is_known else None
+
+    def coder_of(self, unit: float | np.ndarray):
+        """With this unit, or these by segment, which all ranks share."""
+        return _kernels.integers_coder(unit, self.ternary, self.terms)
 
     def unit_of(self, x, residual, region: Region):
         """The unit of a message of these own values, or one per region; not finite if a value is not."""
@@ -144,7 +147,7 @@ def agreed_scale(parts, measured, scale_of):
 
 def lawful(scales: np.ndarray) -> np.ndarray:
     """Scales from other ranks; WireError for one that no rank has."""
-    if not ((scales >= 0) & (scales <= np.finfo(np.float32).max)).all():
+    if not _kernels.are_scales(scales):
         found = f"a scale of {scales.min()} or {scales.max()}"
         raise WireError(f"got {found} from another rank, expected float32 numbers of 0 or more")
     return scales

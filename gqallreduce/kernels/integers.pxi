@@ -1,5 +1,6 @@
 """Linear codecs: multiples of a unit, `units` being float32s, one for each region, or a float for all."""
 
+from libc.float cimport FLT_MAX
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 import numpy as np
@@ -23,6 +24,15 @@ def measure(const float[::1] x not None, const float[::1] e, bint squares, Regio
         with nogil:
             c_measure(x_at, e_at, regions.table, squares, &largest_view[0], &totals_view[0])
     return largest.view(np.float32), totals
+
+
+def are_scales(const double[::1] numbers not None):
+    """Are all of them float32 numbers of 0 or more?"""
+    cdef double each
+    for each in numbers:
+        if not 0 <= each <= FLT_MAX:
+            return False
+    return True
 
 
 cdef uint32_t require_terms(uint32_t terms) except 0:

@@ -3,7 +3,10 @@
 import os
 import signal
 
-from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer,
+)
+from libc.math cimport isfinite as is_finite
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as c_bool
 from libcpp.utility cimport move, pair
@@ -217,13 +220,22 @@ cdef class NativeOperation:
         cdef CFlaw found = self.data.first_flaw()
         return (found.rank, found.number) if found.known else None
 
-    def own_scales(self, double clip):
-        """Of each tensor the largest magnitude, or `clip` times the root mean square where that is less (0: no limit),
-        as float64; inf or NaN if a value is not finite."""
+    def own_scales(self, double clip, vector[size_t] order):
+        """Of each tensor, in this order, the largest magnitude, or `clip` times the root mean square where that is less
+        (0: no limit), as float64. 0 if a value is not finite: that comes out when it is encoded."""
         cdef vector[float] found
+        cdef size_t at
         with nogil:
             found = self.data.own_scales(clip)
-        return np.array(found, np.float64)
+        if order.size() != found.size():
+            raise ValueError(f"order: got {order.size()} tensors, expected {found.size()}")
+        scales = np.empty(found.size(), np.float64)
+        cdef double[::1] view = scales
+        for at in range(found.size()):
+            view[at] = found.at(order[at])
+            if not is_finite(view[at]):
+                view[at] = 0
+        return scales
 
     def take_coder(self, Coder coder not None):
         """Of all tensors, from now on."""
@@ -265,6 +277,9 @@ cdef class NativeOperation:
         return None if event.kind == Kind.kNone else event_of(event, self)
 
 
+WORDS, NUMBERS = np.dtype(np.uint64), np.dtype(np.float64)
+
+
 cdef class NativeExchange:
     """A small exchange (transport/exchange.py) in an array's memory; made, then started by an Engine.
 
@@ -274,16 +289,20 @@ cdef class NativeExchange:
     """
 
     cdef CExchange* data
-    cdef object held
+    cdef readonly object values
 
     def __cinit__(self, int rank, int size, values not None, bint gather):
-        cdef uint8_t[::1] memory = values.reshape(-1).view(np.uint8)
-        cdef size_t nbytes = memory.shape[0] // size if gather else memory.shape[0]
-        if gather and len(values) != size or not gather and values.dtype.str not in ("<u8", "<f8"):
-            raise ValueError(f"values: got {len(values)} of {values.dtype}, expected {size} rows, or uint64 or float64")
-        cdef int kind = 2 if gather else values.dtype.kind == "f"
-        self.held = memory
-        self.data = new CExchange(<ExchangeKind> kind, rank, size, bytes_out(memory), nbytes)
+        cdef Py_buffer view
+        dtype = values.dtype
+        if gather and len(values) != size or not gather and dtype not in (WORDS, NUMBERS):
+            raise ValueError(f"values: got {len(values)} of {dtype}, expected {size} rows, or uint64 or float64")
+        PyObject_GetBuffer(values, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        cdef uint8_t* begin = <uint8_t*> view.buf
+        cdef size_t nbytes = view.len // size if gather else view.len
+        PyBuffer_Release(&view)
+        cdef int kind = 2 if gather else dtype == NUMBERS
+        self.values = values
+        self.data = new CExchange(<ExchangeKind> kind, rank, size, begin, nbytes)
 
     def __dealloc__(self):
         del self.data
@@ -291,11 +310,6 @@ cdef class NativeExchange:
     @property
     def done(self):
         return self.data.done()
-
-    @property
-    def memory(self):
-        """The bytes of the array."""
-        return np.asarray(self.held)
 
     def count(self, Spent spent not None):
         """Add what it has cost."""
@@ -535,7 +549,7 @@ cdef class Engine:
             waited = self.data.run(seconds, received, nothing)
         cdef bint done
         if exchange:
-            done = (<NativeExchange> running).data.done() and (<NativeExchange> running).data.headers_alike()
+            done = (<NativeExchange> running).data.done() and (<NativeExchange> running).data.as_expected()
         else:
             done = (<NativeOperation> running).data.done and not (<NativeOperation> running).data.first_flaw().known
         if not done or self.data.event.kind != Kind.kNone or now() > until:

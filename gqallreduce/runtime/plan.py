@@ -189,8 +189,8 @@ class Plan:
 
     @cached_property
     def repeats(self) -> bool:
-        """Can the next call be carried out at once (repeated.py)? Only if it `runs`, with arrays on the host."""
-        return self.runs and self.processor.batches
+        """Can the next call be carried out at once (repeated.py)? Only with arrays on the host."""
+        return (self.runs or self.shares_scales) and self.processor.batches
 
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""

@@ -18,7 +18,7 @@ from gqallreduce.runtime.integer_sum import add_by_mpi
 from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
-from gqallreduce.runtime.run import Run, ScaledRun
+from gqallreduce.runtime.run import kind_of_run
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
@@ -125,8 +125,9 @@ def _why_staged(agreed: Agreed) -> str:
 
 def carry_out(call: Call, plan, operands: Operands | list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of a Run or an Operation; its first flaw or None, and what it has learned."""
-    if (plan.runs or plan.shares_scales) and call.owner.trace is None and not agreed.by_mpi:
-        run = call.data = (Run if plan.runs else ScaledRun)(plan, operands, name, agreed.signature, spent)
+    kind = kind_of_run(plan)
+    if kind is not None and call.owner.trace is None and not agreed.by_mpi:
+        run = call.data = kind(plan, operands, name, agreed.signature, spent)
         try:
             yield from run.stages()
             return run.flaw, []

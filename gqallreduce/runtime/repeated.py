@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from gqallreduce._kernels import float_control_is_usual
+from gqallreduce._kernels import NativeExchange, float_control_is_usual
 from gqallreduce.coding import frame
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments, native
@@ -18,10 +18,10 @@ from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.operand import Operands, step_of
 from gqallreduce.runtime.reduction import take_effect
-from gqallreduce.runtime.run import Run
+from gqallreduce.runtime.run import kind_of_run
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call, call_in_words
-from gqallreduce.transport.exchange import PACKETS
+from gqallreduce.transport.exchange import PACKETS, PREPARE
 from gqallreduce.transport.progress import LISTEN
 
 NOT_BEGUN = object()
@@ -55,19 +55,19 @@ class Repeat:
     """One such call. Attributes are None until they are set.
 
     _running
-        what the runtime carries out now: of the Run; in a reduce-scatter then of `_exchange`, by which all ranks learn
-        of a value that is not finite.
+        what the runtime carries out now: the exchange of `_scales` before the Run; of the Run; in a reduce-scatter then
+        of `_exchange`, by which all ranks learn of a value that is not finite.
     """
 
     __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number",
-                 "_result", "_run", "_running", "_scatters", "_states", "_waited")  # fmt: skip
+                 "_result", "_run", "_running", "_scales", "_scatters", "_states", "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
         self._scatters = half is not None and half.scatters
         self._number, self._waited = link.calls, 0.0
         self._last = self._given = self._result = self._states = self._norm = None
-        self._run = self._running = self._event = self._exchange = None
+        self._run = self._running = self._event = self._exchange = self._scales = None
 
     def result(self, buf, key, out, looked):
         """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
@@ -78,7 +78,11 @@ class Repeat:
             link.count(allreduce)
             link.at_once = allreduce
             self._prepare()
-            if self._run_at_once() and (not self._scatters or self._exchange_flaws_at_once()):
+            if (
+                (not self._last.plan.shares_scales or self._scales_at_once())
+                and self._run_at_once()
+                and (not self._scatters or self._exchange_flaws_at_once())
+            ):
                 self._take_effect(self._waited)
                 return self._result
             call = self._as_call()
@@ -98,8 +102,8 @@ class Repeat:
             last = self._last = plans.last(key)
             if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
                 return False
-            if self._scatters and frame.SIZE * self._link.size > self._link.requests.shortest:
-                return False  # the exchange of headers may not fit into one message
+            if self._longest_exchanged(last.plan) > self._link.requests.shortest:
+                return False  # it may not fit into one message
             given, result = arguments.known_as(last, buf, out, allreduce.memory, looked), buf if out is None else out
             if given is not None and half is not None:
                 given = half.fit(given, result, allreduce)
@@ -111,6 +115,10 @@ class Repeat:
         self._given, self._result = given, result
         return given is not None
 
+    def _longest_exchanged(self, plan) -> int:
+        """Bytes of the longest message of an exchange before or after the Run."""
+        return max(frame.SIZE * self._link.size * self._scatters, 8 * len(plan.tensors) * plan.shares_scales)
+
     def _prepare(self) -> None:
         allreduce, last, given = self._allreduce, self._last, self._given
         allreduce.begun += not self._scatters
@@ -120,12 +128,23 @@ class Repeat:
             self._half.take_shards(given, processor)
             self._half.begin(self._states, allreduce.memory, processor.arithmetic)
         operands = Operands(given, self._states.values(), last.streams)
-        self._run = Run(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
-        self._running = self._run.native()
+        kind = kind_of_run(last.plan)
+        self._run = kind(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
+
+    def _scales_at_once(self) -> bool:
+        """Have all ranks agreed on the scales that they share?"""
+        self._scales = self._run.own_scales()
+        if self._link.size > 1:
+            running = self._running = NativeExchange(self._link.rank, self._link.size, self._scales, gather=False)
+            if not self._at_once(running, PREPARE):
+                return False
+        self._run.take_scales(self._scales)
+        self._scales = None
+        return True
 
     def _run_at_once(self) -> bool:
         """Is the runtime done with the Run, and nothing to be looked at?"""
-        running = self._running
+        running = self._running = self._run.native()
         if self._link.size > 1:
             done = self._at_once(running, 0)
         else:
@@ -188,11 +207,7 @@ class Repeat:
                 yield stage
                 flaw = yield from stages
             else:
-                yield run
-                if self._event is not None:
-                    run.answer(self._running, self._event)
-                if call.link.size == 1:
-                    native.run_alone(run, self._running)
+                yield from self._stages_of_run()
                 flaw = run.flaw
                 if self._scatters:
                     flaw = yield from self._flaw_stages(flaw)
@@ -201,6 +216,17 @@ class Repeat:
             call.spent = self._take_effect(call.wait)
         finally:
             run.end()
+
+    def _stages_of_run(self):
+        run = self._run
+        if self._scales is not None:
+            yield from run.stages_with(self._scales, self._running)
+            return
+        yield run
+        if self._event is not None:
+            run.answer(self._running, self._event)
+        if self._link.size == 1:
+            native.run_alone(run, self._running)
 
 
 @usual_arithmetic()

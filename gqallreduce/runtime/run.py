@@ -70,26 +70,48 @@ class Run:
 class ScaledRun(Run):
     """The same of codecs with a scale that all ranks share: they agree on it first, of each tensor the largest."""
 
-    __slots__ = ("_coded", "_running")
+    __slots__ = ("_running", "_units")
 
     def stages(self):
         """An exchange of the scales, then itself."""
-        plan, self._running = self.plan, super().native()
-        scales = self._running.own_scales(plan.codec.clip_of_scale)
-        scales[~np.isfinite(scales)] = 0.0  # the value comes out when it is encoded
-        if plan.size > 1:
-            exchange = Largest(plan.rank, plan.size, PREPARE, scales[plan.scale_order], self.signature)
+        yield from self.stages_with(self.own_scales())
+
+    def stages_with(self, scales: np.ndarray, running: _kernels.NativeExchange | None = None):
+        """The same with own scales, whose exchange may be carried out already."""
+        if self.plan.size > 1:
+            exchange = Largest(self.plan.rank, self.plan.size, PREPARE, scales, self.signature)
+            if running is not None:
+                exchange.go_on(running)
             yield exchange
-            scales[plan.scale_order] = lawful(exchange.found)
-        units = float(scales[0]) if scales.size == 1 else scales.astype(np.float32)
-        self._coded = plan.codec.knowing(unit=units)
-        self._running.take_coder(self._coded.coder())
+            scales = exchange.found
+        self.take_scales(scales)
         yield from super().stages()
+
+    def own_scales(self) -> np.ndarray:
+        """In the order in which ranks tell them each other."""
+        plan, self._running = self.plan, super().native()
+        return self._running.own_scales(plan.codec.clip_of_scale, plan.scale_order)
+
+    def take_scales(self, scales: np.ndarray) -> None:
+        """What ranks have agreed on."""
+        if len(lawful(scales)) == 1:
+            self._units = float(scales[0])
+        else:
+            self._units = np.empty(len(scales), np.float32)
+            self._units[self.plan.scale_order] = scales
+        self._running.take_coder(self.plan.codec.coder_of(self._units))
 
     def native(self) -> _kernels.NativeOperation:
         return self._running
 
     def answer(self, running: _kernels.NativeOperation, event: _kernels.Event) -> None:
         if self._operation is None:
-            self.operation.prepare_all(self._coded)
+            self.operation.prepare_all(self.plan.codec.knowing(unit=self._units))
         super().answer(running, event)
+
+
+def kind_of_run(plan) -> type[Run] | None:
+    """What carries a call on a Plan out; None if an Operation must."""
+    if plan.runs:
+        return Run
+    return ScaledRun if plan.shares_scales else None

@@ -79,6 +79,10 @@ class Largest(_Whole):
             return None
         return _kernels.NativeExchange(self.rank, self.size, self.found, gather=False)
 
+    def go_on(self, running: _kernels.NativeExchange) -> None:
+        """The runtime has begun it already."""
+        self.found = running.values
+
     def _take(self, came: np.ndarray) -> None:
         np.maximum(self.found, came, out=self.found)
 
@@ -107,7 +111,7 @@ class Gather(Exchange):
 
     def go_on(self, running: _kernels.NativeExchange) -> None:
         """The runtime has begun it already."""
-        self._rows = running.memory.view(self._rows.dtype).reshape(self._rows.shape)
+        self._rows = running.values.view(self._rows.dtype).reshape(self._rows.shape)
 
     def _given(self) -> np.ndarray:
         return self._rows[: min(self._step, self.size - self._step)].copy()

@@ -5,6 +5,7 @@ import pytest
 from ranks import TIMEOUT
 
 import gqallreduce as gq
+from gqallreduce.runtime.run import ScaledRun
 
 pytestmark = pytest.mark.mpi
 SCHEMES = (
@@ -81,24 +82,18 @@ def test_a_value_that_is_not_finite(comm, monkeypatch, scheme, value, number):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("scale", [-1.0, np.nan, np.inf, 1e39])
-def test_a_scale_that_no_rank_has(comm, monkeypatch, scale):
+def test_a_scale_that_no_rank_has(comm, monkeypatch, scale, at_once):
     """A rank lies about its own; those that receive it refuse it."""
-    from gqallreduce.runtime import run
-
     allreduce = made(comm, monkeypatch, "direct/terngrad", False)
     array = np.ones(100, np.float32)
-    allreduce(array, key="w")
-    allreduce.timeout = 3
-    lies = comm.rank == comm.size - 1
+    if at_once:
+        allreduce(array, key="w")
+    allreduce.timeout, own_scales = 3, ScaledRun.own_scales
     with monkeypatch.context() as patch:
-        if lies:
-
-            class Lying(run.Largest):
-                def __init__(self, rank, size, lane, values, signature=0):
-                    super().__init__(rank, size, lane, np.full_like(values, scale), signature)
-
-            patch.setattr(run, "Largest", Lying)
+        if comm.rank == comm.size - 1:
+            patch.setattr(ScaledRun, "own_scales", lambda run: np.full_like(own_scales(run), scale))
         try:
             allreduce(array, key="w")
             error = None

@@ -22,8 +22,8 @@ class Exchange {
   int completed(Transport& transport, const Ticket& ticket, std::size_t nbytes);
   bool done() const { return step_ >= size_ && sends_under_way_ == 0; }
 
-  // Have all ranks sent the same header as this rank, except for the rank, and do they tell of no flaw?
-  bool headers_alike() const;
+  // Is there nothing to be looked at? Of rows: are all the header of this rank, except for the rank, without a flaw?
+  bool as_expected() const { return kind_ != Kind::kGather || headers_alike(); }
 
   // Bytes of the longest message.
   std::size_t longest() const;
@@ -35,6 +35,7 @@ class Exchange {
   std::size_t sent_now() const { return nbytes_ * (kind_ == Kind::kGather ? std::min(step_, size_ - step_) : 1); }
   int post_round(Transport& transport);
   void take();
+  bool headers_alike() const;
 
   Kind kind_;
   int rank_, size_, tag_ = 0, step_ = 1;
