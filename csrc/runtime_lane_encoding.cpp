@@ -47,8 +47,9 @@ bool Lane::select(const Instruction& instruction) {
     parts_.clear();
     for (const Extent& extent : selected.extents) {
       if (extent.piece != static_cast<int>(piece_)) continue;
+      const float* const x = running(instruction.chunk, extent);
       float* const errors = instruction.alone ? operation.errors(extent, false) : nullptr;
-      parts_.push_back({&extent, running(instruction.chunk, extent), errors});
+      parts_.push_back({&extent, x, errors == x ? nullptr : errors});
     }
     if (parts_.empty()) return ++piece_ == selected.pieces.size();
     const Extent& first = *parts_.front().extent;

@@ -57,14 +57,15 @@ cdef class Program:
 
     def add_instruction(self, int op, *, int slot=-1, int chunk=-1, int peer=-1, int part=0, int hop=0, int author=0,
                         int index=0, int of=1, int target=0, bint own=False, bint alone=False, bint adds=False,
-                        bint result=False, bint exact=False, bint clears=False, wires=(), parts=(), choices=()):
+                        bint result=False, bint exact=False, bint clears=False, bint in_errors=False, wires=(),
+                        parts=(), choices=()):
         """The next instruction; `op` is its place in the list of Op."""
         cdef CInstruction made
         made.op = <Op> op
         made.slot, made.chunk, made.peer, made.part, made.hop, made.author = slot, chunk, peer, part, hop, author
         made.index, made.of, made.target = index, of, target
         made.own, made.alone, made.adds, made.result, made.exact = own, alone, adds, result, exact
-        made.clears = clears
+        made.clears, made.in_errors = clears, in_errors
         # Parts of a Join lie at the same places as its wires.
         made.first, made.count = self.data.wires.size(), len(wires)
         if choices:

@@ -57,14 +57,28 @@ def program_of(plan: Plan) -> _kernels.Program | None:
             not tensor.codec.linear,
             tensor.narrow,
         )
+    in_errors = summed_in_errors(plan.program)
     for each in plan.program:
-        made.add_instruction(_OP[type(each)], **_fields(each))
+        where = {"in_errors": True} if isinstance(each, code.BeginSum) and each.chunk in in_errors else {}
+        made.add_instruction(_OP[type(each)], **_fields(each), **where)
     for lane in plan.pieces:
         made.add_lane()
         for number, chunk in enumerate(lane):
             made.add_chunk(chunk.bound, chunk.exact_bound, *_place_among(plan.error_holders(number), plan.rank))
             _add_chunk(made, chunk)
     return made
+
+
+def summed_in_errors(program) -> set[int]:
+    """Chunks whose sum may be formed where its error will be left: this rank alone encodes it, and no message takes its
+    place before."""
+    encodes = [each for each in program if isinstance(each, code.Encode)]
+    found = {each.chunk for each in encodes if each.alone and not each.own and not each.exact}
+    for each in program:
+        replaces = isinstance(each, code.Decode) and not each.adds and not each.result
+        if replaces or (isinstance(each, code.BeginSum) and each.clears):
+            found.discard(each.chunk)
+    return found
 
 
 def _place_among(holders, rank: int) -> tuple[int, int]:

@@ -108,3 +108,12 @@ def test_raw_has_a_program_for_the_runtime_in_cpp(runtime, schedule):
         0, *(Buffer(placed(np.zeros(shape), *how)) for shape, *how in WIDE)
     )
     assert plan.native is not None
+
+
+@pytest.mark.parametrize("runtime", ["native"], indirect=True)
+def test_a_long_piece_is_summed_in_cpp(runtime):
+    """Its lanes hold several extents."""
+    given = [np.random.default_rng(rank).standard_normal((1 << 22) + 5) for rank in range(2)]
+    results = LocalAllreduce("recursive_doubling/raw", 2)(copies(given))
+    np.testing.assert_array_equal(results[0], given[0] + given[1])
+    np.testing.assert_array_equal(results[1], results[0])

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 import gqallreduce as gq
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
+from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
+from gqallreduce.runtime.native import summed_in_errors
 from gqallreduce.runtime.plans import Plans
-from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheduling.instructions import instructions
+from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.scheme import Scheme
 from gqallreduce.transport.exchange import FIRST
 
@@ -27,6 +30,7 @@ SCHEMES = (
     "direct/topk(k=9, values=qsgd(bits=4, bucket=16))/ef", "ring/topk(ratio=0.4, values=float16)",
     "recursive_doubling/topk(ratio=0.1, values=fp8)/ef",
     "allgather/topk(ratio=0.05, values=qsgd(bits=3, coding=elias), reuse=2)/ef",
+    "halving_doubling/adaptive(pi=64)/ef",
 )  # fmt: skip
 EXACT = (
     "direct/terngrad", "ring/threshold(tau=0.5)/ef", "recursive_doubling/thc(bits=4)", "direct/thc(bits=3)/ef",
@@ -107,7 +111,7 @@ def test_ties_of_a_long_tensor_are_broken_in_memory_order(runtime, text):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("text", SCHEMES + EXACT)
 @pytest.mark.parametrize("size", [20, 3000, 400_000])
-@pytest.mark.parametrize("at", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.5, 0.99])
 def test_a_value_that_is_not_finite_is_named_and_the_next_call_is_right(monkeypatch, runtime, text, size, at):
     monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
     place, keys = int(at * size), ["a", "b"]
@@ -175,6 +179,24 @@ def test_a_chosen_value_that_its_codec_cannot_send_is_named(runtime):
     with pytest.raises(gq.NonFiniteError) as raised:
         LocalAllreduce("ring/topk(ratio=0.2, sums=union, values=float16)", 3)(arrays)
     assert (raised.value.rank, raised.value.index) == (None, 7)
+
+
+@of_both
+@pytest.mark.parametrize(
+    ("schedule", "rank", "hosts", "expected"),
+    [
+        ("direct", 1, (0, 1, 2), {1}),
+        ("ring", 1, (0, 1, 2), {1, 2}),
+        ("halving_doubling", 1, (0, 1, 2, 3), {0, 1}),
+        ("hierarchical", 1, (0, 0, 2, 2), {1, 3}),
+        ("recursive_doubling", 1, (0, 1, 2, 3), set()),  # errors are shared
+        ("recursive_doubling", 0, (0, 1, 2), set()),  # what was sent takes the place of the sum
+        ("allgather", 1, (0, 1, 2), set()),
+    ],
+)
+def test_sums_that_are_formed_where_their_error_is_left(runtime, schedule, rank, hosts, expected):
+    topology = Topology(hosts)
+    assert summed_in_errors(instructions(SCHEDULES[schedule], rank, topology)) == expected
 
 
 @of_both
