@@ -141,10 +141,8 @@ class THC(IntegerCodec):
             return super().unit_of(x, residual, region)
         return self._unit([self._scale_of([one]) for one in self._measured([(region, x, residual, None)])])
 
-    def coder(self):
-        if not self.unit_is_known:
-            return None
-        return _kernels.multiples_coder(self.unit, self.steps, self.rotate, self.terms)
+    def coder_of(self, unit):
+        return _kernels.multiples_coder(unit, self.steps, self.rotate, self.terms)
 
     # --- values to integers and back ---
 

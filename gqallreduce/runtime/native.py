@@ -70,15 +70,22 @@ def program_of(plan: Plan) -> _kernels.Program | None:
 
 
 def summed_in_errors(program) -> set[int]:
-    """Chunks whose sum may be formed where its error will be left: this rank alone encodes it, and no message takes its
-    place before."""
-    encodes = [each for each in program if isinstance(each, code.Encode)]
-    found = {each.chunk for each in encodes if each.alone and not each.own and not each.exact}
-    for each in program:
-        replaces = isinstance(each, code.Decode) and not each.adds and not each.result
-        if replaces or (isinstance(each, code.BeginSum) and each.clears):
-            found.discard(each.chunk)
-    return found
+    """Chunks whose sum may be formed where its error will be left: this rank alone encodes it, and nothing else becomes
+    of it."""
+    of_chunks = [each for each in program if hasattr(each, "chunk")]
+    encoded = {each.chunk for each in of_chunks if isinstance(each, code.Encode)}
+    return encoded - {each.chunk for each in of_chunks if not _leaves_sum_to_its_error(each)}
+
+
+def _leaves_sum_to_its_error(each: code.Instruction) -> bool:
+    match each:
+        case code.BeginSum():
+            return not each.clears
+        case code.Decode():
+            return each.adds or each.result
+        case code.Encode():
+            return each.alone and not each.own and not each.exact
+    return isinstance(each, code.Drop)
 
 
 def _place_among(holders, rank: int) -> tuple[int, int]:

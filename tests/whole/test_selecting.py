@@ -16,6 +16,7 @@ from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.runtime.native import summed_in_errors
 from gqallreduce.runtime.plans import Plans
+from gqallreduce.scheduling import instructions as code
 from gqallreduce.scheduling.instructions import instructions
 from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.scheme import Scheme
@@ -197,6 +198,26 @@ def test_a_chosen_value_that_its_codec_cannot_send_is_named(runtime):
 def test_sums_that_are_formed_where_their_error_is_left(runtime, schedule, rank, hosts, expected):
     topology = Topology(hosts)
     assert summed_in_errors(instructions(SCHEDULES[schedule], rank, topology)) == expected
+
+
+@of_both
+@pytest.mark.parametrize(
+    "other",
+    [
+        code.Share(code.Part(0, 0), 0, 0, 2), code.Encode(1, 0, 0, 0, True, True), code.Finish(0),
+        code.Decode(code.Part(0, 0), 0, False, False), code.Encode(1, 0, 0, 0, False, False),
+        code.Encode(1, 0, 0, 0, False, True, exact=True), code.BeginSum(0, clears=True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_no_sum_is_formed_there_that_anything_else_becomes_of(runtime, other, at):
+    program = [
+        code.BeginSum(0), code.Decode(code.Part(0, 0), 0, True, False), code.Encode(1, 0, 1, 0, False, True),
+        code.Drop(0), code.Decode(code.Part(1, 0), 0, False, True),
+    ]  # fmt: skip
+    assert summed_in_errors(program) == {0}
+    program.insert(at, other)
+    assert summed_in_errors(program) == set()
 
 
 @of_both
