@@ -6,7 +6,7 @@ import signal
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer,
 )
-from libc.math cimport isfinite as is_finite
+from libc.float cimport FLT_MAX
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as c_bool
 from libcpp.utility cimport move, pair
@@ -234,7 +234,7 @@ cdef class NativeOperation:
         cdef double[::1] view = scales
         for at in range(found.size()):
             view[at] = found.at(order[at])
-            if not is_finite(view[at]):
+            if not view[at] <= FLT_MAX:
                 view[at] = 0
         return scales
 

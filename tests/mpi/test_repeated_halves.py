@@ -169,16 +169,17 @@ def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, patient, monke
 
 
 @pytest.mark.mpi(min_size=2)
-def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(comm, monkeypatch):
+def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(comm, patient, monkeypatch):
     allreduce, run_at_once = make(comm, timeout=0.4), Progress.run_at_once
 
-    def never(progress, running, *given):
+    def interrupted(link_progress, running, *given):
         if type(running).__name__ == "NativeExchange":
-            raise KeyboardInterrupt
-        return run_at_once(progress, running, *given)
+            monkeypatch.setattr(progress, "LISTEN", SOON)
+            if comm.rank == 0:
+                raise KeyboardInterrupt
+        return run_at_once(link_progress, running, *given)
 
-    if comm.rank == 0:
-        monkeypatch.setattr(Progress, "run_at_once", never)
+    monkeypatch.setattr(Progress, "run_at_once", interrupted)
     before, problem = allreduce.state_dict()["keys"]["w"]["step"], None
     try:
         allreduce.reduce_scatter(values(comm), key="w")
