@@ -30,17 +30,17 @@ std::size_t Lane::lent_before(int number_of_chunk, std::size_t number_of_piece) 
 
 float* Lane::running(int number_of_chunk, int number_of_piece) {
   const Piece& piece = chunks_[number_of_chunk].pieces[number_of_piece];
-  if (running_[number_of_chunk].in_errors)
+  if (running_[number_of_chunk].in_residual)
     return operation.tensors[piece.tensor].new_residual + piece.parts.front().start;
   if (!operation.direct(piece.tensor))
     return running_[number_of_chunk].block.floats() + lent_before(number_of_chunk, number_of_piece);
   return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start * operation.width(piece.tensor);
 }
 
-// The choice of what is sent of own values has left them all in the new residual. A sum that begins there is encoded
-// in place: neither own values nor the sum are written once more.
-bool Lane::lies_in_errors(const Instruction& instruction) const {
-  if (!instruction.in_errors || !operation.selection || !operation.feeds_back) return false;
+// The choice of what is sent of own values has left them all in the new residual. A sum that is formed there need not be
+// copied: the encoder writes the error over it.
+bool Lane::may_sum_in_residual(const Instruction& instruction) const {
+  if (!instruction.in_residual || !operation.selection || !operation.feeds_back) return false;
   for (const Extent& extent : chunk(instruction).extents)
     if (!operation.direct(extent.tensor) || operation.wide(extent.tensor) || operation.coder(extent).sums) return false;
   return true;
@@ -54,7 +54,7 @@ Touched& Lane::touched(int number_of_chunk) {
 }
 
 void Lane::drop(int number_of_chunk) {
-  running_[number_of_chunk].known = running_[number_of_chunk].in_errors = false;
+  running_[number_of_chunk].known = running_[number_of_chunk].in_residual = false;
   running_[number_of_chunk].block.clear();
 }
 
@@ -73,16 +73,16 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   const Chunk& summed = chunk(instruction);
   make_room(instruction.chunk);
   if (summed.extents.empty()) return next();
-  if (extent_ == 0) running_[instruction.chunk].in_errors = lies_in_errors(instruction);
+  if (extent_ == 0) running_[instruction.chunk].in_residual = may_sum_in_residual(instruction);
   const Extent& extent = summed.extents[extent_];
   const Timed timed(operation.spent.encode);
   float* const y = running(instruction.chunk, extent);
   const Coder& coder = operation.coder(extent);
   const bool region_by_region = operation.plain_batch(extent) && !coder.sums;
-  const bool formed = region_by_region || running_[instruction.chunk].in_errors;
+  const bool formed = region_by_region || running_[instruction.chunk].in_residual;
   const Operation::Own own = formed ? Operation::Own{nullptr, nullptr} : operation.own(extent);
   bool good;
-  if (running_[instruction.chunk].in_errors) {
+  if (running_[instruction.chunk].in_residual) {
     good = operation.kept(number, instruction.chunk, extent_)->finite;
   } else if (region_by_region) {
     good = begin_regions(extent, instruction.clears, y);

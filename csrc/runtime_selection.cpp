@@ -11,7 +11,7 @@ namespace gq::runtime {
 
 namespace {
 
-// The sample is a thirty-second of the values, within these bounds: it costs more for a value than all that follows.
+// About one of 32 values is sampled, within these bounds: that costs more for a value than the passes after it.
 constexpr std::size_t kSampleLeast = 1 << 8, kSampleMost = 1 << 13;
 constexpr std::size_t kSpare = 4096, kBins = 4096, kParts = 64;
 constexpr std::uint32_t kNone = 0xFFFFFFFF;  // no magnitude reaches these bits

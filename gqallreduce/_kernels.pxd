@@ -282,7 +282,7 @@ cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CInstruction "gq::runtime::Instruction":
         Op op
         int slot, chunk, peer, part, hop, author, index, of, first, count, target
-        bint own, alone, adds, result, exact, clears, in_errors
+        bint own, alone, adds, result, exact, clears, in_residual
     cdef struct CWire "gq::runtime::Wire":
         int chunk, author
         bint exact

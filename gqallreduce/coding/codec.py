@@ -80,7 +80,8 @@ class Codec(ABC):
     # do the borders of its chunks follow from earlier calls? Then it has borders(learned)
     moves_borders: ClassVar[bool] = False
     # do ranks share a scale, the largest of their own ones? Each is the largest magnitude, or at most so many times the
-    # root mean square of the rank's values, if not 0: the runtime in C++ finds it, for `knowing(unit=scale)`. Else None
+    # root mean square of the rank's values, if not 0: the runtime in C++ finds it, for `knowing(unit=scale)` and
+    # `coder_of(scale)`. Else None
     clip_of_scale: ClassVar[float | None] = None
     # does it sum other vectors than the buffer? Then it is host_only too
     indirect: ClassVar[bool] = False

@@ -67,7 +67,7 @@ class IntegerCodec(RegionCodec):
         return self.coder_of(self.unit) if self.one_unit and self.unit_is_known else None
 
     def coder_of(self, unit: float | np.ndarray):
-        """With this unit, or these by segment, which all ranks share."""
+        """The Coder for a unit that all ranks share: a float, or a float32 array of one per segment."""
         return _kernels.integers_coder(unit, self.ternary, self.terms)
 
     def unit_of(self, x, residual, region: Region):

@@ -90,8 +90,9 @@ cdef int set_units(Coder coder, units, uint32_t terms) except -1:
     cdef float unit
     if type(units) is float:
         coder.units.push_back(units)
-    for unit in () if type(units) is float else np.atleast_1d(np.asarray(units, np.float32)):
-        coder.units.push_back(unit)
+    else:
+        for unit in np.atleast_1d(np.asarray(units, np.float32)):
+            coder.units.push_back(unit)
     coder.data.options.units, coder.data.options.n_units = coder.units.data(), coder.units.size()
     coder.data.options.terms = require_terms(terms)
     return 0

@@ -27,7 +27,7 @@ def measure(const float[::1] x not None, const float[::1] e, bint squares, Regio
 
 
 def are_scales(const double[::1] numbers not None):
-    """Are all of them float32 numbers of 0 or more?"""
+    """Are all of them from 0 to the largest float32 number?"""
     cdef double each
     for each in numbers:
         if not 0 <= each <= FLT_MAX:

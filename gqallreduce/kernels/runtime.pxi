@@ -57,7 +57,7 @@ cdef class Program:
 
     def add_instruction(self, int op, *, int slot=-1, int chunk=-1, int peer=-1, int part=0, int hop=0, int author=0,
                         int index=0, int of=1, int target=0, bint own=False, bint alone=False, bint adds=False,
-                        bint result=False, bint exact=False, bint clears=False, bint in_errors=False, wires=(),
+                        bint result=False, bint exact=False, bint clears=False, bint in_residual=False, wires=(),
                         parts=(), choices=()):
         """The next instruction; `op` is its place in the list of Op."""
         cdef CInstruction made
@@ -65,7 +65,7 @@ cdef class Program:
         made.slot, made.chunk, made.peer, made.part, made.hop, made.author = slot, chunk, peer, part, hop, author
         made.index, made.of, made.target = index, of, target
         made.own, made.alone, made.adds, made.result, made.exact = own, alone, adds, result, exact
-        made.clears, made.in_errors = clears, in_errors
+        made.clears, made.in_residual = clears, in_residual
         # Parts of a Join lie at the same places as its wires.
         made.first, made.count = self.data.wires.size(), len(wires)
         if choices:
@@ -223,7 +223,7 @@ cdef class NativeOperation:
 
     def own_scales(self, double clip, vector[size_t] order):
         """Of each tensor, in this order, the largest magnitude, or `clip` times the root mean square where that is less
-        (0: no limit), as float64. 0 if a value is not finite: that comes out when it is encoded."""
+        (0: no limit), as float64. 0 if a value is not finite: the encoding reports that value."""
         cdef vector[float] found
         cdef size_t at
         with nogil:
@@ -285,7 +285,7 @@ cdef class NativeExchange:
     """A small exchange (transport/exchange.py) in an array's memory; made, then started by an Engine.
 
     values
-        C-contiguous: this rank's, which become the largest of all ranks (uint64 or float64), or with `gather` a row of
+        C-contiguous and writable: this rank's, which become the largest of all ranks (uint64 or float64), or with `gather` a row of
         each rank, of which the first is this rank's and row i becomes that of rank - i.
     """
 

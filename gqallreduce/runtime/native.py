@@ -57,9 +57,9 @@ def program_of(plan: Plan) -> _kernels.Program | None:
             not tensor.codec.linear,
             tensor.narrow,
         )
-    in_errors = summed_in_errors(plan.program)
+    in_residual = summed_in_residual(plan.program)
     for each in plan.program:
-        where = {"in_errors": True} if isinstance(each, code.BeginSum) and each.chunk in in_errors else {}
+        where = {"in_residual": True} if isinstance(each, code.BeginSum) and each.chunk in in_residual else {}
         made.add_instruction(_OP[type(each)], **_fields(each), **where)
     for lane in plan.pieces:
         made.add_lane()
@@ -69,15 +69,15 @@ def program_of(plan: Plan) -> _kernels.Program | None:
     return made
 
 
-def summed_in_errors(program) -> set[int]:
-    """Chunks whose sum may be formed where its error will be left: this rank alone encodes it, and nothing else becomes
-    of it."""
+def summed_in_residual(program) -> set[int]:
+    """Chunks whose sum may be formed in the new residual: this rank alone encodes it, and no other instruction takes its
+    place, shares or finishes it."""
     of_chunks = [each for each in program if hasattr(each, "chunk")]
     encoded = {each.chunk for each in of_chunks if isinstance(each, code.Encode)}
-    return encoded - {each.chunk for each in of_chunks if not _leaves_sum_to_its_error(each)}
+    return encoded - {each.chunk for each in of_chunks if not _allows_sum_in_residual(each)}
 
 
-def _leaves_sum_to_its_error(each: code.Instruction) -> bool:
+def _allows_sum_in_residual(each: code.Instruction) -> bool:
     match each:
         case code.BeginSum():
             return not each.clears

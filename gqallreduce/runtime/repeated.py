@@ -55,8 +55,10 @@ class Repeat:
     """One such call. Attributes are None until they are set.
 
     _running
-        what the runtime carries out now: the exchange of `_scales` before the Run; of the Run; in a reduce-scatter then
-        of `_exchange`, by which all ranks learn of a value that is not finite.
+        what the runtime carries out now: first the exchange of `_scales`, if there are any, then the operation of the
+        Run, in a reduce-scatter last `_exchange`, by which all ranks learn of a value that is not finite.
+    _scales
+        own scales (float64) until ranks have agreed on the largest.
     """
 
     __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number",

@@ -77,7 +77,7 @@ class ScaledRun(Run):
         yield from self.stages_with(self.own_scales())
 
     def stages_with(self, scales: np.ndarray, running: _kernels.NativeExchange | None = None):
-        """The same with own scales, whose exchange may be carried out already."""
+        """The same with own scales, whose exchange the runtime may have begun already."""
         if self.plan.size > 1:
             exchange = Largest(self.plan.rank, self.plan.size, PREPARE, scales, self.signature)
             if running is not None:
@@ -88,12 +88,12 @@ class ScaledRun(Run):
         yield from super().stages()
 
     def own_scales(self) -> np.ndarray:
-        """In the order in which ranks tell them each other."""
+        """Of each tensor, in the order `plan.scale_order`: float64, 0 if a value is not finite."""
         plan, self._running = self.plan, super().native()
         return self._running.own_scales(plan.codec.clip_of_scale, plan.scale_order)
 
     def take_scales(self, scales: np.ndarray) -> None:
-        """What ranks have agreed on."""
+        """What ranks have agreed on, in that order; WireError for what is no scale."""
         if len(lawful(scales)) == 1:
             self._units = float(scales[0])
         else:
@@ -111,7 +111,7 @@ class ScaledRun(Run):
 
 
 def kind_of_run(plan) -> type[Run] | None:
-    """What carries a call on a Plan out; None if an Operation must."""
+    """The class that carries a call on a Plan out in C++; None if an Operation must carry it out."""
     if plan.runs:
         return Run
     return ScaledRun if plan.shares_scales else None

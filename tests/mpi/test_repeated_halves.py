@@ -38,7 +38,7 @@ def heard_long_ago(monkeypatch):
 
 
 @pytest.fixture
-def patient(monkeypatch):
+def long_listen(monkeypatch):
     """What a rank does at once may take longer than 2 ms: on a busy machine a Run may, before its headers go out."""
     monkeypatch.setattr(progress, "LISTEN", TIMEOUT)
 
@@ -125,7 +125,7 @@ def test_a_shard_is_taken_once_whatever_goes_wrong_before_the_call(comm, monkeyp
 
 
 @pytest.mark.parametrize("half", ["reduce_scatter", "allgather"])
-def test_a_value_that_is_not_finite_is_told_on_all_ranks_and_changes_nothing(comm, half, taken_up, patient):
+def test_a_value_that_is_not_finite_is_told_on_all_ranks_and_changes_nothing(comm, half, taken_up, long_listen):
     allreduce = make(comm)
     before = allreduce.state_dict()["keys"]["w"]
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_a_value_that_is_not_finite_is_told_on_all_ranks_and_changes_nothing(com
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, patient, monkeypatch):
+def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, long_listen, monkeypatch):
     """Rank 0 begins it late."""
     allreduce, expected = make(comm), make(comm)
     run_at_once = Progress.run_at_once
@@ -169,7 +169,7 @@ def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, patient, monke
 
 
 @pytest.mark.mpi(min_size=2)
-def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(comm, patient, monkeypatch):
+def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(comm, long_listen, monkeypatch):
     allreduce, run_at_once = make(comm, timeout=0.4), Progress.run_at_once
 
     def interrupted(link_progress, running, *given):

@@ -68,7 +68,7 @@ def sums(allreduce, comm, steps, group=False):
 @pytest.mark.parametrize("scheme", ["direct/terngrad/ef", "ring/terngrad", "recursive_doubling/terngrad(clip=0)"])
 @pytest.mark.parametrize("runtimes", ["native", "mixed"])
 @pytest.mark.parametrize("group", [False, True])
-def test_the_second_call_is_and_has_the_same_bits(comm, scheme, runtimes, group, at_once, monkeypatch):
+def test_the_second_call_is_carried_out_at_once_with_the_same_bits(comm, scheme, runtimes, group, at_once, monkeypatch):
     with make(comm, scheme, check="always") as others:
         expected = sums(others, comm, (1, 2, 3), group)
     python = runtimes == "mixed" and comm.rank == 0
@@ -162,7 +162,7 @@ def test_scales_that_do_not_fit_into_one_message_are_not_exchanged_at_once(comm,
     assert at_once == [False, True]
 
 
-def test_a_reduce_scatter_is(comm, monkeypatch):
+def test_a_reduce_scatter_is_carried_out_at_once(comm, monkeypatch):
     at_once = note_at_once(monkeypatch, shards_module)
     with make(comm, check="always") as others, make(comm) as allreduce:
         for step in (1, 2, 3):

@@ -14,7 +14,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.layout import Form
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.runtime.local import LocalAllreduce
-from gqallreduce.runtime.native import summed_in_errors
+from gqallreduce.runtime.native import summed_in_residual
 from gqallreduce.runtime.plans import Plans
 from gqallreduce.scheduling import instructions as code
 from gqallreduce.scheduling.instructions import instructions
@@ -195,9 +195,9 @@ def test_a_chosen_value_that_its_codec_cannot_send_is_named(runtime):
         ("allgather", 1, (0, 1, 2), set()),
     ],
 )
-def test_sums_that_are_formed_where_their_error_is_left(runtime, schedule, rank, hosts, expected):
+def test_chunks_whose_sum_is_formed_in_the_new_residual(runtime, schedule, rank, hosts, expected):
     topology = Topology(hosts)
-    assert summed_in_errors(instructions(SCHEDULES[schedule], rank, topology)) == expected
+    assert summed_in_residual(instructions(SCHEDULES[schedule], rank, topology)) == expected
 
 
 @of_both
@@ -210,14 +210,14 @@ def test_sums_that_are_formed_where_their_error_is_left(runtime, schedule, rank,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_no_sum_is_formed_there_that_anything_else_becomes_of(runtime, other, at):
+def test_another_instruction_on_a_chunk_keeps_its_sum_out_of_the_residual(runtime, other, at):
     program = [
         code.BeginSum(0), code.Decode(code.Part(0, 0), 0, True, False), code.Encode(1, 0, 1, 0, False, True),
         code.Drop(0), code.Decode(code.Part(1, 0), 0, False, True),
     ]  # fmt: skip
-    assert summed_in_errors(program) == {0}
+    assert summed_in_residual(program) == {0}
     program.insert(at, other)
-    assert summed_in_errors(program) == set()
+    assert summed_in_residual(program) == set()
 
 
 @of_both

@@ -22,7 +22,7 @@ class Exchange {
   int completed(Transport& transport, const Ticket& ticket, std::size_t nbytes);
   bool done() const { return step_ >= size_ && sends_under_way_ == 0; }
 
-  // Is there nothing to be looked at? Of rows: are all the header of this rank, except for the rank, without a flaw?
+  // kGather: is each row the header of this rank but for the rank, and tells of no flaw? Other kinds: always true.
   bool as_expected() const { return kind_ != Kind::kGather || headers_alike(); }
 
   // Bytes of the longest message.

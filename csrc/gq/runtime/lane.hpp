@@ -134,13 +134,13 @@ class Lane {
   void end_slices();
   const std::uint8_t* wire_of(int slot, int number, std::size_t& nbytes) const;
 
-  // Running values of a chunk: in the memory of the new residual or of the result where they fit, else lent.
+  // Running values of a chunk: in the memory of the new residual (may_sum_in_residual) or of the result, else lent.
   bool has_running(int chunk) const { return running_[chunk].known; }
   float* running(int chunk, const Extent& extent) {
     return running(chunk, extent.piece) + extent.at * operation.width(extent.tensor);
   }
   float* running(int chunk, int piece);
-  bool lies_in_errors(const Instruction& instruction) const;
+  bool may_sum_in_residual(const Instruction& instruction) const;
   std::size_t lent_before(int chunk, std::size_t piece) const;
   void make_room(int chunk);
   Touched& touched(int chunk);
@@ -184,7 +184,7 @@ class Lane {
 
   struct Running {
     bool known = false;
-    bool in_errors = false;  // does it lie in the new residual?
+    bool in_residual = false;  // does it lie in the new residual?
     Pool::Block block;
     std::vector<Touched> touched;  // of each extent, with exact sums
   };

@@ -48,7 +48,7 @@ struct Tensor {
   bool loses = true;                           // does the codec lose anything?
   bool narrow = false;                         // has the target 16 bits, so that rounding the result is one more error?
 
-  bool direct() const { return target.floats() != nullptr; }  // do running values lie in the result's memory?
+  bool direct() const { return target.floats() != nullptr; }  // may running values lie in the result's memory?
   // Are values read and written where they are, as float32 without gaps?
   bool plain() const { return size == 0 || (!source.wide && source.floats() && target.floats()); }
 };
@@ -156,7 +156,7 @@ class Operation {
   const Stream* streams(int hop, int author);
   // May each region of a batch be worked on where its tensor is, instead of in scratch memory?
   bool plain_batch(const Extent& extent) const { return plain && extent.tensor == Extent::kBatch; }
-  // Do running values of a tensor, not of a batch, lie in the result's memory?
+  // May running values of a tensor, not of a batch, lie in the result's memory?
   bool direct(int tensor) const { return tensor != Extent::kBatch && tensors[tensor].direct(); }
   const Coder& coder(const Extent& extent) const { return *tensors[extent.coded_as()].coder; }
   // Are values of a tensor, not of a batch, worked on as float64?
