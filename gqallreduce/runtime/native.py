@@ -70,8 +70,8 @@ def program_of(plan: Plan) -> _kernels.Program | None:
 
 
 def summed_in_residual(program) -> set[int]:
-    """Chunks whose sum may be formed in the new residual: this rank alone encodes it, and no other instruction takes its
-    place, shares or finishes it."""
+    """Chunks whose sum may be formed in the new residual: this rank alone encodes it, and no other instruction
+    replaces, shares or finishes it."""
     of_chunks = [each for each in program if hasattr(each, "chunk")]
     encoded = {each.chunk for each in of_chunks if isinstance(each, code.Encode)}
     return encoded - {each.chunk for each in of_chunks if not _allows_sum_in_residual(each)}
