@@ -37,8 +37,8 @@ float* Lane::running(int number_of_chunk, int number_of_piece) {
   return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start * operation.width(piece.tensor);
 }
 
-// The choice of what is sent of own values has left them all in the new residual. A sum that is formed there need not be
-// copied: the encoder writes the error over it.
+// The choice of what is sent of own values has left them all in the new residual. A sum that is formed there need not
+// be copied: the encoder writes the error over it.
 bool Lane::may_sum_in_residual(const Instruction& instruction) const {
   if (!instruction.in_residual || !operation.selection || !operation.feeds_back) return false;
   for (const Extent& extent : chunk(instruction).extents)

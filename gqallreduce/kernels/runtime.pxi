@@ -285,8 +285,8 @@ cdef class NativeExchange:
     """A small exchange (transport/exchange.py) in an array's memory; made, then started by an Engine.
 
     values
-        C-contiguous and writable: this rank's, which become the largest of all ranks (uint64 or float64), or with `gather` a row of
-        each rank, of which the first is this rank's and row i becomes that of rank - i.
+        C-contiguous and writable: this rank's, which become the largest of all ranks (uint64 or float64), or with
+        `gather` a row of each rank, of which the first is this rank's and row i becomes that of rank - i.
     """
 
     cdef CExchange* data

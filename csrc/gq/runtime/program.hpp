@@ -41,7 +41,7 @@ struct Instruction {
   bool own = false, alone = false;    // kEncode
   bool adds = false, result = false;  // kDecode
   bool clears = false;                // kBeginSum: the new residual becomes zero
-  bool in_residual = false;             // kBeginSum: may the sum be formed in the new residual?
+  bool in_residual = false;           // kBeginSum: may the sum be formed in the new residual?
   bool exact = false;                 // kEncode, kDecode: without loss, and not by the codec
 };
 
