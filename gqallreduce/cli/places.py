@@ -44,11 +44,13 @@ class OnHost:
         computes there (gqallreduce/backends/processor.py).
     cuda_aware
         may MPI be given this memory, if it is a GPU's?
+    torch
+        what PyTorch calls it.
     """
 
     output = "bench/results/allreduce_synthetic"
     memory = "the free memory"
-    on_gpu, cuda_aware = False, None
+    on_gpu, cuda_aware, torch = False, None, "cpu"
 
     def __init__(self):
         self.processor = Host()
@@ -76,7 +78,7 @@ class OnGpu(OnHost):
     def __init__(self, number, cuda_aware):
         self.runtime = runtime.runtime(number)
         self.cuda_aware = awareness.mpi_is_cuda_aware() if cuda_aware is None else cuda_aware
-        self.processor = Device(self.runtime, self.cuda_aware)
+        self.processor, self.torch = Device(self.runtime, self.cuda_aware), f"cuda:{number}"
 
     def describe(self, comm, local):
         gpu, node = self.runtime, local.bcast(comm.rank)

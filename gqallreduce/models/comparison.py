@@ -25,7 +25,7 @@ class Comparison:
         """A gradient before it is summed, and where its sum will be."""
         into = Buffer(gradient if out is None else out)
         source = source_of(gradient, into)
-        self._exact[tensor.name] = _values(source)
+        self._exact[tensor.name] = self._values(source)
         self._results[tensor.name] = into
 
     def errors(self) -> dict[str, float]:
@@ -34,7 +34,7 @@ class Comparison:
         self._allreduce([self._exact[name] for name in names], key=[f"exact {name}" for name in names])
         found = {}
         for name in names:
-            exact, result = self._exact[name], _values(self._results[name])
+            exact, result = self._exact[name], self._values(self._results[name])
             lost, exact_squared = float(((result - exact) ** 2).sum()), float((exact**2).sum())
             found[name] = lost / exact_squared if exact_squared else float(lost > 0)
         self.begin()
@@ -43,9 +43,13 @@ class Comparison:
     def close(self) -> None:
         self._allreduce.close()
 
-
-def _values(buffer) -> np.ndarray:
-    """A copy of all elements, as float64."""
-    vector = np.empty(buffer.size, np.float64 if buffer.form.dtype == "float64" else np.float32)
-    buffer.load(0, buffer.size, vector)
-    return vector.astype(np.float64)
+    def _values(self, buffer) -> np.ndarray:
+        """A copy of all elements in host memory, as float64."""
+        if buffer.located is not None:
+            processor = self._allreduce.processors.of(buffer)
+            buffer.arithmetic = processor.arithmetic
+            with processor.active(buffer.located, None):
+                buffer = buffer.copied_to_host(processor)
+        vector = np.empty(buffer.size, np.float64 if buffer.form.dtype == "float64" else np.float32)
+        buffer.load(0, buffer.size, vector)
+        return vector.astype(np.float64)

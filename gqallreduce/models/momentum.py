@@ -2,11 +2,14 @@
 
 m[t] = beta m[t-1] + g[t], as optimizers have it, of the average (or sum) g of all ranks' gradients. Without compression
 both classes give the same m; they differ in where the error of a sum goes.
+
+Arrays are NumPy's, or on a GPU those of a library with the same operators; what is kept lies where the gradients do.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Real
 
 import numpy as np
@@ -39,8 +42,8 @@ class Momentum:
         """What `kept` has to be once a step with these results has taken effect."""
         self._spare, found = {}, self._spare
         for name, each in sums.items():
-            if name in found and found[name].shape == each.shape:
-                np.copyto(found[name], each)
+            if name in found and type(found[name]) is type(each) and found[name].shape == each.shape:
+                found[name][...] = each
             else:
                 found[name] = each.copy(order="K")
         return found
@@ -89,17 +92,17 @@ def momentum_of(momentum: float, correction: float, average: bool, size: int) ->
     return Momentum(float(momentum), average, size) if momentum else None
 
 
-def clip_factor(most: float, gradients: list[np.ndarray]) -> float:
-    """What gradients are multiplied by so that their Euclidean norm together is at most `most`.
+def clip_factor(most: float, norms: Iterable[float]) -> float:
+    """What gradients of these norms are multiplied by so that their Euclidean norm together is at most `most`.
 
     1 where it is no number, so that a NaN is reported where it is.
     """
-    norm = math.hypot(*map(_norm, gradients))
+    norm = math.hypot(*norms)
     return most / norm if math.isfinite(norm) and norm > most else 1.0
 
 
-def _norm(array: np.ndarray) -> float:
-    """Of a float64 array too whose squares are no float64."""
+def wide_norm(array: np.ndarray) -> float:
+    """Of a float64 array, also where its squares are no float64."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         norm = math.sqrt(float(np.sum(np.square(array, dtype=np.float64))))
         if (norm > 1e-100 and math.isfinite(norm)) or not array.size:

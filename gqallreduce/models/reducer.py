@@ -100,6 +100,7 @@ class Reducer:
         texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.DENSE])
         self.allreduces = {text: Allreduce(text, **options) for text in texts}
         self.failure_flags, self.mark = Allreduce("raw", **options), None
+        self.contributions.processors = self.failure_flags.processors
         self._comparison = Comparison(options) if self._compare_every else None
         self.stats = ModelStats(self._residual_norm)
         self.missing: dict[str, np.ndarray] = {}

@@ -148,28 +148,29 @@ class Step:
         """Give zeros for all that has not come, and start what is left; returns them by name.
 
         After an error of this rank they replace also what has come of buckets that are not started: that may be what
-        is wrong.
+        is wrong. They lie in host memory, whatever the tensors of a bucket do.
         """
         if self.failed:
             self._forget_what_is_not_started()
         missing = {}
         if any(self._left):
-            missing = {name: _zeros(each) for name, each in self._model.tensors.items() if name not in self.given}
+            tensors = [each for name, each in self._model.tensors.items() if name not in self.given]
+            if not self.failed:
+                _require_in_host_memory(tensors)
+            missing = {each.name: _zeros(each) for each in tensors}
         for name, zeros in missing.items():
             self.give(name, zeros)
         self.advance()
         return missing
 
     def _forget_what_is_not_started(self) -> None:
-        """In host memory: only there can zeros be made in place of it."""
         self._looked = None
         for number in range(len(self._requests), len(self._left)):
-            bucket = self._model.buckets[number]
-            for tensor in bucket.tensors:
-                if tensor.device == _HOST:
-                    self.given.pop(tensor.name, None)
-                    self._into.pop(tensor.name, None)
-            self._left[number] = sum(name not in self.given for name in bucket.names)
+            names = self._model.buckets[number].names
+            for name in names:
+                self.given.pop(name, None)
+                self._into.pop(name, None)
+            self._left[number] = len(names)
 
     def wait(self) -> list:
         """Until all are done: what each cost.
@@ -292,10 +293,16 @@ class _Done:
             raise error
 
 
+def _require_in_host_memory(tensors: list[Tensor]) -> None:
+    """ValueError for one whose zeros could not be summed in one call with others of its bucket."""
+    for tensor in tensors:
+        if tensor.device != _HOST:
+            got = f"{tensor.name!r}, {tensor.device}, was not started"
+            raise ValueError(f"{got}; give zeros where there is no gradient")
+
+
 def _zeros(tensor: Tensor) -> np.ndarray:
-    """In the form of a tensor."""
-    if tensor.device != _HOST:
-        raise ValueError(f"{tensor.name!r}, {tensor.device}, was not started; give zeros where there is no gradient")
+    """In the form of a tensor, in host memory."""
     if tensor.form.dtype == "bfloat16":
         import ml_dtypes  # noqa: F401  (which makes NumPy know the name)
     vector = np.zeros(tensor.form.size, np.dtype(tensor.form.dtype))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from time import perf_counter
 
+import numpy as np
+
 from gqallreduce import _kernels
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Host
@@ -129,7 +131,10 @@ class LocalAllreduce:
     def carry_out(self, operations: list) -> None:
         """Let every rank go as far as it can, in turn, until all are done."""
         mailboxes = _kernels.Mailboxes(self.tap)
-        ranks = [Mailbox(rank, mailboxes, self.order, self.poll_every) for rank in range(self.size)]
+        ranks = [
+            Mailbox(rank, mailboxes, self.order, self.poll_every, processor)
+            for rank, processor in enumerate(self.processors)
+        ]
         calls = [Call("a call") for _ in ranks]
         for rank, call, operation in zip(ranks, calls, operations, strict=True):
             rank.progress.start(call, operation.stages())
@@ -148,12 +153,14 @@ class Mailbox:
         shared by all ranks.
     native
         the same for the runtime in C++.
+    processor
+        of the rank, if messages may lie in a GPU's memory.
     """
 
     shortest = 1 << 30
 
-    def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order, poll_every: float = 0.0):
-        self.rank, self.mailboxes, self._order = rank, mailboxes, order
+    def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order, poll_every: float = 0.0, processor=None):
+        self.rank, self.mailboxes, self._order, self._processor = rank, mailboxes, order, processor
         shuffled = order is not list
         self.native = _kernels.Loopback(mailboxes, rank, seed=shuffled * (rank + 1))
         self.messages: list = []
@@ -169,7 +176,8 @@ class Mailbox:
 
     def send(self, data, peer: int, tag: int, message) -> None:
         assert len(data) <= message.bound
-        self.mailboxes.put(self.rank, peer, tag, data)
+        there = data if isinstance(data, np.ndarray) else self._processor.on_host(data)
+        self.mailboxes.put(self.rank, peer, tag, there)
         self._sent.append((message, 0))
 
     def receive(self, data, peer: int, tag: int, message) -> None:
@@ -181,7 +189,7 @@ class Mailbox:
         left = []
         for message, room, tag in self._due:
             (source,) = message.peers
-            nbytes = self.mailboxes.take(source, self.rank, tag, room)
+            nbytes = self._take(source, tag, room)
             if nbytes is None:
                 left.append((message, room, tag))
             else:
@@ -189,6 +197,17 @@ class Mailbox:
                 completed.append((message, nbytes))
         self._due = left
         return self._order(completed)
+
+    def _take(self, source: int, tag: int, room) -> int | None:
+        """As Mailboxes; the room may lie in a GPU's memory."""
+        if isinstance(room, np.ndarray):
+            return self.mailboxes.take(source, self.rank, tag, room)
+        there = np.empty(len(room), np.uint8)
+        nbytes = self.mailboxes.take(source, self.rank, tag, there)
+        if nbytes:
+            with self._processor.active(None, None):
+                self._processor.arithmetic.copy(room[:nbytes], self._processor.adopt(there[:nbytes]))
+        return nbytes
 
     def failed(self, event):
         raise AssertionError("a message is longer than its room")

@@ -40,7 +40,7 @@ def _norm(key, state: State) -> float:
     if state.residual is None:
         return 0.0
     with state.processor.active(None, key):
-        return math.sqrt(_sum_of_squares(state.processor, state.residual))
+        return math.sqrt(sum_of_squares(state.processor, state.residual))
 
 
 class Memory:
@@ -199,7 +199,7 @@ def _references(states) -> list[weakref.ref]:
     return [each for state in states for each in (state.norm, state.spare_norm) if each is not None]
 
 
-def _sum_of_squares(processor, x) -> float:
+def sum_of_squares(processor, x) -> float:
     """The sum of x * x: of each block by the sum rule, blocks in order, so alike on all processors.
 
     Not by BLAS: its threads spin into the next call.

@@ -21,7 +21,7 @@ from gqallreduce.torch.options import (
     trained,
 )
 from gqallreduce.torch.replicas import broadcast, compare, tensors_of
-from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
+from gqallreduce.torch.tensors import array_of, from_tensors, tensor_of, to_tensors
 
 _NONFINITE = "raise", "skip"
 
@@ -198,7 +198,7 @@ class Attached:
         for name, parameter in self._parameters.items():
             parameter.grad = None
             if name in sums and parameter.requires_grad:
-                parameter.grad = torch.from_numpy(sums[name]).to(parameter) / (self._scale or 1.0)
+                parameter.grad = tensor_of(sums[name]).to(parameter) / (self._scale or 1.0)
         self._flushing = True
         try:
             self._optimizer.step()

@@ -13,6 +13,11 @@ def array_of(tensor: torch.Tensor):
     return tensor.detach()
 
 
+def tensor_of(array) -> torch.Tensor:
+    """The reverse: a NumPy array, or one on a GPU, as a tensor of the same memory."""
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
 def to_tensors(state):
     """A state with a tensor in place of each array."""
     if isinstance(state, dict):

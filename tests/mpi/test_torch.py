@@ -5,7 +5,20 @@ import io
 import numpy as np
 import pytest
 from ranks import alike
-from torch_training import Net, batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
+from torch_training import (
+    DEVICE,
+    Net,
+    batch,
+    bytes_of,
+    content,
+    gqt,
+    loss_of,
+    make,
+    torch,
+    torch_linear,
+    train,
+    train_scaled,
+)
 
 import gqallreduce as gq
 
@@ -22,7 +35,7 @@ def test_all_ranks_begin_as_rank_0(comm):
         return made
 
     made, _, attached = make(comm, model=model)
-    state = {name: each.numpy().tobytes() for name, each in made.state_dict().items()}
+    state = {name: bytes_of(each) for name, each in made.state_dict().items()}
     assert alike(comm, str(state))
     assert int(made.norm.num_batches_tracked) == 2**40
     attached.compare()
@@ -79,7 +92,7 @@ def test_a_layer_that_some_ranks_do_not_use(comm):
     optimizer.zero_grad()
     loss_of(model, *batch(comm, 0), use_extra=comm.rank == 0).backward()
     assert attached.wait()
-    assert alike(comm, model.extra.weight.grad.numpy().tobytes())
+    assert alike(comm, bytes_of(model.extra.weight.grad))
     assert model.extra.weight.grad.abs().sum() > 0
     optimizer.step()
     optimizer.zero_grad()
@@ -115,7 +128,7 @@ def test_a_layer_that_only_an_earlier_pass_used_keeps_its_gradient(comm):
     own = model.extra.weight.grad.clone()
     loss_of(model, *batch(comm, 1), use_extra=False).backward()
     attached.wait()
-    expected = sum(torch.from_numpy(each) for each in comm.allgather(own.numpy()))
+    expected = sum(torch.from_numpy(each) for each in comm.allgather(own.cpu().numpy())).to(DEVICE)
     torch.testing.assert_close(model.extra.weight.grad, expected)
 
 
@@ -178,14 +191,14 @@ def test_a_model_in_bfloat16(comm):
         x, y = (each.to(torch.bfloat16) for each in batch(comm, step))
         loss_of(model, x, y).backward()
         optimizer.step()
-    assert alike(comm, b"".join(each.detach().view(torch.uint16).numpy().tobytes() for each in model.parameters()))
+    assert alike(comm, bytes_of(*model.parameters()))
 
 
 def test_autocast(comm):
     model, optimizer, _attached = make(comm)
     for step in range(3):
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             loss = loss_of(model, *batch(comm, step))
         loss.backward()
         optimizer.step()
@@ -234,7 +247,7 @@ def test_a_step_with_a_flaw_is_skipped(comm, optimizer):
 
 
 def test_a_scaler_lowers_its_scale_on_all_ranks(comm):
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=1024.0, growth_interval=2)
     model, optimizer, attached = make(comm, scaler=scaler)
     scales = []
     for step in range(6):
@@ -256,7 +269,7 @@ def test_a_scaler_lowers_its_scale_on_all_ranks(comm):
 
 def test_residuals_follow_the_scale(comm):
     """By powers of two, so that nothing is rounded."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=1)
     plain, scaled = make(comm, model=torch_linear), make(comm, model=torch_linear, scaler=scaler)
     for step in range(4):
         train_scaled(comm, *plain, None, step)
@@ -265,7 +278,7 @@ def test_residuals_follow_the_scale(comm):
 
 
 def test_a_scaler_that_comes_before_the_sums_is_an_error(comm):
-    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=16.0)
     model, optimizer, _attached = make(comm, scaler=scaler)
     scaler.scale(loss_of(model, *batch(comm, 0))).backward()
     with pytest.raises(gq.Error, match=r"call wait\(\) before scaler\.step"):
@@ -459,12 +472,13 @@ def test_residuals_are_applied_by_a_step_of_their_own(comm):
     """`flush` makes them gradients, which are not summed again; then training goes on."""
     model, optimizer, attached = make(comm, optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.5))
     train(comm, model, optimizer, range(2))
-    own = attached.reducer.allreduces["direct/onebit/ef"].residual("second.weight")
+    own = attached.state_dict()["reducer"]["schemes"]["direct/onebit/ef"]["keys"]["second.weight"]["residual"].numpy()
     mean, before = comm.allreduce(own) / comm.size, model.second.weight.detach().clone()
     bias, sums = model.second.bias.detach().clone(), attached.reducer.stats.steps
     attached.flush()
     assert all(each.grad is None for each in model.parameters())
-    np.testing.assert_allclose(before.numpy() - 0.5 * mean, model.second.weight.detach(), rtol=1e-5, atol=1e-6)
+    expected, found = before.cpu().numpy() - 0.5 * mean, model.second.weight.detach().cpu()
+    np.testing.assert_allclose(expected, found, rtol=1e-5, atol=1e-6)
     assert torch.equal(bias, model.second.bias)
     assert attached.reducer.stats.steps == sums
     assert attached.reducer.stats.residual_norm == 0
@@ -494,7 +508,7 @@ def test_residuals_are_applied_by_a_step_of_their_own(comm):
 def test_flushed_residuals_are_in_units_of_the_gradients(comm):
     """Also when the scale has changed since the last step."""
     found = []
-    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)):
+    for scaler in (None, torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=1)):
         sgd = lambda m: torch.optim.SGD(m.parameters(), 0.5)  # noqa: E731
         model, optimizer, attached = make(comm, "direct/onebit/ef", model=torch_linear, optimizer=sgd, scaler=scaler)
         train_scaled(comm, model, optimizer, attached, scaler, 0)
@@ -504,7 +518,7 @@ def test_flushed_residuals_are_in_units_of_the_gradients(comm):
 
 
 def test_a_scale_changes_while_a_layer_is_frozen(comm):
-    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=1)
     model, optimizer, attached = make(comm, "direct/onebit/ef", model=torch_linear, scaler=scaler)
     for step in range(3):
         optimizer.zero_grad()

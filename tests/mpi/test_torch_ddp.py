@@ -5,11 +5,10 @@ import tempfile
 
 import pytest
 from ranks import TIMEOUT
+from torch_training import DEVICE, bytes_of, gqt, torch
 
 import gqallreduce as gq
 
-torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[torch]')")
-gqt = pytest.importorskip("gqallreduce.torch")
 distributed = torch.distributed
 if not (distributed.is_available() and distributed.is_gloo_available()):
     pytest.skip("this torch has no gloo", allow_module_level=True)
@@ -48,7 +47,7 @@ def train(comm, ddp, optimizer, steps, spoiled=None):
     for step in steps:
         optimizer.zero_grad()
         generator = torch.Generator().manual_seed(100 * step + comm.rank)
-        x, y = torch.randn(12, 6, generator=generator), torch.randn(12, 8, generator=generator)
+        x, y = (torch.randn(12, size, generator=generator, device="cpu").to(DEVICE) for size in (6, 8))
         if step == spoiled and comm.rank == comm.size - 1:
             y[0, 0] = float("nan")
         torch.nn.functional.mse_loss(ddp(x), y).backward()
@@ -56,7 +55,7 @@ def train(comm, ddp, optimizer, steps, spoiled=None):
 
 
 def content(ddp):
-    return b"".join(each.detach().numpy().tobytes() for each in ddp.parameters())
+    return bytes_of(*ddp.parameters())
 
 
 @pytest.mark.parametrize("as_view", [False, True])

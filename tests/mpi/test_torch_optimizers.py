@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 from ranks import alike
-from torch_training import batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
+from torch_training import DEVICE, batch, content, gqt, loss_of, make, torch, torch_linear, train, train_scaled
 
 import gqallreduce as gq
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(comm, steps, kind):
 
 def test_momentum_and_clipping_follow_the_scale(comm):
     """By powers of two, so that nothing is rounded."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=2)
     options = {"model": torch_linear, "clip": 0.5, "optimizer": onebit_adam(2)}
     plain, scaled = make(comm, **options), make(comm, scaler=scaler, **options)
     for step in range(6):

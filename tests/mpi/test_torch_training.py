@@ -8,6 +8,8 @@ import pytest
 from ranks import alike
 from torch_training import torch
 
+import gqallreduce as gq
+from gqallreduce.cli import places
 from gqallreduce.cli.torch_training import command, summary
 from gqallreduce.cli.torch_training.experiment import Experiment, Run, Setting
 from gqallreduce.cli.torch_training.recipes import RECIPES
@@ -151,6 +153,15 @@ def test_wrong_options_are_told_by_rank_0(comm, tmp_path, capsys, words, complai
     assert command.run(parsed("--output", tmp_path / "x", *words)) == 2
     said = capsys.readouterr().err
     assert (complaint in said) is (comm.rank == 0)
+
+
+def test_a_gpu_that_cannot_be_had_is_told_by_rank_0(comm, tmp_path, capsys, monkeypatch):
+    def count():
+        raise gq.Error("no GPU can be used: the NVIDIA driver (libcuda) is missing")
+
+    monkeypatch.setattr(places.runtime, "count", count)
+    assert command.run(parsed("--device", "cuda", "--output", tmp_path / "x")) == 2
+    assert ("train_torch: rank 0: no GPU can be used" in capsys.readouterr().err) is (comm.rank == 0)
 
 
 def test_sums_after_the_backward_pass_have_a_name_of_their_own():

@@ -1,4 +1,6 @@
-"""A small model in PyTorch, and a training as a user would write it."""
+"""A small model in PyTorch, and a training as a user would write it. On a GPU with GQALLREDUCE_TEST_DEVICE=cuda."""
+
+import os
 
 import pytest
 from ranks import TIMEOUT
@@ -6,6 +8,9 @@ from ranks import TIMEOUT
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[torch]')")
 gqt = pytest.importorskip("gqallreduce.torch")
 
+DEVICE = "cuda" if os.environ.get("GQALLREDUCE_TEST_DEVICE") == "cuda" else "cpu"
+if DEVICE == "cuda":
+    torch.set_default_device(DEVICE)
 RULES = "*.bias=ring/raw; *=direct/onebit/ef"
 
 
@@ -43,7 +48,8 @@ def make(comm, rules=RULES, model=None, optimizer=None, **options):
 
 def batch(comm, step, rank=None):
     generator = torch.Generator().manual_seed(1000 * step + (comm.rank if rank is None else rank))
-    return torch.randn(12, 6, generator=generator), torch.randn(12, 8, generator=generator)
+    drawn = [torch.randn(12, size, generator=generator, device="cpu") for size in (6, 8)]  # alike on all devices
+    return tuple(each.to(DEVICE) for each in drawn)
 
 
 def loss_of(model, x, y, **options):
@@ -69,6 +75,11 @@ def train_scaled(comm, model, optimizer, attached, scaler, step):
         scaler.update()
 
 
+def bytes_of(*tensors):
+    """Of their elements, wherever they lie."""
+    return b"".join(each.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for each in tensors)
+
+
 def content(model):
     """Of parameters; batch norm's running means follow a rank's own batches."""
-    return b"".join(each.detach().numpy().tobytes() for _, each in model.named_parameters())
+    return bytes_of(*(each for _, each in model.named_parameters()))

@@ -4,8 +4,10 @@ import importlib.util
 import sys
 
 from gqallreduce.cli import machine
+from gqallreduce.cli.places import place_of
 from gqallreduce.cli.report import Report, Silent, read
 from gqallreduce.cli.world import on_world
+from gqallreduce.errors import Error
 from gqallreduce.quantities import count
 
 SCHEMES = ("dense", "qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef")
@@ -19,6 +21,7 @@ def add_arguments(parser):
     """The options of `bench/train_torch.py`."""
     add = parser.add_argument
     add("--model", choices=["char"], default="char", help="a transformer that predicts characters (char)")
+    add("--device", choices=("host", "cuda"), default="host", help="where each rank computes (host)")
     add("--layers", type=count, default=4, help="blocks (4)")
     add("--width", type=count, default=256, help="width of the model, a multiple of 32 (256)")
     add("--length", type=count, default=64, help="characters in a sequence (64)")
@@ -80,7 +83,13 @@ def run_on(comm, arguments):
         if comm.rank == 0:
             print(f"train_torch: {problem}", file=sys.stderr)
         return 2
-    _train(comm, arguments, runs, setting)
+    try:
+        place = place_of(comm, arguments.device)
+    except Error as problem:
+        if comm.rank == 0:
+            print(f"train_torch: {problem}", file=sys.stderr)
+        return 2
+    _train(comm, arguments, runs, setting, place)
     return 0
 
 
@@ -161,17 +170,18 @@ def _setting(arguments):
     return Setting(**{name: getattr(arguments, name) for name in names})
 
 
-def _train(comm, arguments, runs, setting):
-    """All runs, then the table and the plots."""
+def _train(comm, arguments, runs, setting, place):
+    """All runs at a place (places.py), then the table and the plots."""
     from gqallreduce.cli.torch_training.experiment import Experiment
     from gqallreduce.cli.torch_training.text import Text
 
     text = Text()
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-    experiment = Experiment(comm, text, setting, report)
-    about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting))
+    experiment = Experiment(comm, text, setting, report, place.torch)
+    more = place.describe(comm, comm)
+    about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting), **more)
     report.write("machine", about)
-    for name in ("processor", "cores", "ranks", "link", "mpi", "commit", *vars(setting), "data"):
+    for name in ("processor", "cores", "ranks", "link", "mpi", "commit", *vars(setting), "data", *more):
         report.say(f"{name}: {about[name]}")
     with report.progress(len(runs)) as progress:
         for each in runs:

@@ -79,19 +79,22 @@ class Run:
 
 
 class Experiment:
-    """Trains one Run after the other; collective."""
+    """Trains one Run after the other; collective. device: where this rank computes, as PyTorch calls it."""
 
-    def __init__(self, comm, text, setting, report):
+    def __init__(self, comm, text, setting, report, device="cpu"):
         self._comm, self._text, self._setting, self._report = comm, text, setting, report
+        self._device = torch.device(device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
 
     def train(self, run, progress):
         """One run; its row, the same on all ranks."""
         setting, recipe = self._setting, RECIPES[run.optimizer]
         torch.manual_seed(run.seed)
-        model = Transformer(ALPHABET, setting.layers, setting.width, setting.length)
+        model = Transformer(ALPHABET, setting.layers, setting.width, setting.length).to(self._device)
         optimizer = recipe.make(model.parameters(), run.rate, setting.warmup)
         way = self._way(run, model, optimizer, recipe)
-        training = _Training(self._comm, self._text, setting, run, model, way)
+        training = _Training(self._comm, self._text, setting, run, model, way, self._device)
         try:
             row = self._steps(training, run, progress)
         except NonFiniteError:
@@ -138,8 +141,9 @@ class Experiment:
 class _Training:
     """One model on its way."""
 
-    def __init__(self, comm, text, setting, run, model, way):
+    def __init__(self, comm, text, setting, run, model, way, device):
         self._comm, self._text, self._setting, self._model, self._way = comm, text, setting, model, way
+        self._device = device
         plain = RECIPES[run.optimizer].plain
         self.who = {
             "scheme": run.scheme,
@@ -157,17 +161,28 @@ class _Training:
         setting, way = self._setting, self._way
         if isinstance(way, ways.Attached):
             way.overlaps = setting.overlap == "always" or (setting.overlap == "alternate" and number % 2 == 0)
-        batch = self._text.batch(self._random, setting.batch // self._comm.size, setting.length)
+        batch = self._batch(self._random, setting.batch // self._comm.size)
         began = perf_counter()
         loss = way.backward(batch)
+        self._finish()
         computed = perf_counter()
         way.wait()
         waited = perf_counter()
         way.update()
+        self._finish()
         self._seconds[way.overlaps].append((computed - began, waited - computed, perf_counter() - waited))
         self._losses.append(loss.item())
         if setting.flush and number % setting.flush == 0:
             way.flush()
+
+    def _batch(self, random, sequences, validation=False):
+        drawn = self._text.batch(random, sequences, self._setting.length, validation)
+        return tuple(each.to(self._device) for each in drawn)
+
+    def _finish(self):
+        """A GPU's kernels are launched before this, and done after it."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def recent_loss(self, steps):
         """The mean over ranks and the last steps."""
@@ -185,7 +200,7 @@ class _Training:
         random = torch.Generator().manual_seed(12345)
         with self._network.paused(), self._way.common_model():
             for number in range(-(-setting.validation // VALIDATIONS)):
-                batch = self._text.batch(random, VALIDATIONS, setting.length, validation=True)
+                batch = self._batch(random, VALIDATIONS, validation=True)
                 if number % comm.size == comm.rank:
                     total, count = total + loss_of(self._model, *batch).item(), count + 1
             return comm.allreduce(total) / comm.allreduce(count)

@@ -1,0 +1,173 @@
+"""A model whose gradients lie on devices: the bits of the same steps on the host, with all options of a Reducer.
+
+Devices are serial grids whose streams run late, unless the tests are told to run on a GPU (tests/cuda/devices.py).
+"""
+
+import numpy as np
+import pytest
+from devices import OnDevice, needs_device, use_devices
+from ranks import TIMEOUT, bytes_of
+
+import gqallreduce as gq
+from gqallreduce.backends.cuda import runtime
+
+pytestmark = [pytest.mark.mpi, needs_device]
+RULES = "*.bias=ring/raw; a.*=direct/onebit/ef; b.*=direct/adaptive(pi=8)/ef; *=direct/qsgd(bits=4)"
+SHAPES = {"a.weight": (40, 30), "a.bias": (30,), "b.weight": (64, 50), "b.bias": (1,), "c.weight": (3, 4, 5)}
+OPTIONS = [
+    {"clip": 3.0},
+    {"momentum": 0.9},
+    {"momentum_correction": 0.9, "average": False},
+    {"clip": 3.0, "momentum": 0.5, "warmup": 2, "compare_every": 2},
+]
+
+
+@pytest.fixture(autouse=True)
+def devices():
+    use_devices()
+    yield
+    runtime.use()
+
+
+def gradients(comm, step, order="C"):
+    random = np.random.default_rng(100 * step + comm.rank)
+    return {name: np.array(random.standard_normal(shape), np.float32, order=order) for name, shape in SHAPES.items()}
+
+
+def on_device(arrays):
+    return {name: OnDevice(each.copy(order="K")) for name, each in arrays.items()}
+
+
+def content(gradients):
+    return b"".join(bytes_of(each.on_host() if isinstance(each, OnDevice) else each) for each in gradients.values())
+
+
+def step(reducer, given, one_by_one):
+    if one_by_one:
+        for name in reversed(given):
+            reducer.start(name, given[name])
+        reducer.wait()
+    else:
+        reducer(given)
+
+
+def require_equal_states(one, other):
+    for text, scheme in one["schemes"].items():
+        for key, state in scheme["keys"].items():
+            if "residual" in state:
+                assert bytes_of(state["residual"]) == bytes_of(other["schemes"][text]["keys"][key]["residual"])
+    momenta = [each["momentum"]["kept"] for each in (one, other)]
+    assert momenta[0].keys() == momenta[1].keys()
+    assert all(bytes_of(each) == bytes_of(momenta[1][name]) for name, each in momenta[0].items())
+
+
+@pytest.mark.parametrize("bucket", ["1 KiB", "1 MiB"])
+@pytest.mark.parametrize("options", [{}, *OPTIONS], ids=str)
+def test_steps_have_the_bits_of_the_hosts(comm, options, bucket):
+    """Every other rank has its gradients on the host."""
+    beside, reducer = (gq.Reducer(RULES, comm=comm, timeout=TIMEOUT, bucket=bucket, **options) for _ in range(2))
+    for number in range(4):
+        expected = gradients(comm, number, "CF"[number // 4])
+        given = on_device(expected) if comm.rank % 2 == 0 else {name: each.copy() for name, each in expected.items()}
+        step(beside, expected, number % 2)
+        step(reducer, given, number % 2)
+        assert content(given) == content(expected)
+        found, expected = ({name: each.error for name, each in of.stats.tensors.items()} for of in (reducer, beside))
+        assert repr(found) == repr(expected)
+    require_equal_states(reducer.state_dict(), beside.state_dict())
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_state_goes_on_wherever_the_gradients_lie_then(comm, options):
+    """From the host to a device and back, in units that have changed."""
+    beside, first = (gq.Reducer(RULES, comm=comm, timeout=TIMEOUT, **options) for _ in range(2))
+    for number in range(6):
+        expected = gradients(comm, number)
+        given = on_device(expected) if number in (2, 3) else gradients(comm, number)
+        if number in (2, 4):
+            first.scale_memory(0.5, momentum=True)
+            beside.scale_memory(0.5, momentum=True)
+            again = gq.Reducer(RULES, comm=comm, timeout=TIMEOUT, **options)
+            again.load_state_dict(first.state_dict())
+            first.close()
+            first = again
+        step(beside, expected, False)
+        step(first, given, True)
+        assert content(given) == content(expected)
+
+
+def test_gradients_into_others_and_with_gaps(comm):
+    options = {"clip": 2.0, "momentum": 0.9}
+    beside, reducer = (gq.Reducer(RULES, comm=comm, timeout=TIMEOUT, **options) for _ in range(2))
+    for number in range(3):
+        given = gradients(comm, number)
+        wide = {name: np.zeros((*each.shape[:-1], 2 * each.shape[-1]), np.float32) for name, each in given.items()}
+        for name, each in given.items():
+            wide[name][..., : each.shape[-1]] = each
+        cut = {name: wide[name][..., : each.shape[-1]] for name, each in given.items() if each.ndim == 2}
+        sources = {**on_device(given), **{name: OnDevice(each) for name, each in cut.items()}}
+        targets = on_device({name: np.zeros_like(each) for name, each in given.items()})
+        for name, each in sources.items():
+            reducer.start(name, each, out=None if name in cut else targets[name])
+        reducer.wait()
+        step(beside, given, True)
+        found = {name: sources[name] if name in cut else targets[name] for name in given}
+        assert content(found) == content(given)
+
+
+def test_residuals_that_are_flushed_lie_on_the_device(comm):
+    beside, reducer = (gq.Reducer(RULES, comm=comm, timeout=TIMEOUT) for _ in range(2))
+    given = gradients(comm, 0)
+    step(reducer, on_device(given), False)
+    step(beside, given, False)
+    expected, found = beside.flush(), reducer.flush()
+    assert list(found) == list(expected) == ["a.weight", "b.weight"]
+    for name, each in found.items():
+        scheme = reducer.allreduces[reducer.schemes[name]]
+        assert bytes_of(scheme.memory.processor_of(name).on_host(each)) == bytes_of(expected[name])
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 1.0, "momentum": 0.9}], ids=str)
+@pytest.mark.parametrize("how", ["discard", "wrong form", "not finite"])
+def test_a_rank_that_leaves_a_step_is_told_and_the_next_one_can_be_made(comm, options, how):
+    beside, reducer = (gq.Reducer(RULES, comm=comm, timeout=TIMEOUT, bucket="1 KiB", **options) for _ in range(2))
+    step(reducer, on_device(gradients(comm, 0)), True)
+    step(beside, gradients(comm, 0), True)
+    given = gradients(comm, 1)
+    last = comm.rank == comm.size - 1
+    if how == "not finite":
+        if last:
+            given["b.weight"][5, 7] = np.nan
+        with pytest.raises(gq.NonFiniteError) as caught:
+            step(reducer, on_device(given), True)
+        assert (caught.value.rank, caught.value.key) == (comm.size - 1, "b.weight")
+    else:
+        given = on_device(given)
+        reducer.start("c.weight", given.pop("c.weight"))
+        if last and how == "discard":
+            reducer.discard()
+        elif last:
+            with pytest.raises(ValueError, match="got shape, order, dtype"):
+                reducer.start("b.weight", OnDevice(np.zeros(3, np.float32)))
+        else:
+            with pytest.raises(gq.MismatchError):
+                step(reducer, given, True)
+    expected, given = gradients(comm, 2), on_device(gradients(comm, 2))
+    step(beside, expected, True)
+    step(reducer, given, True)
+    assert content(given) == content(expected)
+
+
+def test_what_is_not_started_must_be_given_as_zeros(comm):
+    reducer = gq.Reducer("*=direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    step(reducer, on_device(gradients(comm, 0)), True)
+    given = on_device(gradients(comm, 1))
+    reducer.start("a.weight", given["a.weight"])
+    with pytest.raises(ValueError, match="was not started; give zeros where there is no gradient"):
+        reducer.wait()
+    step(reducer, on_device(gradients(comm, 2)), True)
+
+
+def test_dtypes_that_have_no_momentum(comm):
+    with pytest.raises(ValueError, match="expected float32, or float64 in host memory, for clip and momentum"):
+        gq.Reducer("raw", comm=comm, momentum=0.5).register({"a": OnDevice(np.zeros(5, np.float64))})
