@@ -236,11 +236,11 @@ test-jax: build $(JAX_STAMP)
 
 # What only a GPU can show; without one they say so and end well.
 $(GPU_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[cuda13,cuda-sanitizer]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[cuda13,cuda-sanitizer,torch]'
 	@touch $@
 
 test-gpu: build $(GPU_STAMP)
-	PYTHON=$(BIN)/python tests/cuda/on_gpu.sh kernels calls mpi
+	PYTHON=$(BIN)/python tests/cuda/on_gpu.sh kernels calls mpi torch
 
 sanitize-gpu: build $(GPU_STAMP)
 	PYTHON=$(BIN)/python tests/cuda/on_gpu.sh sanitize

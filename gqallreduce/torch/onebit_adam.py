@@ -12,7 +12,7 @@ from gqallreduce.errors import Error
 class OneBitAdam(torch.optim.Optimizer):
     """For a model that is attached with it: `attach` sums momenta, exactly for `warmup` steps, then by the rules given.
 
-    Parameters of float32 or float64 in host memory.
+    Parameters of float32, or of float64 in host memory.
 
         optimizer = gqt.OneBitAdam(model.parameters(), lr=1e-3, warmup=100)
         attached = gqt.attach(model, optimizer, "*.bias=raw; *=onebit/ef")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What only a GPU can show: the tests of kernels and of whole calls on CuPy's arrays, ranks that share a GPU under
-# mpirun, and all of it under compute-sanitizer. Each step has its own time limit, and the next follows whatever it ends
+# mpirun, PyTorch's tensors there, and all of it under compute-sanitizer. Each step has its own time limit, and the next follows whatever it ends
 # with; the end says how each did.
-#   [PYTHON=python3] [OUT=folder] tests/cuda/on_gpu.sh [kernels|calls|mpi|sanitize]...
+#   [PYTHON=python3] [OUT=folder] tests/cuda/on_gpu.sh [kernels|calls|mpi|torch|sanitize]...
 # PYTHON has the package's test dependencies and CuPy; the extension is built in place. OUT receives `log` and reports.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -48,16 +48,30 @@ calls() {
 # Only one rank writes the report.
 RANK='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" -ne 0 ] || set -- "$@" --junitxml="$REPORT"; exec "$@"'
 
-mpi() {
+# under_mpi NAME RANKS SECONDS TESTS...
+under_mpi() {
+  local name=$1 ranks=$2 seconds=$3
+  shift 3
   eval "$("$PYTHON" -c '
 import sys
 sys.path.insert(0, "tests")
 from conftest import LAUNCH
 print(*(f"export {name}={value}" for name, value in LAUNCH.items()), sep="\n")')"
+  REPORT=$OUT/$name-$ranks.xml GQALLREDUCE_TEST_DEVICE=cuda step "$name-$ranks" "$seconds" \
+    mpirun -n "$ranks" bash -c "$RANK" rank "${PYTEST[@]}" --with-mpi "$@"
+}
+
+mpi() {
   local ranks
   for ranks in 1 2 4; do
-    REPORT=$OUT/mpi-$ranks.xml GQALLREDUCE_TEST_DEVICE=cuda step "mpi-$ranks" 150 \
-      mpirun -n "$ranks" bash -c "$RANK" rank "${PYTEST[@]}" --with-mpi tests/mpi/test_{devices,bench_on_gpu}.py
+    under_mpi mpi "$ranks" 150 tests/mpi/test_{devices,reducer_on_devices,bench_on_gpu}.py
+  done
+}
+
+torch() {
+  local ranks
+  for ranks in 1 2; do
+    under_mpi torch "$ranks" 120 tests/mpi/test_torch.py tests/mpi/test_torch_{optimizers,local,local_ends,ddp}.py
   done
 }
 
