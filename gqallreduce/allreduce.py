@@ -103,7 +103,7 @@ class Allreduce(Shards):
     def repeats(self) -> bool:
         """May calls be carried out at once (runtime/repeated.py)?"""
         plain = self.check == "first" and not self.verify and self.trace is None
-        return plain and not self.plans.measures and not self.processors.host.hindrance
+        return plain and not self.processors.host.hindrance
 
     def __call__(self, buf, *, key: str | list[str] | None = None, out=None):
         """Sum (or average) `buf` over all ranks, in place or into `out`; returns the object it wrote.

@@ -253,7 +253,7 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     if trials is None or trials.on_device != on_device:
         trials = plans.trials(label, on_device)
     known = last is not None and not last.by_mpi and allreduce.check == "first"
-    if known and trials.settled and last.choice == trials.chosen:
+    if known and trials.keeps(last.choice):
         (choice, why), place = trials.go_on(), None
     else:
         first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)

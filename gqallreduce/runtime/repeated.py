@@ -104,6 +104,9 @@ class Repeat:
             last = self._last = plans.last(key)
             if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
                 return False
+            trials = last.trials
+            if plans.measures and (half is not None or trials.on_device or not trials.keeps(last.choice)):
+                return False
             if self._longest_exchanged(last.plan) > self._link.requests.shortest:
                 return False  # it may not fit into one message
             given, result = arguments.known_as(last, buf, out, allreduce.memory, looked), buf if out is None else out
@@ -124,6 +127,8 @@ class Repeat:
     def _prepare(self) -> None:
         allreduce, last, given = self._allreduce, self._last, self._given
         allreduce.begun += not self._scatters
+        if last.trials is not None:
+            last.trials.go_on()
         processor, feedback = last.plan.processor, allreduce.scheme.feedback
         self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback)
         if self._half is not None:

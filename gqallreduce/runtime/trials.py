@@ -60,6 +60,10 @@ class Trials:
     def chosen(self) -> str:
         return self._names[self._chosen]
 
+    def keeps(self, choice: str) -> bool:
+        """Does the next call run this, without an agreement?"""
+        return self.settled and choice == self.chosen
+
     def go_on(self) -> tuple[str, str]:
         """A call runs what was chosen: (choice, why)."""
         self._left -= 1

@@ -4,10 +4,13 @@ import re
 
 import numpy as np
 import pytest
+from at_once import note_at_once
 from ranks import TIMEOUT, alike, errors, inputs, works
 
 import gqallreduce as gq
+from gqallreduce import allreduce as allreduce_module
 from gqallreduce.runtime import plans, trials
+from gqallreduce.runtime.repeated import NOT_BEGUN
 from gqallreduce.scheduling import model
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -179,6 +182,24 @@ def test_after_some_calls_all_are_tried_again(comm, seconds, monkeypatch):
     kept = [call(allreduce, np.ones(SIZE, np.float32))[1] for _ in range(2)]
     assert all(each.startswith("recursive_doubling/") for each in kept)
     assert settled(comm, allreduce)[1] == "dense/ef"
+
+
+@pytest.mark.parametrize("keys", ["w", ["a", "b"]], ids=["one", "group"])
+def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys):
+    """Also beside ranks that make Calls of theirs: all count alike when to try again."""
+    monkeypatch.setattr(trials, "AGAIN_LEAST", 5)
+    monkeypatch.setattr(trials, "SHARE", 1e9)
+    begun = note_at_once(monkeypatch, allreduce_module)
+    at_once = allreduce_module.repeated
+    allreduce = make(comm)
+    for number in range(3 * (CALLS + 5)):
+        slow = number >= CALLS + 5 and (comm.rank + number) % 3 == 0
+        monkeypatch.setattr(allreduce_module, "repeated", (lambda *_: NOT_BEGUN) if slow else at_once)
+        arrays = [each[comm.rank] for each in (inputs(comm.size, SIZE), inputs(comm.size, 50, step=1))]
+        assert alike(comm, allreduce(arrays if keys == ["a", "b"] else arrays[0], key=keys)[0])
+        assert alike(comm, repr((allreduce.stats.last.scheme, allreduce.stats.last.reason)))
+        if number == CALLS + 4:
+            assert begun == [False] * (CALLS + 1) + [True] * 4
 
 
 def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds):
