@@ -55,7 +55,7 @@ def narrow(x, target, number_format: int) -> bool:
 
 def not_finite(x) -> bool:
     """Is a value not finite?"""
-    return not np.isfinite(x).all()
+    return not (_kernels.all_finite(x) if x.dtype == np.float32 else np.isfinite(x).all())
 
 
 # --- float32 or float64 alike ---

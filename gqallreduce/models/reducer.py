@@ -44,7 +44,8 @@ class Reducer:
 
     rules
         text such as "*.bias=raw; *=onebit/ef", a scheme for all tensors, or a mapping of patterns to schemes. The first
-        pattern that matches a name wins; what none matches is summed by `dense`. A rule without a tensor is an error.
+        pattern that matches a name wins; what none matches is summed exactly, by `raw`. A rule without a tensor is an
+        error.
     comm
         an mpi4py intracommunicator, default COMM_WORLD.
     average
@@ -53,7 +54,7 @@ class Reducer:
         at most so many bytes of gradients are summed by one call: text such as "4 MiB", or a number. A larger tensor
         has a call of its own. An object remembers 512 calls of several tensors: give large models large buckets.
     warmup, warmup_rules
-        the first so many steps are summed by these rules, for example "dense", or by denser schemes than later. Where
+        the first so many steps are summed by these rules, exactly unless given, or by denser schemes than later. Where
         both have /ef, the residual goes on; it is a ValueError if it would be lost. Or a function of a step's number,
         counted from 1, that is true of these steps, alike on all ranks; then without /ef.
     clip
@@ -79,7 +80,7 @@ class Reducer:
     """
 
     def __init__(
-        self, rules, *, comm=None, average=True, bucket="4 MiB", warmup=0, warmup_rules="dense", clip=None,
+        self, rules, *, comm=None, average=True, bucket="4 MiB", warmup=0, warmup_rules="raw", clip=None,
         momentum=0.0, momentum_correction=0.0, compare_every=0, seed=0, timeout=600, check="first", verify=0,
         cuda_aware=None,
     ):  # fmt: skip
@@ -97,7 +98,7 @@ class Reducer:
             "cuda_aware": cuda_aware,
         }  # fmt: skip
         rules = [*self.rules, *self.warmup_rules]
-        texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.DENSE])
+        texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.EXACT])
         self.allreduces = {text: Allreduce(text, **options) for text in texts}
         self.failure_flags, self.mark = Allreduce("raw", **options), None
         self.contributions.processors = self.failure_flags.processors

@@ -2,7 +2,7 @@
 
 A rule is `PATTERN=SCHEME`; the pattern is matched with names of tensors as file names are (`*.bias`, `fc[12].weight`),
 and the first rule that matches wins. Several rules are separated by semicolons; a scheme alone is for all tensors. What
-no rule matches is summed by `dense`.
+no rule matches is summed exactly, by `raw`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from gqallreduce.scheme import Scheme
 
-DENSE = "dense"
+EXACT = "raw"
 _RULE = re.compile(r"(?P<pattern>[^=(]+)=(?P<scheme>.*)", re.DOTALL)
 
 
@@ -62,12 +62,12 @@ def _pattern(pattern) -> str:
 
 
 def assign(rules: list[tuple[str, str]], names: Iterable[str]) -> dict[str, str]:
-    """name -> scheme by the first rule that matches, or `dense`. ValueError for a rule that applies to no tensor."""
+    """name -> scheme by the first rule that matches, or `raw`. ValueError for a rule that applies to no tensor."""
     names, found, used = list(names), {}, set()
     for name in names:
         number = next((n for n, (pattern, _) in enumerate(rules) if fnmatchcase(name, pattern)), None)
         used.add(number)
-        found[name] = DENSE if number is None else rules[number][1]
+        found[name] = EXACT if number is None else rules[number][1]
     for number, (pattern, scheme) in enumerate(rules):
         if number not in used:
             matched = any(fnmatchcase(name, pattern) for name in names)

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gqallreduce.backends.workspace import Workspace
-from gqallreduce.coding import frame
+from gqallreduce.coding import arithmetic, frame
 from gqallreduce.coding.message import Collective
 from gqallreduce.transport.call import Call, OneLane
 from gqallreduce.transport.exchange import NOT_FINITE, Gather
@@ -105,12 +105,15 @@ def dense_sum(call, source, target, residual, new_residual, spent):
         yield Summing(link, call.call, values)
         spent.bytes_sent += values.nbytes
         spent.bytes_received += values.nbytes
-    first = None if np.isfinite(values).all() else _first_flaw(source, residual, np.empty_like(values))
     exact = values.copy() if short and new_residual is not None else None
-    if call.average:
-        values *= dtype.type(1.0 / link.size)
+    flawed = arithmetic.scale(values, 1.0 / link.size) if call.average else arithmetic.not_finite(values)
+    first = _first_flaw(source, residual, np.empty_like(values)) if flawed else None
+    if short:
+        flawed = target.store(0, source.size, values) or flawed
+    else:
+        target.put(0, values)
     flaw = None
-    if target.store(0, source.size, values):
+    if flawed:
         flaw = yield from _name(call, first, source, values)
     call.workspace.give(lent)
     if flaw is None and new_residual is not None:
@@ -122,6 +125,10 @@ def dense_sum(call, source, target, residual, new_residual, spent):
 
 def _load(source, residual, values) -> None:
     """values := source + residual."""
+    x = source.flat
+    if residual is not None and x is not None and x.dtype == np.float32:
+        arithmetic.add_finite(x, residual, values)
+        return
     source.load(0, source.size, values)
     if residual is not None:
         values += residual

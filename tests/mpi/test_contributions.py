@@ -240,7 +240,7 @@ def test_unfit_options_are_refused(comm, option):
 
 @pytest.mark.parametrize("option", [{"clip": 1.0}, {"momentum": BETA}])
 def test_tensors_of_16_bits_are_refused(comm, option):
-    with pytest.raises(ValueError, match="'h': got float16 in host memory, expected float32 or float64"):
+    with pytest.raises(ValueError, match="'h': got float16 in host memory, expected float32, or float64"):
         make(comm, **option)({"h": np.ones(3, np.float16)})
 
 

@@ -82,7 +82,7 @@ def test_those_steps_alone_are_summed_exactly(comm):
     alone, variance, updates = copy.deepcopy(model), 0.0, 0
     for step in range(1, 13):
         exact = optimizer.is_exact(step)
-        assert attached.reducer.schemes["0.weight"] == ("dense" if exact else "direct/onebit/ef")
+        assert attached.reducer.schemes["0.weight"] == ("raw" if exact else "direct/onebit/ef")
         alone.load_state_dict(model.state_dict())
         mean_gradients(comm, alone, step)
         train(comm, model, optimizer, [step])
@@ -120,7 +120,7 @@ def test_replicas_stay_alike_and_learn(comm, scheme):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        assert attached.reducer.schemes["first.weight"] == ("dense" if step < 9 else scheme)  # of the next step
+        assert attached.reducer.schemes["first.weight"] == ("raw" if step < 9 else scheme)  # of the next step
     assert alike(comm, content(model))
     assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[10:13])
 

@@ -9,7 +9,8 @@ One run is `RULES[@OPTIMIZER]`, where RULES is a scheme for all weights or sever
 from dataclasses import dataclass
 
 from gqallreduce.cli.training.optimizers import OPTIMIZERS
-from gqallreduce.models.rules import DENSE, assign, parse, parse_rule, plain_text
+from gqallreduce.models.rules import assign, parse, parse_rule, plain_text
+from gqallreduce.scheme import DENSE
 
 RING = "dense(ring)"
 
