@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.product import source_of
+from gqallreduce.errors import Error
 
 
 class Comparison:
@@ -29,12 +32,19 @@ class Comparison:
         self._results[tensor.name] = into
 
     def errors(self) -> dict[str, float]:
-        """|sum - exact sum|^2 / |exact sum|^2 of each tensor, alike on all ranks. Collective."""
+        """|sum - exact sum|^2 / |exact sum|^2 of each tensor, alike on all ranks. Collective.
+
+        NaN on a rank where a sum cannot be copied to the host: the step has taken effect then.
+        """
         names = sorted(self._exact)
         self._allreduce([self._exact[name] for name in names], key=[f"exact {name}" for name in names])
         found = {}
         for name in names:
-            exact, result = self._exact[name], self._values(self._results[name])
+            try:
+                exact, result = self._exact[name], self._values(self._results[name])
+            except Error:
+                found[name] = math.nan
+                continue
             lost, exact_squared = float(((result - exact) ** 2).sum()), float((exact**2).sum())
             found[name] = lost / exact_squared if exact_squared else float(lost > 0)
         self.begin()

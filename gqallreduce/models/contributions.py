@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable
 from numbers import Real
@@ -12,7 +11,7 @@ import numpy as np
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.backends.processor import Processors
 from gqallreduce.models.model import Tensor
-from gqallreduce.models.momentum import clip_factor, momentum_of, wide_norm
+from gqallreduce.models.momentum import Kept, clip_factor, momentum_of, wide_norm
 from gqallreduce.runtime.memory import sum_of_squares
 
 _DTYPES = "float32", "float64"
@@ -37,7 +36,8 @@ class Contributions:
         number = isinstance(clip, Real) and not isinstance(clip, bool)
         if clip is not None and not (number and 0 < clip < math.inf):
             raise ValueError(f"clip={clip!r}, expected the largest norm of a rank's gradients, a number > 0, or None")
-        self.clip, self._homes = clip, {}  # name -> the processor in whose memory its momentum lies
+        self.clip = clip
+        self._kept: dict[str, Kept] = {}
         self.momentum = momentum_of(momentum, correction, average, size)
         self.options = clip, momentum, correction
         self.kind = "no momentum" if self.momentum is None else self.momentum.kind
@@ -50,18 +50,27 @@ class Contributions:
     def require(self, tensors: Iterable[Tensor]) -> None:
         """ValueError for tensors that these options are not made for, or that a state has in another form."""
         for tensor in () if self.plain else tensors:
-            if tensor.form.dtype != "float32" and (tensor.device != "in host memory" or tensor.form.dtype != "float64"):
-                expected = "float32, or float64 in host memory, for clip and momentum"
-                raise ValueError(f"{tensor.name!r}: got {tensor.form.dtype} {tensor.device}, expected {expected}")
-        if self.momentum is not None and self.momentum.kept:
-            _require_forms(self.momentum.kept, tensors)
+            _require_fit(tensor.name, tensor.form.dtype, tensor.device)
+        if self._kept:
+            _require_forms({name: (each.form.shape, each.form.dtype) for name, each in self._kept.items()}, tensors)
+
+    def require_given(self, name: str, gradient, out) -> None:
+        """ValueError for a gradient that these options are not made for, or whose sum is to be written elsewhere."""
+        source, target = Buffer(gradient), None if out is None else Buffer(out)
+        _require_fit(name, source.dtype, source.device)
+        if target is None:
+            return
+        if target.device != source.device:
+            raise ValueError(f"{name!r}: out is {target.device}, expected {source.device} as the gradient")
+        if source.overlaps_partly(target):
+            raise ValueError(f"{name!r}: out overlaps the gradient partly; expected the same memory or other memory")
 
     def factor(self, gradients: Iterable) -> float:
         """What all gradients of a step are multiplied by."""
         return 1.0 if self.clip is None else clip_factor(self.clip, map(self._norm, map(Buffer, gradients)))
 
     def _norm(self, buffer: Buffer) -> float:
-        """Of a float32 buffer alike in whatever memory."""
+        """The Euclidean norm; of float32 with the same bits on host and GPU, for which it waits."""
         if buffer.dtype != "float32":
             return wide_norm(buffer.array)
         processor = self.processors.of(buffer)
@@ -71,64 +80,62 @@ class Contributions:
 
     def prepare(self, name: str, gradient, out, factor: float):
         """Make a gradient what this rank gives, in place or in `out`; the array that was written."""
-        buffer = source = Buffer(gradient)
-        if out is not None:
-            gradient, buffer = out, Buffer(out)
-        processor, array = self.processors.of(buffer), buffer.array
-        with processor.active(buffer.located, name), np.errstate(all="ignore"):  # the sum reports what leaves float32
+        source = Buffer(gradient)
+        buffer, processor = source if out is None else Buffer(out), self.processors.of(source)
+        arithmetic, memory = processor.arithmetic, buffer.memory
+        with processor.active(source.located, name), np.errstate(all="ignore"):  # the sum reports what leaves float32
             if out is not None:
-                array[...] = source.array
+                arithmetic.copy(buffer.array, source.array)
+            vector = arithmetic.contiguous(memory).reshape(-1)
             if factor != 1.0:
-                array *= factor
+                arithmetic.multiply(vector, factor, vector)
             if self.momentum is not None:
-                self._bring(name, processor)
-                self.momentum.add_to(name, array)
-        return gradient
+                kept = self._kept.setdefault(name, Kept(processor, buffer.form))
+                kept.move(processor, buffer.form)
+                self.momentum.add_to(kept, vector)
+            if not memory.flags.c_contiguous:
+                arithmetic.copy(memory, vector.reshape(memory.shape))
+            if buffer.located is not None and buffer.located.stream != source.located.stream:
+                processor.finish()  # the sum is put on the other stream
+        return gradient if out is None else out
 
-    def _bring(self, name: str, processor) -> None:
-        """What is kept of a tensor lies in this processor's memory from now on."""
-        home, kept = self._homes.get(name, self.processors.host), self.momentum.kept
-        if name in kept and home is not processor:
-            kept[name] = processor.adopt(np.ascontiguousarray(home.on_host(kept[name])))
-        self._homes[name] = processor
-
-    def following(self, step) -> dict[str, np.ndarray] | None:
-        """What has to be kept once a Step with its results has taken effect, for `take_over`. Its `given` is read only
-        if there is a momentum."""
+    def note(self, step) -> None:
+        """Take down what has to be kept if a Step with its results takes effect. Its `given` is read only if there is a
+        momentum."""
         if self.momentum is None:
-            return None
-        sums = {name: Buffer(each).array for name, each in step.given.items()}
-        with self._active():
-            return self.momentum.following(sums)
+            return
+        for home, names in self._by_home().items():
+            with home.active(None, None):
+                for name in names:
+                    self.momentum.note(self._kept[name], Buffer(step.given[name]).memory)
 
-    def _active(self) -> contextlib.ExitStack:
-        """A context for work on all that is kept, which is done at its end."""
-        stack = contextlib.ExitStack()
-        for processor in set(self._homes.values()):
-            stack.enter_context(processor.active(None, None))
-        return stack
+    def _by_home(self) -> dict:
+        """processor -> names of what it keeps."""
+        found: dict = {}
+        for name, each in self._kept.items():
+            found.setdefault(each.processor, []).append(name)
+        return found
 
-    def take_over(self, following: dict[str, np.ndarray] | None) -> None:
+    def take_over(self) -> None:
         """The step has taken effect."""
-        if self.momentum is not None:
-            self.momentum.take_over(following)
+        for each in self._kept.values():
+            each.take_over()
 
     def rescale(self, factor: float) -> None:
         """Gradients are from now on in other units: so many times as large."""
-        if self.momentum is not None:
-            with self._active():
-                for kept in self.momentum.kept.values():
-                    kept *= factor
+        for home, names in self._by_home().items():
+            with home.active(None, None):
+                for name in names:
+                    self._kept[name].scale(factor)
 
     # --- checkpoints ---
 
     def state_dict(self) -> dict:
-        """What kind of momentum there is, and name -> momentum, copied."""
-        kept = {} if self.momentum is None else self.momentum.kept
-        return {"kind": self.kind, "kept": {name: self._on_host(name, each).copy() for name, each in kept.items()}}
-
-    def _on_host(self, name: str, kept) -> np.ndarray:
-        return self._homes.get(name, self.processors.host).on_host(kept)
+        """What kind of momentum there is, and name -> momentum, copied to host memory."""
+        return {
+            "kind": self.kind,
+            "kept": {name: each.array for name, each in self._kept.items() if each.now is not None},
+        }
 
     def checked(self, states: list[dict], several: bool, rank: int, size: int, tensors) -> dict[str, np.ndarray]:
         """name -> momentum of these tensors, for `restore`, from the state of this rank, or of `several`, by rank.
@@ -136,12 +143,12 @@ class Contributions:
         What is alike on all ranks stays so; of ranks' own momenta the sum over ranks stays the same. ValueError for
         what does not fit.
         """
-        found = [self._kept(state) for state in states]
+        found = [self._momenta_of(state) for state in states]
         forms = [{name: each.shape for name, each in kept.items()} for kept in found]
         if any(each != forms[0] for each in forms):
             raise ValueError("states of ranks have momenta of other tensors than each other")
         if found[0]:
-            _require_forms(found[0], tensors)
+            _require_forms({name: (each.shape, each.dtype.name) for name, each in found[0].items()}, tensors)
         if not several or self.momentum is None or self.momentum.alike:
             return {name: each.copy() for name, each in found[0].items()}
         total = {name: np.zeros_like(each) for name, each in found[0].items()}
@@ -150,7 +157,7 @@ class Contributions:
                 total[name] += each
         return total
 
-    def _kept(self, state) -> dict[str, np.ndarray]:
+    def _momenta_of(self, state) -> dict[str, np.ndarray]:
         if not isinstance(state, dict) or state.keys() != {"kind", "kept"} or state["kind"] != self.kind:
             got = state.get("kind") if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"state has the momentum {got!r}, expected {self.kind!r}")
@@ -160,19 +167,25 @@ class Contributions:
 
     def restore(self, kept: dict[str, np.ndarray]) -> None:
         """Take over what `checked` has returned."""
-        if self.momentum is not None:
-            self.momentum.kept, self._homes = kept, {}
+        self._kept = {name: Kept.of_array(each, self.processors.host) for name, each in kept.items()}
 
 
-def _require_forms(kept: dict[str, np.ndarray], tensors: Iterable[Tensor]) -> None:
-    """ValueError for momenta of a state that are not those of these tensors, once they are known."""
+def _require_fit(name: str, dtype: str, device: str) -> None:
+    """ValueError for values that are neither clipped nor added to a momentum."""
+    if dtype != "float32" and (device, dtype) != ("in host memory", "float64"):
+        expected = "float32, or float64 in host memory, for clip and momentum"
+        raise ValueError(f"{name!r}: got {dtype} {device}, expected {expected}")
+
+
+def _require_forms(kept: dict[str, tuple], tensors: Iterable[Tensor]) -> None:
+    """ValueError for momenta of a state, (shape, dtype) by name, that are not those of these tensors, once known."""
     tensors = list(tensors)
     if tensors and kept.keys() != {tensor.name for tensor in tensors}:
         raise ValueError(f"the state has momenta of {', '.join(kept)}, expected those of all tensors of this model")
     for tensor in tensors:
-        found = kept[tensor.name]
-        if (found.shape, found.dtype.name) != (tensor.form.shape, tensor.form.dtype):
-            got, expected = f"{found.dtype} {found.shape}", f"{tensor.form.dtype} {tensor.form.shape}"
+        shape, dtype = kept[tensor.name]
+        if (shape, dtype) != (tensor.form.shape, tensor.form.dtype):
+            got, expected = f"{dtype} {shape}", f"{tensor.form.dtype} {tensor.form.shape}"
             raise ValueError(f"{tensor.name!r}: the state has a momentum {got}, expected {expected}")
 
 

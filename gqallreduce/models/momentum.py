@@ -3,7 +3,7 @@
 m[t] = beta m[t-1] + g[t], as optimizers have it, of the average (or sum) g of all ranks' gradients. Without compression
 both classes give the same m; they differ in where the error of a sum goes.
 
-Arrays are NumPy's, or on a GPU those of a library with the same operators; what is kept lies where the gradients do.
+What is kept of a tensor lies where its gradients do, in host memory or on a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,73 @@ from collections.abc import Iterable
 from numbers import Real
 
 import numpy as np
+
+from gqallreduce.coding.layout import Form
+from gqallreduce.coding.order import to_array, to_vector
+
+
+class Kept:
+    """What is kept of one tensor: two vectors of its elements in memory order, in the memory of a processor.
+
+    form
+        of the tensor.
+    now
+        the vector that the next gradient is added to; None before a step has taken effect.
+    after
+        that of the step under way: `now` once it has taken effect. Memory for it is there before the sums begin.
+    """
+
+    def __init__(self, processor, form: Form, now=None):
+        self.processor, self.form, self.now, self.after = processor, form, now, None
+
+    @classmethod
+    def of_array(cls, array: np.ndarray, host) -> Kept:
+        """In host memory, from an array in the tensor's shape, which it makes its own."""
+        return cls(host, Form(array.shape, "C", array.dtype.name), np.ascontiguousarray(array).reshape(-1))
+
+    @property
+    def array(self) -> np.ndarray:
+        """A copy of `now` in host memory, in the tensor's shape."""
+        return np.array(to_array(self.processor.on_host(self.now), self.form.shape, self.form.order))
+
+    def move(self, processor, form: Form) -> None:
+        """From now on it lies in this processor's memory, in the order of this form, with room for the next vector."""
+        now, moves = self.now, processor is not self.processor
+        if now is not None and (moves or form.order != self.form.order):
+            now = processor.adopt(np.array(to_vector(self.array, form.order)).reshape(-1))
+        after = None if moves else self.after
+        if after is None:
+            after = _room(processor, form)
+        self.processor, self.form, self.now, self.after = processor, form, now, after
+
+    def add_to(self, vector, factor: float) -> None:
+        """vector += factor * now."""
+        if self.now is None:
+            return
+        arithmetic, workspace = self.processor.arithmetic, self.processor.workspace
+        lent = workspace.take(vector.nbytes)
+        product = lent[: vector.nbytes].view(vector.dtype)
+        arithmetic.multiply(self.now, factor, product)
+        arithmetic.accumulate(product, vector)
+        workspace.give(lent)
+
+    def keep(self, memory) -> None:
+        """after := the elements of a Buffer's `memory`, gaps left out."""
+        self.processor.arithmetic.copy(self.after.reshape(memory.shape), memory)
+
+    def scale(self, factor: float) -> None:
+        if self.now is not None:
+            self.processor.arithmetic.multiply(self.now, factor, self.now)
+
+    def take_over(self) -> None:
+        """The step has taken effect."""
+        self.now, self.after = self.after, self.now
+
+
+def _room(processor, form: Form):
+    dtype = np.dtype(form.dtype)
+    nbytes = form.size * dtype.itemsize
+    return processor.workspace.take(nbytes)[:nbytes].view(dtype)
 
 
 class Momentum:
@@ -30,27 +97,16 @@ class Momentum:
     alike = True  # what is kept is the same on all ranks
 
     def __init__(self, beta: float, average: bool, size: int):
-        self._factor, self.kept, self._spare = beta if average else beta / size, {}, {}
+        self._factor = beta if average else beta / size
         self.kind = "momentum of averages" if average else "momentum of sums"
 
-    def add_to(self, name: str, gradient: np.ndarray) -> None:
+    def add_to(self, kept: Kept, vector) -> None:
         """Make a gradient what this rank gives."""
-        if name in self.kept:
-            gradient += self._factor * self.kept[name]
+        kept.add_to(vector, self._factor)
 
-    def following(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What `kept` has to be once a step with these results has taken effect."""
-        self._spare, found = {}, self._spare
-        for name, each in sums.items():
-            if name in found and type(found[name]) is type(each) and found[name].shape == each.shape:
-                found[name][...] = each
-            else:
-                found[name] = each.copy(order="K")
-        return found
-
-    def take_over(self, following: dict[str, np.ndarray]) -> None:
-        """The step has taken effect."""
-        self._spare, self.kept = self.kept, following
+    def note(self, kept: Kept, memory) -> None:
+        """Of a sum, in the `memory` of its Buffer."""
+        kept.keep(memory)
 
 
 class MomentumCorrection:
@@ -63,21 +119,15 @@ class MomentumCorrection:
     alike, kind = False, "momentum of a rank's own gradients"
 
     def __init__(self, beta: float):
-        self._beta, self.kept, self._next = beta, {}, {}
+        self._beta = beta
 
-    def add_to(self, name: str, gradient: np.ndarray) -> None:
+    def add_to(self, kept: Kept, vector) -> None:
         """Make a gradient what this rank gives."""
-        if name in self.kept:
-            gradient += self._beta * self.kept[name]
-        self._next[name] = gradient.copy(order="K")  # the sum is written over the gradient
+        kept.add_to(vector, self._beta)
+        kept.keep(vector)  # the sum is written over the gradient
 
-    def following(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What `kept` has to be once a step with these results has taken effect."""
-        return self._next
-
-    def take_over(self, following: dict[str, np.ndarray]) -> None:
-        """The step has taken effect."""
-        self.kept, self._next = following, {}
+    def note(self, kept: Kept, memory) -> None:
+        """Of a sum nothing is kept."""
 
 
 def momentum_of(momentum: float, correction: float, average: bool, size: int) -> Momentum | MomentumCorrection | None:

@@ -207,19 +207,20 @@ class Reducer:
             missing = running.fill()
             next_model = self._model_of(self.stats.steps + 2)  # by the caller's function, which may raise
             spents = running.wait()
-            following = self.contributions.following(running)
+            self.contributions.note(running)
             self._step, after = None, self._warmup_before
             running.end()
         except BaseException as error:
             self._leave(error)
             raise
-        self.contributions.take_over(following)
+        self.contributions.take_over()
         if after is not None:
             forget(after, self.model, self.allreduces)
         self.missing = missing
-        errors = {} if running.comparison is None else running.comparison.errors()
-        self.stats.record(self.model.buckets, spents, self.model.tensors, errors)
+        self.stats.record(self.model.buckets, spents, self.model.tensors)
         self.model = next_model
+        if running.comparison is not None:
+            self.stats.note_errors(running.comparison.errors())
 
     def __call__(self, named):
         """Sum all gradients of a step, a mapping or a list of (name, gradient). Collective; returns `named`."""

@@ -68,13 +68,16 @@ class ModelStats:
         for name in _SUMS:
             setattr(self, name, 0)
 
-    def record(self, buckets, spents, order, errors: dict[str, float]) -> None:
-        """A step has taken effect: what each bucket cost, and errors by name where sums were compared."""
+    def record(self, buckets, spents, order) -> None:
+        """A step has taken effect: what each bucket cost."""
         self.steps += 1
         self._buckets, self._spents, self._order = buckets, spents, order
-        self._errors |= errors
         for name in _SUMS:
             setattr(self, name, sum([getattr(spent, name) for spent in spents]))
+
+    def note_errors(self, errors: dict[str, float]) -> None:
+        """Of the step before, whose sums were compared, by name."""
+        self._errors |= errors
 
     @property
     def tensors(self) -> dict[str, TensorStats]:

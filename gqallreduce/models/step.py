@@ -81,8 +81,8 @@ class Step:
             raise ValueError(f"{name!r}: got a gq.Outer, expected an array for its sum too: start(..., out=array)")
         if isinstance(gradient, Outer) and not self._contributions.plain:
             raise ValueError(f"{name!r}: got a gq.Outer, which cannot be clipped and has no momentum; give an array")
-        if out is not None and not self._contributions.plain and Buffer(gradient).overlaps_partly(Buffer(out)):
-            raise ValueError(f"{name!r}: out overlaps the gradient partly; expected the same memory or other memory")
+        if not self._contributions.plain:
+            self._contributions.require_given(name, gradient, out)
         self.given[name] = gradient
         if out is not None:
             self._into[name] = out
@@ -121,7 +121,7 @@ class Step:
     def advance(self) -> None:
         """Start the next buckets, as far as their gradients have come."""
         buckets = self._model.buckets
-        if self._contributions.clip is not None and not self._requests:
+        if self._contributions.clip is not None and not self._requests and not self.failed:
             if any(self._left):
                 return  # the norm of all gradients is not known yet
             self._factor = self._contributions.factor(self.given.values())
@@ -135,7 +135,12 @@ class Step:
             self._requests.append(self._start(self._allreduces[bucket.scheme], buffers, bucket.names, into, looked))
 
     def _prepare(self, bucket: Bucket) -> None:
-        """Make its gradients what this rank gives, and keep copies where sums are compared."""
+        """Make its gradients what this rank gives, and keep copies where sums are compared.
+
+        Not so after an error of this rank: what it gives then is dropped by all.
+        """
+        if self.failed:
+            return
         if not self._contributions.plain:
             for name in bucket.names:
                 given, out = self.given[name], self._into.pop(name, None)

@@ -35,6 +35,13 @@ class Norm:
             self._states = None
         return self._value
 
+    def settle(self) -> None:
+        """Compute it now; NaN if that fails."""
+        try:
+            self()
+        except Exception:
+            self._value, self._states = math.nan, None
+
 
 def _norm(key, state: State) -> float:
     if state.residual is None:
@@ -181,7 +188,7 @@ class Memory:
         self._staged = None
         for norm in dropped:  # computed now, since their arrays will be used again
             if (kept := norm()) is not None:
-                kept()
+                kept.settle()
 
     @property
     def staged(self) -> dict:

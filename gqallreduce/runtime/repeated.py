@@ -57,18 +57,20 @@ class Repeat:
     _running
         what the runtime carries out now: first the exchange of `_scales`, if there are any, then the operation of the
         Run, in a reduce-scatter last `_exchange`, by which all ranks learn of a value that is not finite.
+    _trials
+        those that count the call, if `auto/` has chosen what runs.
     _scales
         own scales (float64) until ranks have agreed on the largest.
     """
 
     __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number",
-                 "_result", "_run", "_running", "_scales", "_scatters", "_states", "_waited")  # fmt: skip
+                 "_result", "_run", "_running", "_scales", "_scatters", "_states", "_trials", "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
         self._scatters = half is not None and half.scatters
         self._number, self._waited = link.calls, 0.0
-        self._last = self._given = self._result = self._states = self._norm = None
+        self._last = self._given = self._result = self._states = self._norm = self._trials = None
         self._run = self._running = self._event = self._exchange = self._scales = None
 
     def result(self, buf, key, out, looked):
@@ -91,10 +93,18 @@ class Repeat:
             link.at_once = None
             _wait_until_done(call)
         except BaseException as error:
-            allreduce.failed(call or self._as_call(), error)
+            call = call or self._as_call()
+            self._take_back()
+            allreduce.failed(call, error)
         finally:
             link.at_once = None
         return allreduce.result(call)
+
+    def _take_back(self) -> None:
+        """The call has failed: it does not count."""
+        trials, self._trials = self._trials, None
+        if trials is not None:
+            trials.take_back()
 
     def _look(self, buf, key, out, looked) -> bool:
         """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
@@ -127,8 +137,9 @@ class Repeat:
     def _prepare(self) -> None:
         allreduce, last, given = self._allreduce, self._last, self._given
         allreduce.begun += not self._scatters
-        if last.trials is not None:
+        if last.trials is not None:  # what runs is known
             last.trials.go_on()
+            self._trials = last.trials
         processor, feedback = last.plan.processor, allreduce.scheme.feedback
         self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback)
         if self._half is not None:
@@ -221,6 +232,9 @@ class Repeat:
             if flaw is not None:
                 raise not_finite(flaw, self._given.keys, self._given.sources, call.link.size)
             call.spent = self._take_effect(call.wait)
+        except BaseException:
+            self._take_back()
+            raise
         finally:
             run.end()
 

@@ -65,9 +65,13 @@ class Trials:
         return self.settled and choice == self.chosen
 
     def go_on(self) -> tuple[str, str]:
-        """A call runs what was chosen: (choice, why)."""
+        """A call runs what was chosen: (choice, why). It counts, unless it fails: `take_back`."""
         self._left -= 1
         return self.chosen, self._reason
+
+    def take_back(self) -> None:
+        """A call that has gone on failed, so that it does not count: not every rank may have begun it."""
+        self._left += 1
 
     def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int):
         """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""

@@ -1,5 +1,6 @@
 """`auto/` that measures: each try is a lawful call, ranks decide alike, and the fastest is kept."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -200,6 +201,20 @@ def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys):
         assert alike(comm, repr((allreduce.stats.last.scheme, allreduce.stats.last.reason)))
         if number == CALLS + 4:
             assert begun == [False] * (CALLS + 1) + [True] * 4
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_call_that_fails_does_not_count(comm, seconds, at_once):
+    """Not every rank may have begun it."""
+    allreduce = make(comm)
+    settled(comm, allreduce)
+    (found,) = allreduce.plans._trials.values()
+    left = found._left
+    for number in range(4):
+        array = np.full(SIZE, np.nan if number % 2 == 0 and comm.rank == 0 else 1, np.float32)
+        with pytest.raises(gq.NonFiniteError) if number % 2 == 0 else contextlib.nullcontext():
+            allreduce(array, key="w") if at_once else allreduce.start(array, key="w").wait()
+    assert found._left == left - 2
 
 
 def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds):

@@ -276,7 +276,7 @@ def test_momentum_travels_to_other_numbers_of_ranks(comm, option):
     if comm.rank == 0:
         with make(part, ONEBIT, **{option: BETA}) as alone:
             alone.load_state_dict(states)
-            kept = alone.contributions.momentum.kept["a"]
+            kept = alone.contributions.state_dict()["kept"]["a"]
         each = [state["momentum"]["kept"]["a"] for state in states]
         np.testing.assert_allclose(kept, each[0] if option == "momentum" else np.sum(each, 0), rtol=1e-6, atol=1e-6)
     part.Free()
