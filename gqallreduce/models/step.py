@@ -212,7 +212,7 @@ class Step:
             self._hear()
             # An error here leaves the call to be made, with zeros.
             found = look(allreduce, allreduce.plans, buffers, names, into, looked)
-            request = allreduce.start_found(buffers, names, into, found)
+            request = self._begin(allreduce, buffers, names, into, found)
         return request
 
     def _start_last(self, flags: np.ndarray):
@@ -220,8 +220,18 @@ class Step:
         request = self._call_at_once(self._flags, flags, _END)
         if request is None:
             self._hear()
-            request = self._flags.start(flags, key=_END)
+            request = self._begin(self._flags, flags, _END, None, None)
         return request
+
+    def _begin(self, allreduce, *given):
+        """The request of a call. If the connection breaks meanwhile, since a rank has failed, all ranks know."""
+        link = self._flags.home.link
+        sound = link is not None and not link.broken
+        try:
+            return allreduce.start_found(*given)
+        except Exception:
+            self.outcome_known |= sound and link.broken and bool(self._requests)
+            raise
 
     def _call_at_once(self, allreduce, buf, key, looked=None) -> _Done | None:
         """A call that is waited for here, if it can be carried out at once (runtime/repeated.py); else None.
