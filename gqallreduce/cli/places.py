@@ -1,4 +1,4 @@
-"""Where the buffers lie that the allreduce benchmark sums: in the host's memory, or in that of a GPU per rank."""
+"""Where the buffers lie that a benchmark sums: in the host's memory, or in that of a GPU per rank."""
 
 from gqallreduce.backends.cuda import awareness, runtime
 from gqallreduce.backends.cuda.device import Device
@@ -17,7 +17,9 @@ def place_of(comm, device, cuda_aware=None):
     """
     if device == "host":
         return OnHost()
-    place, problem, number = None, "", _local_rank(comm)
+    local = local_ranks(comm)
+    place, problem, number = None, "", local.rank
+    local.Free()
     try:
         place = OnGpu(number % max(1, runtime.count()), cuda_aware)
     except Error as reason:
@@ -28,13 +30,11 @@ def place_of(comm, device, cuda_aware=None):
     return place
 
 
-def _local_rank(comm):
+def local_ranks(comm):
+    """A communicator of the ranks of this node. Collective."""
     from mpi4py import MPI
 
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    number = local.rank
-    local.Free()
-    return number
+    return comm.Split_type(MPI.COMM_TYPE_SHARED)
 
 
 class OnHost:
@@ -44,13 +44,13 @@ class OnHost:
         computes there (gqallreduce/backends/processor.py).
     cuda_aware
         may MPI be given this memory, if it is a GPU's?
-    torch
-        what PyTorch calls it.
+    torch_device
+        what PyTorch calls it: "cpu", "cuda:1".
     """
 
     output = "bench/results/allreduce_synthetic"
     memory = "the free memory"
-    on_gpu, cuda_aware, torch = False, None, "cpu"
+    on_gpu, cuda_aware, torch_device = False, None, "cpu"
 
     def __init__(self):
         self.processor = Host()
@@ -78,7 +78,7 @@ class OnGpu(OnHost):
     def __init__(self, number, cuda_aware):
         self.runtime = runtime.runtime(number)
         self.cuda_aware = awareness.mpi_is_cuda_aware() if cuda_aware is None else cuda_aware
-        self.processor, self.torch = Device(self.runtime, self.cuda_aware), f"cuda:{number}"
+        self.processor, self.torch_device = Device(self.runtime, self.cuda_aware), f"cuda:{number}"
 
     def describe(self, comm, local):
         gpu, node = self.runtime, local.bcast(comm.rank)

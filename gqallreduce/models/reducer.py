@@ -59,15 +59,15 @@ class Reducer:
         counted from 1, that is true of these steps, alike on all ranks; then without /ef.
     clip
         multiply the gradients of this rank so that their norm, over all tensors, is at most this, before they are
-        summed. Then sums begin when all gradients have come.
+        summed. Of float32, in host memory float64 too, as with momentum. Then sums begin when all gradients have come.
     momentum
         sum beta times the last result + the gradient: results are momenta m = beta m + g, for an optimizer that has no
         momentum of its own. Errors of compression are then fed back after the momentum.
     momentum_correction
         beta of a momentum that each rank forms of its own gradients before they are summed (Deep Gradient Compression).
     compare_every
-        N > 0: every N steps sums are compared with exact ones, which costs two float64 copies of the gradients and
-        their exact sum; `stats` has the errors.
+        N > 0: every N steps sums are compared with exact ones, which costs two float64 copies of the gradients in
+        host memory and their exact sum; `stats` has the errors.
     seed, timeout, check, verify, cuda_aware
         as an Allreduce has them.
 
@@ -289,8 +289,11 @@ class Reducer:
         memories = [self.allreduces[scheme].memory for scheme in schemes]
         return math.hypot(*(memory.norm(name) for memory in memories if name in memory))
 
-    def flush(self) -> dict[str, np.ndarray]:
-        """The exact sums (or averages) of all residuals, by name, which are then zero. Collective."""
+    def flush(self) -> dict:
+        """The exact sums (or averages) of all residuals, by name, which are then zero. Collective.
+
+        float32 arrays of the tensors' shapes, in the memory of the gradients: NumPy's, on a GPU CuPy's.
+        """
         self._require_no_step("flush()")
         found = {}
         with Together(*self.allreduces.values()):  # all or none

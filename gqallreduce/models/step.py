@@ -153,7 +153,7 @@ class Step:
         """Give zeros for all that has not come, and start what is left; returns them by name.
 
         After an error of this rank they replace also what has come of buckets that are not started: that may be what
-        is wrong. They lie in host memory, whatever the tensors of a bucket do.
+        is wrong. They lie in host memory, also if tensors of the bucket lie on a GPU. ValueError where that cannot be.
         """
         if self.failed:
             self._forget_what_is_not_started()
@@ -169,6 +169,7 @@ class Step:
         return missing
 
     def _forget_what_is_not_started(self) -> None:
+        """Of buckets that are not started nothing has come."""
         self._looked = None
         for number in range(len(self._requests), len(self._left)):
             names = self._model.buckets[number].names

@@ -154,7 +154,7 @@ class Mailbox:
     native
         the same for the runtime in C++.
     processor
-        of the rank, if messages may lie in a GPU's memory.
+        of the rank; None if all messages lie in host memory.
     """
 
     shortest = 1 << 30

@@ -14,7 +14,7 @@ def array_of(tensor: torch.Tensor):
 
 
 def tensor_of(array) -> torch.Tensor:
-    """The reverse: a NumPy array, or one on a GPU, as a tensor of the same memory."""
+    """A NumPy array, or one on a GPU that has DLPack, as a tensor of the same memory."""
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 

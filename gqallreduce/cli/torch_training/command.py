@@ -4,7 +4,7 @@ import importlib.util
 import sys
 
 from gqallreduce.cli import machine
-from gqallreduce.cli.places import place_of
+from gqallreduce.cli.places import local_ranks, place_of
 from gqallreduce.cli.report import Report, Silent, read
 from gqallreduce.cli.world import on_world
 from gqallreduce.errors import Error
@@ -21,7 +21,7 @@ def add_arguments(parser):
     """The options of `bench/train_torch.py`."""
     add = parser.add_argument
     add("--model", choices=["char"], default="char", help="a transformer that predicts characters (char)")
-    add("--device", choices=("host", "cuda"), default="host", help="where each rank computes (host)")
+    add("--device", choices=("host", "cuda"), default="host", help="host; or cuda, a GPU per rank, in turn (host)")
     add("--layers", type=count, default=4, help="blocks (4)")
     add("--width", type=count, default=256, help="width of the model, a multiple of 32 (256)")
     add("--length", type=count, default=64, help="characters in a sequence (64)")
@@ -177,8 +177,10 @@ def _train(comm, arguments, runs, setting, place):
 
     text = Text()
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
-    experiment = Experiment(comm, text, setting, report, place.torch)
-    more = place.describe(comm, comm)
+    experiment = Experiment(comm, text, setting, report, place.torch_device)
+    local = local_ranks(comm)
+    more = place.describe(comm, local)
+    local.Free()
     about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting), **more)
     report.write("machine", about)
     for name in ("processor", "cores", "ranks", "link", "mpi", "commit", *vars(setting), "data", *more):

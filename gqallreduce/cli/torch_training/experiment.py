@@ -164,12 +164,12 @@ class _Training:
         batch = self._batch(self._random, setting.batch // self._comm.size)
         began = perf_counter()
         loss = way.backward(batch)
-        self._finish()
+        self._synchronize()
         computed = perf_counter()
         way.wait()
         waited = perf_counter()
         way.update()
-        self._finish()
+        self._synchronize()
         self._seconds[way.overlaps].append((computed - began, waited - computed, perf_counter() - waited))
         self._losses.append(loss.item())
         if setting.flush and number % setting.flush == 0:
@@ -179,8 +179,8 @@ class _Training:
         drawn = self._text.batch(random, sequences, self._setting.length, validation)
         return tuple(each.to(self._device) for each in drawn)
 
-    def _finish(self):
-        """A GPU's kernels are launched before this, and done after it."""
+    def _synchronize(self):
+        """Wait until a GPU has done all that was launched."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
