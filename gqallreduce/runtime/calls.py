@@ -115,6 +115,8 @@ class Calls:
         """A call of this object has ended by an error."""
         self.failures_in_step += 1
         self.unheard.append(call)
+        if call.counted is not None:
+            call.counted.take_back()
 
     def failed(self, call: Call, error: BaseException):
         """Something that ends this call, and all others under way."""

@@ -32,17 +32,6 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     half
         of an allreduce, if the call is one.
     """
-    counted: list = []
-    try:
-        yield from _reduce(call, allreduce, buf, key, out, found, half, counted)
-    except BaseException:
-        for trials in counted:
-            trials.take_back()
-        raise
-
-
-def _reduce(call: Call, allreduce, buf, key, out, found: Found | None, half: Half | None, counted: list):
-    """The same; `counted` gets the Trials that count the call."""
     began, plans = perf_counter(), allreduce.plans_of(half and half.which)
     allreduce.begun += half is None or not half.scatters  # of what ranks have alike
     verify = allreduce.verify and allreduce.begun % allreduce.verify == 0
@@ -65,7 +54,7 @@ def _reduce(call: Call, allreduce, buf, key, out, found: Found | None, half: Hal
     label, processor = (given.name, given.forms), allreduce.processors.of(given)
     agreed, place = given.agreed or plans.find(label), None
     if plans.measures:
-        agreed, place = yield from _tried(call, allreduce, label, agreed, given.located is not None, counted)
+        agreed, place = yield from _tried(call, allreduce, label, agreed, given.located is not None)
     elif agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
         agreed = yield from _agree(call, allreduce, plans, label, given.located is not None)
     spent, staged = Spent(agreed.what, agreed.why), None
@@ -255,10 +244,10 @@ def _agree(call: Call, allreduce, plans, label: tuple, on_device: bool):
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
 
 
-def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: bool, counted: list):
+def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: bool):
     """What runs where `auto/` measures, and as which try, None for none: (Agreed, place). Stages.
 
-    last: what ran for these names and forms before; counted: gets the Trials if it goes on as the call before.
+    last: what ran for these names and forms before.
     """
     plans, trials = allreduce.plans, last and last.trials
     if trials is None or trials.on_device != on_device:
@@ -266,7 +255,7 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     known = last is not None and not last.by_mpi and allreduce.check == "first"
     if known and trials.keeps(last.choice):
         (choice, why), place = trials.go_on(), None
-        counted.append(trials)
+        call.counted = trials
     else:
         first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
         step = allreduce.number, _steps(allreduce.memory, label[0])

@@ -57,20 +57,20 @@ class Repeat:
     _running
         what the runtime carries out now: first the exchange of `_scales`, if there are any, then the operation of the
         Run, in a reduce-scatter last `_exchange`, by which all ranks learn of a value that is not finite.
-    _trials
-        those that count the call, if `auto/` has chosen what runs.
+    _counted
+        as of a Call.
     _scales
         own scales (float64) until ranks have agreed on the largest.
     """
 
-    __slots__ = ("_allreduce", "_began", "_event", "_exchange", "_given", "_half", "_last", "_link", "_norm", "_number",
-                 "_result", "_run", "_running", "_scales", "_scatters", "_states", "_trials", "_waited")  # fmt: skip
+    __slots__ = ("_allreduce", "_began", "_counted", "_event", "_exchange", "_given", "_half", "_last", "_link",
+                 "_norm", "_number", "_result", "_run", "_running", "_scales", "_scatters", "_states", "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
         self._scatters = half is not None and half.scatters
         self._number, self._waited = link.calls, 0.0
-        self._last = self._given = self._result = self._states = self._norm = self._trials = None
+        self._last = self._given = self._result = self._states = self._norm = self._counted = None
         self._run = self._running = self._event = self._exchange = self._scales = None
 
     def result(self, buf, key, out, looked):
@@ -93,18 +93,10 @@ class Repeat:
             link.at_once = None
             _wait_until_done(call)
         except BaseException as error:
-            call = call or self._as_call()
-            self._take_back()
-            allreduce.failed(call, error)
+            allreduce.failed(call or self._as_call(), error)
         finally:
             link.at_once = None
         return allreduce.result(call)
-
-    def _take_back(self) -> None:
-        """The call has failed: it does not count."""
-        trials, self._trials = self._trials, None
-        if trials is not None:
-            trials.take_back()
 
     def _look(self, buf, key, out, looked) -> bool:
         """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
@@ -139,7 +131,7 @@ class Repeat:
         allreduce.begun += not self._scatters
         if last.trials is not None:  # what runs is known
             last.trials.go_on()
-            self._trials = last.trials
+            self._counted = last.trials
         processor, feedback = last.plan.processor, allreduce.scheme.feedback
         self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback)
         if self._half is not None:
@@ -208,7 +200,7 @@ class Repeat:
         call, link = Call(name, self._allreduce), self._link
         call.link, call.number, call.previous, call.began = link, self._number, link.previous, link.began
         call.held, call.data, call.states, call.result = self._given, self._run, self._states or {}, self._result
-        call.wait = self._waited
+        call.wait, call.counted = self._waited, self._counted
         if self._running is not None:
             call.stages = self._remaining_stages(call)
             call.running = self._running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
@@ -232,9 +224,6 @@ class Repeat:
             if flaw is not None:
                 raise not_finite(flaw, self._given.keys, self._given.sources, call.link.size)
             call.spent = self._take_effect(call.wait)
-        except BaseException:
-            self._take_back()
-            raise
         finally:
             run.end()
 

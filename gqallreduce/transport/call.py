@@ -62,6 +62,8 @@ class Call:
         what its end replaces (memory.py); also where calls of a step are kept apart.
     invalid
         what is wrong with this rank's arguments, if anything: that is raised, whatever else goes wrong.
+    counted
+        the Trials (runtime/trials.py) that count it, unless it ends by an error; None if none do.
     held
         the Given (runtime/arguments.py), whose keys and buffers belong to it until its request has been waited for.
     request
@@ -71,15 +73,15 @@ class Call:
     """
 
     __slots__ = (
-        "__weakref__", "began", "data", "done", "error", "for_good", "held", "invalid", "known_to_all", "lanes_left",
-        "link", "live", "name", "number", "owner", "previous", "request", "result", "running", "spent", "stages",
-        "states", "wait",
+        "__weakref__", "began", "counted", "data", "done", "error", "for_good", "held", "invalid", "known_to_all",
+        "lanes_left", "link", "live", "name", "number", "owner", "previous", "request", "result", "running", "spent",
+        "stages", "states", "wait",
     )  # fmt: skip
 
     def __init__(self, name: str, owner=None):
         self.name, self.owner = name, owner
         self.number, self.link, self.stages = -1, None, None
-        self.data = self.held = self.request = None
+        self.data = self.held = self.request = self.counted = None
         self.began = self.previous = perf_counter()
         self.done = self.known_to_all = self.for_good = False
         self.result = self.error = self.invalid = self.spent = self.running = None

@@ -217,6 +217,30 @@ def test_a_call_that_fails_does_not_count(comm, seconds, at_once):
     assert found._left == left - 2
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_call_that_is_interrupted_when_it_has_taken_effect_counts(comm, seconds, monkeypatch, at_once):
+    """As on the ranks that were not interrupted."""
+    if not at_once:
+        monkeypatch.setattr(allreduce_module, "repeated", lambda *_: NOT_BEGUN)
+    allreduce = make(comm)
+    settled(comm, allreduce)
+    (found,) = allreduce.plans._trials.values()
+    left, commit = found._left, allreduce.memory.commit
+
+    def commit_and_stop(states):
+        commit(states)
+        raise KeyboardInterrupt
+
+    array = np.ones(SIZE, np.float32)
+    if comm.rank == 1:
+        allreduce.memory.commit = commit_and_stop
+    with pytest.raises(KeyboardInterrupt) if comm.rank == 1 else contextlib.nullcontext():
+        allreduce(array, key="w")
+    allreduce.memory.commit = commit
+    assert found._left == left - 1
+    assert alike(comm, call(allreduce, array)[0])
+
+
 def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds):
     allreduce = make(comm)
     settled(comm, allreduce)
