@@ -64,7 +64,8 @@ class Repeat:
     """
 
     __slots__ = ("_allreduce", "_began", "_counted", "_event", "_exchange", "_given", "_half", "_last", "_link",
-                 "_norm", "_number", "_result", "_run", "_running", "_scales", "_scatters", "_states", "_waited")  # fmt: skip
+                 "_norm", "_number", "_result", "_run", "_running", "_scales", "_scatters", "_states",
+                 "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
         self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
