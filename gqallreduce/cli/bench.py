@@ -118,12 +118,11 @@ class _Bench:
         self.arguments, self.comm, self.place = arguments, comm, place
         self.output = arguments.output or place.output
         self.checked, self.problems = 0, []
-        local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.ranks_here = comm.allreduce(local.size, op=MPI.MAX)
         self.nodes = machine.nodes(comm)
-        self.room = comm.allreduce(place.room(local), op=MPI.MIN)
-        self.about_place = place.describe(comm, local)
-        local.Free()
+        with machine.ranks_of_node(comm) as local:
+            self.ranks_here = comm.allreduce(local.size, op=MPI.MAX)
+            self.room = comm.allreduce(place.room(local), op=MPI.MIN)
+            self.about_place = place.describe(comm, local)
         self.report = Report(f"{self.output}.jsonl") if comm.rank == 0 else Silent()
         self.baselines, self.how_dense = place.baselines(comm)
 

@@ -108,14 +108,22 @@ def link(nodes, environ=None):
     return said or f"network between {nodes} nodes" if nodes > 1 else "shared memory"
 
 
-def nodes(comm):
-    """Nodes that the ranks of a communicator are on. Collective."""
+@contextlib.contextmanager
+def ranks_of_node(comm):
+    """A communicator of the ranks of this node, freed at the end. Collective."""
     from mpi4py import MPI
 
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    found = comm.allreduce(int(local.rank == 0))
-    local.Free()
-    return found
+    try:
+        yield local
+    finally:
+        local.Free()
+
+
+def nodes(comm):
+    """Nodes that the ranks of a communicator are on. Collective."""
+    with ranks_of_node(comm) as local:
+        return comm.allreduce(int(local.rank == 0))
 
 
 def simd_levels():

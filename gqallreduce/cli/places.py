@@ -17,9 +17,9 @@ def place_of(comm, device, cuda_aware=None):
     """
     if device == "host":
         return OnHost()
-    local = local_ranks(comm)
-    place, problem, number = None, "", local.rank
-    local.Free()
+    with machine.ranks_of_node(comm) as local:
+        number = local.rank
+    place, problem = None, ""
     try:
         place = OnGpu(number % max(1, runtime.count()), cuda_aware)
     except Error as reason:
@@ -28,13 +28,6 @@ def place_of(comm, device, cuda_aware=None):
         if each:
             raise Error(f"rank {rank}: {each}")
     return place
-
-
-def local_ranks(comm):
-    """A communicator of the ranks of this node. Collective."""
-    from mpi4py import MPI
-
-    return comm.Split_type(MPI.COMM_TYPE_SHARED)
 
 
 class OnHost:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a GPU can show: the tests of kernels and of whole calls on CuPy's arrays, ranks that share a GPU under
-# mpirun, PyTorch's tensors there, and a part of it under compute-sanitizer. Each step has its own time limit, and the next follows whatever it ends
-# with; the end says how each did.
+# mpirun, PyTorch's tensors there, and a part of it under compute-sanitizer. Each step has its own time limit, and the
+# next follows whatever it ends with; the end says how each did.
 #   [PYTHON=python3] [OUT=folder] tests/cuda/on_gpu.sh [kernels|calls|mpi|torch|sanitize]...
 # PYTHON has the package's test dependencies and CuPy; the extension is built in place. OUT receives `log` and reports.
 set -uo pipefail

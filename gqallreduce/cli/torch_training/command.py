@@ -4,7 +4,7 @@ import importlib.util
 import sys
 
 from gqallreduce.cli import machine
-from gqallreduce.cli.places import local_ranks, place_of
+from gqallreduce.cli.places import place_of
 from gqallreduce.cli.report import Report, Silent, read
 from gqallreduce.cli.world import on_world
 from gqallreduce.errors import Error
@@ -79,13 +79,8 @@ def run_on(comm, arguments):
         runs, setting = _runs(arguments), _setting(arguments)
         if setting.batch % comm.size:
             raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
-    except ValueError as problem:
-        if comm.rank == 0:
-            print(f"train_torch: {problem}", file=sys.stderr)
-        return 2
-    try:
         place = place_of(comm, arguments.device)
-    except Error as problem:
+    except (ValueError, Error) as problem:
         if comm.rank == 0:
             print(f"train_torch: {problem}", file=sys.stderr)
         return 2
@@ -178,9 +173,8 @@ def _train(comm, arguments, runs, setting, place):
     text = Text()
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     experiment = Experiment(comm, text, setting, report, place.torch_device)
-    local = local_ranks(comm)
-    more = place.describe(comm, local)
-    local.Free()
+    with machine.ranks_of_node(comm) as local:
+        more = place.describe(comm, local)
     about = machine.describe_job(comm, arguments.link, data=text.name, **vars(setting), **more)
     report.write("machine", about)
     for name in ("processor", "cores", "ranks", "link", "mpi", "commit", *vars(setting), "data", *more):
