@@ -59,8 +59,9 @@ def pytest_collection_modifyitems(config, items):
 
 def some(items, together):
     """Some items of one test, in which so many values of as many parameters occur together in all combinations: those
-    with the most new ones first."""
-    values = [set(itertools.combinations(values_of(item), together)) for item in items]
+    with the most new ones first. At least one."""
+    found = [list(values_of(item)) for item in items]
+    values = [set(itertools.combinations(each, min(together, len(each)))) for each in found]
     missing, kept = set().union(*values), []
     for wanted in range(max(map(len, values)), 0, -1):
         for item, mine in zip(items, values, strict=True):

@@ -144,7 +144,7 @@ def test_a_norm_of_a_step_that_was_undone_is_kept_too():
 
 def test_a_norm_that_is_not_kept_is_not_computed(monkeypatch):
     memory = Memory()
-    monkeypatch.setattr("gqallreduce.runtime.memory._sum_of_squares", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("gqallreduce.runtime.memory.sum_of_squares", lambda *_: pytest.fail("computed"))
     for value in range(5):
         call(memory, "w", value)
         gc.collect()

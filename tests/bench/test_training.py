@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 NAMES = weight_names([6, 5, 4])
 
 
-def test_the_first_rule_that_matches_a_weight_wins_and_what_none_matches_is_dense():
+def test_the_first_rule_that_matches_a_weight_wins_and_what_none_matches_is_exact():
     found = rules.assign([("*.bias", "raw"), ("fc1*", "onebit/ef")], NAMES)
-    assert found == {"fc1.weight": "onebit/ef", "fc1.bias": "raw", "fc2.weight": "dense", "fc2.bias": "raw"}
+    assert found == {"fc1.weight": "onebit/ef", "fc1.bias": "raw", "fc2.weight": "raw", "fc2.bias": "raw"}
 
 
 @pytest.mark.parametrize(
