@@ -217,5 +217,5 @@ def test_lanes_are_as_many_as_keep_the_messages_of_one_below_a_limit(nbytes, hel
     lanes, room = lanes_in_turn(of, held, size), max(16 << 20, 2 * 4 * size)
     assert 1 <= lanes <= 256
     assert lanes == 1 or of(lanes) >= 16 << 10
-    assert held * of(lanes) <= room or lanes == 256 or of(lanes + 1) < 32 << 10
+    assert held * of(lanes) <= room or lanes == 256 or of(lanes + 1) < 16 << 10
     assert lanes == 1 or held * of(1) > room

@@ -6,6 +6,7 @@ messages of many others at a time, there are as many lanes as keep these below a
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 
@@ -50,10 +51,11 @@ def lanes_in_turn(nbytes, held: int, size: int) -> int:
     room, lanes = max(HELD_LEAST, HELD_SHARE * 4 * size), 1
     while lanes < LANES_IN_TURN and held * nbytes(lanes) > room:
         # A sparse message may have all its values in one lane, so twice the lanes need not halve it: hence the loop.
-        more = max(lanes + 1, math.ceil(lanes * held * nbytes(lanes) / room))
-        if nbytes(min(more, LANES_IN_TURN)) < HELD_MESSAGE:
-            return max(lanes, min(lanes * nbytes(lanes) // HELD_MESSAGE, LANES_IN_TURN))
-        lanes = min(more, LANES_IN_TURN)
+        more = min(max(lanes + 1, math.ceil(lanes * held * nbytes(lanes) / room)), LANES_IN_TURN)
+        if nbytes(more) < HELD_MESSAGE:
+            # As many more as leave it that long.
+            return lanes + bisect.bisect_right(range(lanes + 1, more), -HELD_MESSAGE, key=lambda count: -nbytes(count))
+        lanes = more
     return lanes
 
 
