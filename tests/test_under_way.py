@@ -176,6 +176,33 @@ report.append(n)
     assert all(n > 500 for (n,) in ranks(script, 2))
 
 
+def test_a_rank_that_makes_an_object_is_noticed_again(ranks):
+    """By the calls that it has not begun, where one that it had begun was done when it was noticed first."""
+    script = """
+one = make(seconds=30)
+gq.wait_all(start(one, "ab", 50))
+meet()
+began = time.perf_counter()
+if comm.rank == 0:
+    start(one, "a", 50)[0].wait()
+    report.append(said(make, seconds=30))
+else:
+    requests, turn = start(one, "ab", 50), progress.Progress.turn
+    time.sleep(0.3)
+
+    def later(*_):
+        progress.Progress.turn = turn
+
+    progress.Progress.turn = later
+    report.append(requests[0].test())
+    report.append(said(requests[1].wait))
+report.append(time.perf_counter() - began < 15)
+meet()
+works(make(seconds=30))
+"""
+    assert ranks(script, 2) == [["MismatchError", True], [True, "MismatchError", True]]
+
+
 def test_what_the_caller_computes_between_two_tests_is_no_timeout(ranks):
     """All ranks compute for longer than it; one that only tests, in vain, gives up in the end."""
     script = """

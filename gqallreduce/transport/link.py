@@ -173,9 +173,8 @@ class Link:
         abort = self.control.abort_of(self.generation)
         if abort is not None and not frame.is_before(newest, abort.step):
             raise ForeignFrame(abort.rank, abort)
-        for source, header in list(self.control.present.items()):
+        for source, header in self.control.present.items():
             if header.signature == self.generation and not frame.is_before(newest, header.step):
-                del self.control.present[source]  # it will get this rank's abort, and send `present` again
                 raise ForeignFrame(source)  # it waits to make an object, and has not made this call
         due = {call.number % _CALLS: call.data.signature for call in calls if call.data is not None}
         if due:
