@@ -116,6 +116,12 @@ std::int64_t select_regions(const float* x, const float* e, float* r, const Regi
   return select_each(selecting, regions, one_column);
 }
 
+std::int64_t select_most(const float* x, const float* e, float* r, std::size_t n, std::size_t k, bool separate,
+                         std::uint32_t* index, float* value) {
+  const FloatGuard guard;
+  return kernels().select_most(x, e, r, n, k, separate, index, value);
+}
+
 std::size_t adaptive_nbytes(const Regions& regions, std::size_t count) {
   return kEntry * count +
          sum_over(regions, [](const Region& region) { return headers_nbytes(unit_count(region.grid, region.size)); });

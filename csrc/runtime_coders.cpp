@@ -233,7 +233,7 @@ Coder coder_of(Family family) {
     case Family::kWide:
       return {wide_encode, wide_decode, nullptr, nullptr, {}};
     case Family::kAdaptive:
-      return {adaptive_encode, adaptive_decode, nullptr, nullptr, {}};
+      return {adaptive_encode, adaptive_decode, nullptr, nullptr, {}, true};
     case Family::kTernary:
       return {ternary_encode, ternary_decode, nullptr, nullptr, {}};
     case Family::kSparse:

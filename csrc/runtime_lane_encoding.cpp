@@ -125,22 +125,32 @@ void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& even
   operation.keep(extent, errors);
 }
 
-// Encodes each region of a batch for itself: own values from where the tensor is (x is null), or running ones from x.
+// Encodes each region of a batch for itself: own values from where the tensor is (x is null), or running ones from x;
+// where values are chosen, what of them was.
 std::int64_t Lane::encode_regions(const Instruction& instruction, const Extent& extent, const float* x,
                                   std::uint8_t* wire) {
   const Coder& coder = coder_of(instruction, extent);
   const Stream* const streams = operation.streams(instruction.hop, instruction.author);
+  const Kept* const chosen = instruction.exact ? nullptr : kept_of(instruction, extent, {nullptr, nullptr}, nullptr);
+  Kept kept;
+  if (chosen) {
+    state_.entries += chosen->count;
+    if (!chosen->finite) return kRefused;
+    kept = *chosen;
+  }
   std::int64_t written = 0;
   for (const Region& region : extent.regions) {
     const Tensor& tensor = operation.tensors[region.segment];
+    if (chosen) kept.count = static_cast<std::size_t>(*kept.counts);
     const std::size_t start = region.grid.start;
     const float* const values = instruction.own ? tensor.source.floats() + start : x;
     const float* const residual = instruction.own ? shifted(tensor.residual, start) : nullptr;
     float* const errors = instruction.alone ? shifted(tensor.new_residual, start) : nullptr;
-    const std::int64_t nbytes =
-        coder.encode(coder.options, values, residual, errors, wire + written, {&region, 1}, streams, nullptr, state_);
+    const std::int64_t nbytes = coder.encode(coder.options, values, residual, errors, wire + written, {&region, 1},
+                                             streams, chosen ? &kept : nullptr, state_);
     if (nbytes < 0) return nbytes;
     written += nbytes;
+    if (chosen) kept.index += kept.count, kept.value += kept.count, ++kept.counts;
     x = shifted(x, region.size);
   }
   return written;

@@ -25,7 +25,7 @@ OwnSelection::OwnSelection(Operation& operation) : operation_(operation), short_
         const Part part = {&extent, &kept, number};
         if (extent.tensor == Extent::kBatch) {
           for (const Region& region : extent.regions) add_short(region.segment);
-        } else if (operation.coder(extent).options.pi == 0 || extent.total > kTallestRegion) {
+        } else if (extent.total > kTallestRegion) {
           parts[extent.tensor].push_back(part);
           continue;
         } else {
@@ -44,9 +44,9 @@ OwnSelection::OwnSelection(Operation& operation) : operation_(operation), short_
 void OwnSelection::add_short(std::size_t tensor) {
   if (short_of_[tensor] != kNot) return;
   short_of_[tensor] = short_.size();
-  short_.push_back({tensor, room_, 0, true});
-  const Region whole = {operation_.tensors[tensor].size, {0, 1, 1}, 0};
-  room_ += select_regions_bound({&whole, 1}, operation_.tensors[tensor].coder->options.pi);
+  const std::size_t size = operation_.tensors[tensor].size;
+  short_.push_back({tensor, room_, operation_.tensors[tensor].coder->options.most(size, size), true});
+  room_ += short_.back().count;
 }
 
 // Parts in memory order: ties are broken by that.
@@ -64,7 +64,11 @@ void OwnSelection::add_long(std::vector<Part>& parts) {
 bool OwnSelection::step() {
   const Timed timed(operation_.spent.encode);
   if (short_done_ < short_.size()) {
-    choose(short_[short_done_++]);
+    std::size_t elements = 0;
+    while (short_done_ < short_.size() && elements < kTallestRegion) {
+      elements += operation_.tensors[short_[short_done_].tensor].size;
+      choose(short_[short_done_++]);
+    }
     if (short_done_ == short_.size()) leave_short();
   } else if (long_done_ < long_.size() && long_[long_done_].selection.step()) {
     const Long& done = long_[long_done_++];
@@ -82,12 +86,9 @@ void OwnSelection::choose(Short& chosen) {
     tensor.source.load(0, tensor.size, loaded_.floats());
     x = loaded_.floats();
   }
-  const Region whole = {tensor.size, {0, 1, 1}, 0};
-  const Options& options = tensor.coder->options;
-  std::int64_t counts = 0;
   const std::int64_t count =
-      select_regions(x, tensor.residual, tensor.new_residual, {&whole, 1}, options.pi, options.separate,
-                     chosen_index_.data() + chosen.first, chosen_value_.data() + chosen.first, &counts);
+      select_most(x, tensor.residual, tensor.new_residual, tensor.size, chosen.count, tensor.coder->options.separate,
+                  chosen_index_.data() + chosen.first, chosen_value_.data() + chosen.first);
   chosen.finite = count >= 0;
   chosen.count = count < 0 ? 0 : static_cast<std::size_t>(count);
 }
@@ -103,22 +104,26 @@ void OwnSelection::leave_short() {
     Kept& kept = (*part.kept)[part.number];
     kept = {index_.data() + index_.size(), value_.data() + value_.size(), counts_.data() + counts_.size(), 0, true};
     const bool batch = part.extent->tensor == Extent::kBatch;
-    for (const Region& region : part.extent->regions)
-      leave(region, batch ? region.grid.start : part.extent->start, kept);
+    std::size_t start = part.extent->start;
+    for (const Region& region : part.extent->regions) {
+      if (batch) start = region.grid.start;
+      leave(batch ? region.segment : static_cast<std::size_t>(part.extent->tensor), start, region.size, kept);
+      start += region.size;
+    }
   }
 }
 
-void OwnSelection::leave(const Region& region, std::size_t start, Kept& kept) {
-  const Short& chosen = short_[short_of_[region.segment]];
+void OwnSelection::leave(std::size_t tensor, std::size_t start, std::size_t size, Kept& kept) {
+  const Short& chosen = short_[short_of_[tensor]];
   const std::uint32_t* const first = chosen_index_.data() + chosen.first;
   const std::uint32_t* const begin = std::lower_bound(first, first + chosen.count, start);
-  const std::uint32_t* const end = std::lower_bound(begin, first + chosen.count, start + region.size);
+  const std::uint32_t* const end = std::lower_bound(begin, first + chosen.count, start + size);
   for (const std::uint32_t* at = begin; at < end; ++at) index_.push_back(*at - static_cast<std::uint32_t>(start));
   const float* const values = chosen_value_.data() + chosen.first;
   value_.insert(value_.end(), values + (begin - first), values + (end - first));
   counts_.push_back(end - begin);
   kept.count += static_cast<std::size_t>(end - begin);
-  if (!chosen.finite) kept.finite = kept.finite && finite(chosen.tensor, start, region.size);
+  if (!chosen.finite) kept.finite = kept.finite && finite(chosen.tensor, start, size);
 }
 
 // Of a tensor of which a value is not finite: is it none of these?

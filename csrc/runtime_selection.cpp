@@ -38,7 +38,7 @@ void Selection::begin(Operation& operation, const Options& options, std::vector<
   at_ = 0;
   const std::size_t size = elements();
   most_ = options.most(size, total);
-  const bool at_once = options.pi > 0 && parts_.size() == 1 && size <= kTallestRegion;
+  const bool at_once = parts_.size() == 1 && size <= kTallestRegion;
   const bool batch = !parts_.empty() && parts_.front().extent->tensor == Extent::kBatch;
   stage_ = at_once || batch ? Stage::kAtOnce : Stage::kSample;
 }
@@ -88,21 +88,25 @@ Kept Selection::kept(std::size_t part) const {
   return {index_ + span.begin, value_ + span.begin, counts_.data() + part, span.count, span.finite};
 }
 
-// Of each region by itself, in one kernel call: of a batch, or of the only part, whose region is cut nowhere else.
+// In one kernel call: of each region of a batch by itself, or of the only part.
 void Selection::select_at_once() {
   const Part& part = parts_.front();
-  const Region whole = {part.extent->size, {0, 1, 1}, 0};
+  const Regions regions = part.extent->table();
   const bool batch = part.extent->tensor == Extent::kBatch;
-  const Regions regions = batch ? part.extent->table() : Regions{&whole, 1};
-  const std::size_t room = select_regions_bound(regions, options_->pi);
+  const std::size_t room = batch ? select_regions_bound(regions, options_->pi) : most_;
   index_block_ = operation_->pool.take(room * sizeof(std::uint32_t));
   value_block_ = operation_->pool.take(room * sizeof(float));
   index_ = reinterpret_cast<std::uint32_t*>(index_block_.data());
   value_ = value_block_.floats();
   counts_.assign(regions.count, 0);
-  const std::int64_t count = select_regions(part.x, nullptr, part.r, regions, options_->pi, options_->separate, index_,
-                                            value_, counts_.data());
-  if (count < 0) std::fill(counts_.begin(), counts_.end(), 0);
+  const auto [x, e] = values_of(part);
+  const std::int64_t count =
+      batch ? select_regions(x, e, part.r, regions, options_->pi, options_->separate, index_, value_, counts_.data())
+            : select_most(x, e, part.r, part.extent->size, most_, options_->separate, index_, value_);
+  if (count < 0)
+    std::fill(counts_.begin(), counts_.end(), 0);
+  else if (!batch)
+    split(index_, static_cast<std::size_t>(count), regions, counts_.data());
   spans_.push_back({0, count < 0 ? 0 : static_cast<std::size_t>(count), count >= 0});
   stage_ = Stage::kDone;
 }

@@ -26,6 +26,10 @@ constexpr std::size_t kTallestRegion = 32767;
 std::int64_t select_regions(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
                             bool separate, std::uint32_t* index, float* value, std::int64_t* counts);
 
+// The k largest of a vector of at most kTallestRegion elements; returns as select_columns.
+std::int64_t select_most(const float* x, const float* e, float* r, std::size_t n, std::size_t k, bool separate,
+                         std::uint32_t* index, float* value);
+
 // Bytes of the messages of `count` kept values.
 std::size_t adaptive_nbytes(const Regions& regions, std::size_t count);
 

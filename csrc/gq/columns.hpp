@@ -2,8 +2,9 @@
 // order. With separate signs they are split in proportion to the numbers of positive and negative values, rounded down;
 // the value left over is the larger of the two that come next.
 //
-// The threshold of a column is a good guess for the next one: a little below it are all candidates. Among them (or in
-// the column, if the guess was too high) the threshold is found by bisection over the bits of |v|.
+// The threshold of a column is a good guess for the next one: a little below it are all candidates. If the guess was
+// too high, or there is none, an octave below the largest value is another. Among the candidates (or in the column, if
+// both guesses were too high) the threshold is found by bisection over the bits of |v|.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -112,18 +113,36 @@ static void take_left_over(const float* v, std::size_t n, Cut& positive, Cut& ne
 // 16, which no count sees and which spare the loops over them a remainder.
 struct ColumnScratch {
   std::int32_t guess = kMagnitude;
-  std::size_t padded = 0;  // candidates and zeros
+  std::size_t count = 0, padded = 0;  // candidates; with their zeros
   float formed[kTallestColumn];
   std::uint32_t index[kTallestColumn + kFindSlack];
   float value[kTallestColumn + 16];
 };
 
-static std::size_t find_candidates(const float* v, std::size_t n, std::int32_t floor, ColumnScratch& scratch) {
-  const std::size_t count = find(v, n, static_cast<std::uint32_t>(floor), 0, scratch.index);
+static void find_candidates(const float* v, std::size_t n, std::int32_t floor, ColumnScratch& scratch) {
+  const std::size_t count = scratch.count = find(v, n, static_cast<std::uint32_t>(floor), 0, scratch.index);
   for (std::size_t i = 0; i < count; ++i) scratch.value[i] = v[scratch.index[i]];
   scratch.padded = (count + 15) / 16 * 16;
   for (std::size_t i = count; i < scratch.padded; ++i) scratch.value[i] = 0.0f;
-  return count;
+}
+
+// Leaves candidates that are `enough()` in the scratch, if a column has so many, and returns the floor of their keys:
+// by the guess, by the one below `largest()`, or `exact()`.
+template <class Enough, class Largest, class Exact>
+static std::int32_t find_enough(const float* v, std::size_t n, ColumnScratch& scratch, Enough enough, Largest largest,
+                                Exact exact) {
+  std::int32_t floor = scratch.guess;
+  find_candidates(v, n, floor, scratch);
+  if (enough()) return floor;
+  constexpr std::int32_t kOctave = 1 << 23;
+  const std::int32_t below = largest() - kOctave;
+  if (below > 0) {
+    find_candidates(v, n, below, scratch);
+    if (enough()) return below;
+  }
+  floor = exact();
+  find_candidates(v, n, floor, scratch);
+  return floor;
 }
 
 // A little below the last threshold: a quarter of an octave.
@@ -143,20 +162,20 @@ static std::size_t select_one(const float* v, std::size_t n, ColumnScratch& scra
 }
 
 static std::size_t select_joint(const float* v, std::size_t n, std::size_t k, ColumnScratch& scratch) {
-  std::int32_t floor = scratch.guess;
-  std::size_t count = find_candidates(v, n, floor, scratch);
-  if (count < k) {  // the guess was too high, or the column has fewer
+  const auto enough = [&] { return scratch.count >= k; };
+  const auto largest = [&] { return largest_key(v, n, kBothSigns); };
+  const auto exact = [&] {
     const std::size_t all = count_above(v, n, kBothSigns, 0);
     k = k < all ? k : all;
-    if (k == 0) return 0;
-    floor = cut(v, n, kBothSigns, k, 1).threshold;
-    count = find_candidates(v, n, floor, scratch);
-  }
+    return k ? cut(v, n, kBothSigns, k, 1).threshold : kMagnitude;
+  };
+  const std::int32_t floor = find_enough(v, n, scratch, enough, largest, exact);
+  if (k == 0) return 0;
   const Cut last = cut(scratch.value, scratch.padded, kBothSigns, k, floor);
   scratch.guess = guess_below(last.threshold);
   std::int64_t ties[2] = {ties_of(scratch.value, scratch.padded, kBothSigns, last), 0};
   const auto bits = static_cast<std::uint32_t>(last.threshold);
-  return keep(scratch.index, scratch.value, count, bits, bits, ties, true);
+  return keep(scratch.index, scratch.value, scratch.count, bits, bits, ties, true);
 }
 
 static std::size_t select_separate(const float* v, std::size_t n, std::size_t k, ColumnScratch& scratch) {
@@ -165,20 +184,24 @@ static std::size_t select_separate(const float* v, std::size_t n, std::size_t k,
   // all, and then each share is less than its sign has.
   const std::size_t positives = shares.positive + shares.left_over, negatives = shares.negative + shares.left_over;
   if (positives + negatives == 0) return 0;
-  std::int32_t floor = scratch.guess;
-  std::size_t count = find_candidates(v, n, floor, scratch);
-  if (count_above(scratch.value, scratch.padded, kPositive, 0) < positives ||
-      count_above(scratch.value, scratch.padded, kNegative, 0) < negatives) {  // the guess was too high for a sign
-    floor = lower(cut(v, n, kPositive, positives, 1), cut(v, n, kNegative, negatives, 1));
-    count = find_candidates(v, n, floor, scratch);
-  }
+  const auto enough = [&] {
+    return count_above(scratch.value, scratch.padded, kPositive, 0) >= positives &&
+           count_above(scratch.value, scratch.padded, kNegative, 0) >= negatives;
+  };
+  const auto largest = [&] {  // of the sign whose largest is smaller
+    const std::int32_t up = positives ? largest_key(v, n, kPositive) : kMagnitude;
+    const std::int32_t down = negatives ? largest_key(v, n, kNegative) : kMagnitude;
+    return up < down ? up : down;
+  };
+  const auto exact = [&] { return lower(cut(v, n, kPositive, positives, 1), cut(v, n, kNegative, negatives, 1)); };
+  const std::int32_t floor = find_enough(v, n, scratch, enough, largest, exact);
   Cut positive = cut(scratch.value, scratch.padded, kPositive, shares.positive, floor);
   Cut negative = cut(scratch.value, scratch.padded, kNegative, shares.negative, floor);
   if (shares.left_over) take_left_over(scratch.value, scratch.padded, positive, negative);
   scratch.guess = guess_below(lower(positive, negative));
   std::int64_t ties[2] = {ties_of(scratch.value, scratch.padded, kPositive, positive),
                           ties_of(scratch.value, scratch.padded, kNegative, negative)};
-  return keep(scratch.index, scratch.value, count, static_cast<std::uint32_t>(positive.threshold),
+  return keep(scratch.index, scratch.value, scratch.count, static_cast<std::uint32_t>(positive.threshold),
               static_cast<std::uint32_t>(negative.threshold), ties, false);
 }
 
@@ -187,8 +210,28 @@ static std::size_t select_column(const float* v, std::size_t n, std::size_t k, b
   return separate ? select_separate(v, n, k, scratch) : select_joint(v, n, k, scratch);
 }
 
-// Appends the selected values of each column, with `first` added to their indices; forms v into r if it is given.
-// Returns how many, or -1 if a value is not finite: being the largest, one such value of a column is always selected.
+// Copies what is selected, with `first` added to its indices; false if a value is not finite.
+static bool copy_selected(const ColumnScratch& scratch, std::size_t count, std::uint32_t first, std::uint32_t* index,
+                          float* value) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_finite(scratch.value[i])) return false;
+    index[i] = first + scratch.index[i];
+    value[i] = scratch.value[i];
+  }
+  return true;
+}
+
+// The k largest values of n <= kTallestColumn; forms v into r if it is given. Returns how many, or -1 if a value is not
+// finite: being the largest, one such value is always selected.
+static std::int64_t select_most(const float* x, const float* e, float* r, std::size_t n, std::size_t k, bool separate,
+                                std::uint32_t* index, float* value) {
+  ColumnScratch scratch;
+  const std::size_t count = select_column(formed(x, e, r, scratch.formed, n), n, k, separate, scratch);
+  return copy_selected(scratch, count, 0, index, value) ? static_cast<std::int64_t>(count) : -1;
+}
+
+// Appends the selected values of each column, with `first` added to their indices. Returns how many, or -1, as
+// select_most.
 static std::int64_t select_columns(const float* x, const float* e, float* r, std::size_t n, const Grid& grid,
                                    std::size_t pi, bool separate, std::uint32_t first, std::uint32_t* index,
                                    float* value) {
@@ -198,11 +241,9 @@ static std::int64_t select_columns(const float* x, const float* e, float* r, std
     const std::size_t begin = unit.begin, height = unit.height();
     const float* v = formed(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, scratch.formed, height);
     const std::size_t count = select_column(v, height, share_of(height, pi), separate, scratch);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!is_finite(scratch.value[i])) return -1;
-      index[total] = first + static_cast<std::uint32_t>(begin) + scratch.index[i];
-      value[total++] = scratch.value[i];
-    }
+    const std::uint32_t place = first + static_cast<std::uint32_t>(begin);
+    if (!copy_selected(scratch, count, place, index + total, value + total)) return -1;
+    total += static_cast<std::int64_t>(count);
   }
   return total;
 }

@@ -63,12 +63,13 @@ class Units {
   std::size_t begin = 0;
   std::size_t end = 0;
 
-  Units(const Grid& grid, std::size_t n) : n_(n), parts_(grid.parts), height_(grid.run / grid.parts) {
-    extra_ = grid.run % grid.parts;
+  Units(const Grid& grid, std::size_t n) : n_(n), parts_(grid.parts), height_(quotient(grid.run, grid.parts)) {
+    extra_ = grid.run - height_ * parts_;
     if (n == 0) return;
     const wide_uint first_end = (wide_uint(unit_of(grid, grid.start)) + 1) * grid.run;
-    remainder_ = static_cast<std::uint64_t>(first_end % grid.parts);
-    end = clip(static_cast<std::uint64_t>(first_end / grid.parts - grid.start));
+    const std::uint64_t whole = quotient(first_end, parts_);
+    remainder_ = static_cast<std::uint64_t>(first_end - wide_uint(whole) * parts_);
+    end = clip(whole - grid.start);
   }
 
   bool inside() const { return begin < n_; }

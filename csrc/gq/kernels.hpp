@@ -168,6 +168,8 @@ struct Kernels {
   std::int64_t (*select_columns)(const float* x, const float* e, float* r, std::size_t n, const Grid& grid,
                                  std::size_t pi, bool separate, std::uint32_t first, std::uint32_t* index,
                                  float* value);
+  std::int64_t (*select_most)(const float* x, const float* e, float* r, std::size_t n, std::size_t k, bool separate,
+                              std::uint32_t* index, float* value);
 
   // adaptive.hpp. -1 if a value is not finite or the message is malformed.
   std::int64_t (*adaptive_encode)(const std::uint32_t* index, const float* value, std::size_t count, float* r,

@@ -52,6 +52,7 @@ const Kernels table = {
     count_signs,
     select_bound,
     select_columns,
+    select_most,
     adaptive_encode,
     adaptive_nbytes,
     adaptive_decode,

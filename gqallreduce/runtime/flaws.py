@@ -81,7 +81,7 @@ class Flaws(dict):
         operation, prepared = self._operation, None
         codec = operation.codec_of(part) if own else operation.codec_of(part).of_sums
         wire, stream = np.empty(operation.codec.nbytes_bound(part.regions), np.uint8), operation.stream(0, 0)
-        if own and codec.prepare is not None:
+        if codec.prepare is not None if own else codec.prepares:
             prepared = alone(codec.prepare(Parts([part], lambda _: (v, None, None), operation.workspace)))
         selected = prepared and prepared.selected
         return codec.encode(v, None, None, wire, part, stream, selected and selected[0]) != NOT_FINITE

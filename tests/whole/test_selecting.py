@@ -71,7 +71,8 @@ sizes = st.one_of(st.integers(0, 40), st.sampled_from([1000, 32767, 32768, 70_00
 forms = st.tuples(sizes, st.sampled_from(["float32", "float64", "float16"]), st.sampled_from([1.0, 0.0, 8.0]))
 
 
-several = st.lists(forms, min_size=1, max_size=5)
+small = st.tuples(st.integers(0, 300), st.just("float32"), st.sampled_from([1.0, 0.0, 8.0]))
+several = st.one_of(st.lists(forms, min_size=1, max_size=5), st.lists(small, min_size=2, max_size=9))
 
 
 def inputs_of_two_calls(ranks, groups, seed):
@@ -127,6 +128,20 @@ def test_a_value_that_is_not_finite_is_named_and_the_next_call_is_right(monkeypa
     allreduce(mine, key=keys)
     fresh(others, key=keys)
     assert [x.tobytes() for of_rank in mine for x in of_rank] == [x.tobytes() for of_rank in others for x in of_rank]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("coding", ["fixed", "golomb"])
+@pytest.mark.parametrize("schedule", ["recursive_doubling", "ring", "direct"])
+def test_a_sum_that_is_too_large_is_named_beside_one_with_fewer_entries_than_columns(
+    monkeypatch, runtime, coding, schedule
+):
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    allreduce = LocalAllreduce(f"{schedule}/adaptive(pi=40000, coding={coding})/ef", 3)
+    inputs = [[np.ones(9000, np.float32), np.full(10, 3e38, np.float32)] for _ in range(3)]
+    with pytest.raises(gq.NonFiniteError) as raised:
+        allreduce(inputs, key=["a", "b"])
+    assert raised.value.key == "b"
 
 
 @of_both

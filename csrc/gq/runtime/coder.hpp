@@ -93,7 +93,7 @@ struct Coder {
   std::size_t (*bound)(const Options& options, const Regions& regions);
   const ExactSums* sums;  // null if partial sums are encoded as own values are
   Options options;
-  // Is the message of several regions those of the regions, end to end? Then no values are chosen.
+  // Is the message of several regions those of the regions, end to end?
   bool by_region = false;
 };
 

@@ -116,7 +116,8 @@ class Lane {
   const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
   void encode_extent(const Instruction& instruction, Slot& made, Event& event);
   bool by_region(const Instruction& instruction, const Extent& extent) const {
-    return operation.plain_batch(extent) && coder_of(instruction, extent).by_region;
+    const Coder& coder = coder_of(instruction, extent);
+    return coder.by_region && coder.options.selects != Selects::kOfColumns && operation.plain_batch(extent);
   }
   std::int64_t encode_regions(const Instruction& instruction, const Extent& extent, const float* x, std::uint8_t* wire);
   bool begin_regions(const Extent& extent, bool clears, float* y);

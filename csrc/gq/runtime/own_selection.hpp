@@ -15,7 +15,7 @@ class OwnSelection {
  public:
   explicit OwnSelection(Operation& operation);
 
-  // About one kernel call more; is it done?
+  // Kernel calls on as many elements more as one may have; is it done?
   bool step();
 
  private:
@@ -26,7 +26,8 @@ class OwnSelection {
     std::size_t number;
   };
 
-  // A tensor so short that one kernel call chooses from all of it: its entries are indices in the tensor.
+  // A tensor so short that one kernel call chooses from all of it. Its entries are indices in the tensor; until they
+  // are chosen `count` is how many there are at most.
   struct Short {
     std::size_t tensor, first, count;
     bool finite;
@@ -41,7 +42,7 @@ class OwnSelection {
   void add_long(std::vector<Part>& parts);
   void choose(Short& chosen);
   void leave_short();
-  void leave(const Region& region, std::size_t start, Kept& kept);
+  void leave(std::size_t tensor, std::size_t start, std::size_t size, Kept& kept);
   bool finite(std::size_t tensor, std::size_t start, std::size_t n);
 
   Operation& operation_;
