@@ -3,6 +3,7 @@
 #include "gq/adaptive_wire.hpp"
 #include "gq/door.hpp"
 #include "gq/grid.hpp"
+#include "gq/ranking.hpp"
 #include "gq/slices.hpp"
 
 namespace gq {
@@ -28,28 +29,12 @@ std::int64_t select(const float* x, const float* e, float* r, std::size_t n, con
   return bad ? -1 : static_cast<std::int64_t>(slices.join(index, value));
 }
 
-// A grid of one unit, the region.
-Grid one_column(const Region& region) { return {0, region.size ? region.size : 1, 1}; }
-
-// The arrays of a selection, and how it is made.
-struct Selecting {
-  const float *x, *e;
-  float* r;
-  std::size_t pi;
-  bool separate;
-  std::uint32_t* index;
-  float* value;
-  std::int64_t* counts;
-};
-
-// The largest of each unit of grid_of(region), of one region after the other.
-template <class GridOf>
-std::int64_t select_each(const Selecting& to, const Regions& regions, GridOf grid_of) {
+// select(region, place, total) of one region after the other, `total` being how many were selected before.
+template <class Select>
+std::int64_t select_each(const Regions& regions, std::int64_t* counts, Select select) {
   std::size_t total = 0;
-  std::int64_t* counts = to.counts;
   const int bad = by_regions(regions, [&](const Region& region, std::size_t place) {
-    const std::int64_t count = select(to.x + place, shifted(to.e, place), shifted(to.r, place), region.size,
-                                      grid_of(region), to.pi, to.separate, to.index + total, to.value + total);
+    const std::int64_t count = select(region, place, total);
     *counts = count < 0 ? 0 : count;
     total += static_cast<std::size_t>(*counts++);
     return static_cast<int>(count < 0);
@@ -101,25 +86,29 @@ std::size_t select_bound(const Regions& regions, std::size_t pi) {
 }
 
 std::size_t select_regions_bound(const Regions& regions, std::size_t pi) {
-  return sum_over(regions, [&](const Region& region) { return bound_of(one_column(region), region.size, pi); });
+  return sum_over(regions, [&](const Region& region) { return region.size ? share_of(region.size, pi) : 0; });
 }
 
 std::int64_t select_columns(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
                             bool separate, std::uint32_t* index, float* value, std::int64_t* counts) {
-  const Selecting selecting = {x, e, r, pi, separate, index, value, counts};
-  return select_each(selecting, regions, [](const Region& region) { return region.grid; });
-}
-
-std::int64_t select_regions(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
-                            bool separate, std::uint32_t* index, float* value, std::int64_t* counts) {
-  const Selecting selecting = {x, e, r, pi, separate, index, value, counts};
-  return select_each(selecting, regions, one_column);
+  return select_each(regions, counts, [&](const Region& region, std::size_t place, std::size_t total) {
+    return select(x + place, shifted(e, place), shifted(r, place), region.size, region.grid, pi, separate,
+                  index + total, value + total);
+  });
 }
 
 std::int64_t select_most(const float* x, const float* e, float* r, std::size_t n, std::size_t k, bool separate,
                          std::uint32_t* index, float* value) {
   const FloatGuard guard;
   return kernels().select_most(x, e, r, n, k, separate, index, value);
+}
+
+std::int64_t select_regions(const float* x, const float* e, float* r, const Regions& regions, std::size_t pi,
+                            bool separate, std::uint32_t* index, float* value, std::int64_t* counts) {
+  return select_each(regions, counts, [&](const Region& region, std::size_t place, std::size_t total) {
+    return select_most(x + place, shifted(e, place), shifted(r, place), region.size, share_of(region.size, pi),
+                       separate, index + total, value + total);
+  });
 }
 
 std::size_t adaptive_nbytes(const Regions& regions, std::size_t count) {

@@ -107,23 +107,23 @@ void OwnSelection::leave_short() {
     std::size_t start = part.extent->start;
     for (const Region& region : part.extent->regions) {
       if (batch) start = region.grid.start;
-      leave(batch ? region.segment : static_cast<std::size_t>(part.extent->tensor), start, region.size, kept);
+      leave(region, start, kept);
       start += region.size;
     }
   }
 }
 
-void OwnSelection::leave(std::size_t tensor, std::size_t start, std::size_t size, Kept& kept) {
-  const Short& chosen = short_[short_of_[tensor]];
+void OwnSelection::leave(const Region& region, std::size_t start, Kept& kept) {
+  const Short& chosen = short_[short_of_[region.segment]];
   const std::uint32_t* const first = chosen_index_.data() + chosen.first;
   const std::uint32_t* const begin = std::lower_bound(first, first + chosen.count, start);
-  const std::uint32_t* const end = std::lower_bound(begin, first + chosen.count, start + size);
+  const std::uint32_t* const end = std::lower_bound(begin, first + chosen.count, start + region.size);
   for (const std::uint32_t* at = begin; at < end; ++at) index_.push_back(*at - static_cast<std::uint32_t>(start));
   const float* const values = chosen_value_.data() + chosen.first;
   value_.insert(value_.end(), values + (begin - first), values + (end - first));
   counts_.push_back(end - begin);
   kept.count += static_cast<std::size_t>(end - begin);
-  if (!chosen.finite) kept.finite = kept.finite && finite(chosen.tensor, start, size);
+  if (!chosen.finite) kept.finite = kept.finite && finite(chosen.tensor, start, region.size);
 }
 
 // Of a tensor of which a value is not finite: is it none of these?

@@ -99,10 +99,10 @@ void Selection::select_at_once() {
   index_ = reinterpret_cast<std::uint32_t*>(index_block_.data());
   value_ = value_block_.floats();
   counts_.assign(regions.count, 0);
-  const auto [x, e] = values_of(part);
   const std::int64_t count =
-      batch ? select_regions(x, e, part.r, regions, options_->pi, options_->separate, index_, value_, counts_.data())
-            : select_most(x, e, part.r, part.extent->size, most_, options_->separate, index_, value_);
+      batch ? select_regions(part.x, nullptr, part.r, regions, options_->pi, options_->separate, index_, value_,
+                             counts_.data())
+            : select_most(part.x, nullptr, part.r, part.extent->size, most_, options_->separate, index_, value_);
   if (count < 0)
     std::fill(counts_.begin(), counts_.end(), 0);
   else if (!batch)

@@ -42,7 +42,7 @@ class OwnSelection {
   void add_long(std::vector<Part>& parts);
   void choose(Short& chosen);
   void leave_short();
-  void leave(std::size_t tensor, std::size_t start, std::size_t size, Kept& kept);
+  void leave(const Region& region, std::size_t start, Kept& kept);
   bool finite(std::size_t tensor, std::size_t start, std::size_t n);
 
   Operation& operation_;
