@@ -48,16 +48,16 @@ PYTEST := $(BIN)/python -m pytest
 # parameters; FULL=all: all combinations.
 FULL ?=
 PART := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
-# With FULL=1 fewer are enough where other sessions have run more: each value in tests of whole calls in one process, on 1
-# and 2 ranks and in the tests of the harness; on 8 ranks and with MPICH what `make test` takes.
+# With FULL=1 fewer are enough where other sessions have run more: each value in the long tests of one process, on 1 and 2
+# ranks and in the tests of the harness; on 8 ranks and with MPICH what `make test` takes.
 ifeq ($(FULL),1)
-EACH_ON := $(if $(filter openmpi,$(MPI)),whole harness 1 2)
+EACH_ON := $(if $(filter openmpi,$(MPI)),many harness 1 2)
 FEW_ON := $(if $(filter openmpi,$(MPI)),8,harness 3)
 else ifeq ($(FULL),all)
 EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
 endif
 # Files that are not run on 8 ranks, which share 2 cores: they test one process or a program, whatever the number of ranks.
-NOT_ON_8 := memory lifetime calling_threads examples training torch_training soak latency overlap auto auto_bench bench bench_on_gpu
+NOT_ON_8 := memory lifetime calling_threads examples training torch torch_local torch_local_ends torch_optimizers torch_training reducer_on_devices soak latency overlap auto auto_bench bench bench_on_gpu
 files_on = $(if $(and $(filter 8,$(1)),$(filter 1,$(FULL))),$(NOT_ON_8:%=--ignore=tests/mpi/test_%.py))
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
@@ -78,10 +78,10 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77' 'Cython>=3.0'
 	$(BIN)/python -m pip install --quiet --only-binary :all: $(MPI) mpi4py
-	$(BIN)/python -m pip install --quiet --only-binary mpi4py,numpy --no-build-isolation --editable '.[$(EXTRAS)]'
+	$(if $(wildcard $(EXTENSION)),GQALLREDUCE_BUILT=1) $(BIN)/python -m pip install --quiet --only-binary mpi4py,numpy --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
-# The editable install has just built it in an empty tree; setuptools does not look at headers, hence --force.
+# The editable install has built it in an empty tree; setuptools does not look at headers, hence --force.
 $(EXTENSION): $(SOURCES) | $(STAMP)
 	@if [ ! -e $@ ] || [ -n "$$(find $(SOURCES) -newer $@)" ]; then \
 	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
@@ -95,10 +95,13 @@ else
 test: test-alone test-harness test-ranks
 endif
 
+# Whole calls, hostile bytes (`make sanitize` has all of them), and devices in an emulator: many tests, each long.
+MANY := tests/whole tests/fuzz tests/cuda
+
 # Everything that needs no MPI, on all cores, so BLAS gets one for each process; `make docs` has the rest.
 test-alone: build
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' $(addprefix --ignore=,tests/docs tests/browser tests/whole $(HARNESS))
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(call part_on,whole) -n auto tests/whole
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' $(addprefix --ignore=,tests/docs tests/browser $(MANY) $(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(call part_on,many) -n auto $(MANY)
 
 # They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough.
 test-harness: build

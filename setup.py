@@ -19,7 +19,6 @@ kernels = Extension(
     extra_compile_args=[*FLAGS, *NOISE, *os.environ.get("GQALLREDUCE_CFLAGS", "").split()],
     extra_link_args=["-pthread"],
 )
-directives = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
 
 
 class BuildOnAllCores(build_ext):
@@ -37,4 +36,5 @@ class BuildOnAllCores(build_ext):
         super().build_extension(extension)
 
 
-setup(ext_modules=cythonize([kernels], compiler_directives=directives), cmdclass={"build_ext": BuildOnAllCores})
+modules = [] if "GQALLREDUCE_BUILT" in os.environ else cythonize([kernels])  # make: where it is built for another MPI
+setup(ext_modules=modules, cmdclass={"build_ext": BuildOnAllCores})

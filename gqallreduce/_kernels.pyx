@@ -1,4 +1,5 @@
 # distutils: language = c++
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Doors to the C++ kernels: check sizes, drop the GIL, call. One file per family in gqallreduce/kernels.
 
 x (values), e (residual before, or None), r (new residual, or None) and y (what is decoded) are float32, wire is uint8.

@@ -1,5 +1,6 @@
 """What is built and shipped: one extension that knows no MPI, and a source archive that builds without make."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -87,7 +88,8 @@ def wheel(archive, tmp_path_factory):
 def build(kind, tree, target):
     """Call the backend in `tree` and return the name of the file that it made in `target`."""
     code = f"from setuptools import build_meta; print(); print(build_meta.build_{kind}({str(target)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True)
+    environment = {**os.environ, "GQALLREDUCE_CFLAGS": "-O1"}  # compiled in half the time
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 

@@ -1,5 +1,7 @@
 """What every codec is held to, as functions: one message encoded and decoded with guards around all that is lent."""
 
+import functools
+
 import numpy as np
 
 from gqallreduce import _kernels
@@ -41,17 +43,23 @@ class Guarded:
     """A vector that begins 67 elements into its memory; `check` fails if anything beside it was touched."""
 
     def __init__(self, array):
-        self.room = np.frombuffer(bytearray(b"\xa5" * (array.itemsize * (array.size + 2 * GUARD))), array.dtype)
-        self.array = self.room[GUARD : GUARD + array.size]
-        self.array[:] = array
+        self.guard = b"\xa5" * (array.itemsize * GUARD)
+        self.room = bytearray(self.guard + array.tobytes() + self.guard)
+        self.array = np.frombuffer(self.room, array.dtype)[GUARD : GUARD + array.size]
 
     def check(self) -> None:
-        outside = np.concatenate([self.room[:GUARD], self.room[GUARD + self.array.size :]])
-        assert (outside.view(np.uint8) == 0xA5).all(), "written outside of what was lent"
+        around = self.room[: len(self.guard)] + self.room[-len(self.guard) :]
+        assert around == 2 * self.guard, "written outside of what was lent"
 
 
 def vector(codec, seed: int, size: int, kind: str = "normal") -> np.ndarray:
     """Values in the codec's working dtype; `kind` says how awkward they are."""
+    return values(seed, size, kind).astype(codec.working)
+
+
+@functools.cache
+def values(seed: int, size: int, kind: str) -> np.ndarray:
+    """The same as float64."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(size)
     if kind == "denormal":
@@ -71,7 +79,7 @@ def vector(codec, seed: int, size: int, kind: str = "normal") -> np.ndarray:
         x[size // 2 : size // 2 + 1] = 5
     else:
         assert kind == "normal"
-    return x.astype(codec.working)
+    return x
 
 
 KINDS = ["normal", "denormal", "huge", "ties", "wide", "constant", "zero", "one hot"]

@@ -12,6 +12,8 @@ import pytest
 def _candidates():
     found = importlib.util.find_spec("nvidia")  # where pip puts NVIDIA's libraries
     for folder in found.submodule_search_locations if found else []:
+        for builtins in sorted(Path(folder).glob("*/lib/libnvrtc-builtins.so.*")):
+            ctypes.CDLL(str(builtins))  # some versions look for it by its name only, so where it is loaded already
         yield from sorted(Path(folder).glob("*/lib/libnvrtc.so.*"))
     yield from ("libnvrtc.so.13", "libnvrtc.so.12")
 
