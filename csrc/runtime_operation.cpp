@@ -130,7 +130,7 @@ Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tenso
 
 Operation::~Operation() = default;
 
-std::vector<float> Operation::own_scales(double clip) {
+std::vector<float> Operation::own_scales(double clip, bool rotated) {
   const Timed timed(spent.encode);
   std::vector<OwnScale> found(tensors.size());
   for (const std::vector<Chunk>& chunks : program.lanes)
@@ -140,7 +140,8 @@ std::vector<float> Operation::own_scales(double clip) {
         std::size_t at = 0;
         for (const Region& region : extent.regions) {
           const std::size_t tensor = extent.tensor == Extent::kBatch ? region.segment : extent.tensor;
-          found[tensor].add(values.x + at, shifted(values.residual, at), region, clip);
+          const float *x = values.x + at, *e = shifted(values.residual, at);
+          rotated ? found[tensor].add_rotated(x, e, region, clip) : found[tensor].add(x, e, region, clip);
           at += region.size;
         }
       }

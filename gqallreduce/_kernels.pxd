@@ -387,7 +387,7 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         vector[CSpan] spans
         CSpent spent
         vector[vector[CKept]] own_kept
-        vector[float] own_scales(double clip) except +
+        vector[float] own_scales(double clip, bint rotated) except +
         vector[CTensor] tensors
         void select_own() except +
         size_t place(int lane, int chunk)

@@ -14,7 +14,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic, layout
 from gqallreduce.coding.arithmetic import scale_of
-from gqallreduce.coding.codec import NOT_FINITE, choice, integer, register
+from gqallreduce.coding.codec import NOT_FINITE, OwnScale, choice, integer, register
 from gqallreduce.coding.integers import IntegerCodec, agreed_scale, by_region
 from gqallreduce.coding.levels import ROTATED_MOST
 from gqallreduce.coding.preparing import Prepared
@@ -106,7 +106,11 @@ class THC(IntegerCodec):
 
     def _agree(self, parts):
         scale = yield from agreed_scale(parts, self._measured(parts), self._scale_of)
-        return Prepared(self.knowing(unit=self._unit(scale)))
+        return Prepared(self.knowing(unit=self.unit_of_scale(scale)))
+
+    @property
+    def own_scale(self) -> OwnScale:
+        return OwnScale(self._clip, self.rotate)
 
     @property
     def _clip(self) -> float:
@@ -128,7 +132,7 @@ class THC(IntegerCodec):
         largest = max(measured, default=0.0)
         return float(np.float32(min(largest, _LARGEST))) if largest < math.inf else largest
 
-    def _unit(self, scale):
+    def unit_of_scale(self, scale):
         """A step, so small that no sum of rotated integers leaves float32."""
         most = _LARGEST / (2 * self.terms * math.sqrt(self.bucket)) if self.rotate else math.inf
         scale = np.minimum(np.asarray(scale, np.float64), most * self.steps)
@@ -139,7 +143,7 @@ class THC(IntegerCodec):
     def unit_of(self, x, residual, region):
         if self.unit_is_known:
             return super().unit_of(x, residual, region)
-        return self._unit([self._scale_of([one]) for one in self._measured([(region, x, residual, None)])])
+        return self.unit_of_scale([self._scale_of([one]) for one in self._measured([(region, x, residual, None)])])
 
     def coder_of(self, unit):
         return _kernels.multiples_coder(unit, self.steps, self.rotate, self.terms)

@@ -41,7 +41,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,20 @@ from gqallreduce.errors import WireError
 from gqallreduce.registry import CODECS, near
 
 PROMISES = ("unbiased", "deterministic", "linear", "fixed_size", "bit_exact", "learns")
+
+
+class OwnScale(NamedTuple):
+    """How the scale of a rank's own values of a tensor is found.
+
+    clip
+        at most so many times their root mean square; 0: no limit.
+    rotated
+        True: that of a bucket, the largest of all buckets. False: that of the tensor, or the largest magnitude if less.
+    """
+
+    clip: float
+    rotated: bool = False
+
 
 
 class Codec(ABC):
@@ -79,10 +93,9 @@ class Codec(ABC):
     host_only: ClassVar[bool] = False
     # do the borders of its chunks follow from earlier calls? Then it has borders(learned)
     moves_borders: ClassVar[bool] = False
-    # do ranks share a scale, the largest of their own ones? Each is the largest magnitude, or at most so many times the
-    # root mean square of the rank's values, if not 0: the runtime in C++ finds it, for `knowing(unit=scale)` and
-    # `coder_of(scale)`. Else None
-    clip_of_scale: ClassVar[float | None] = None
+    # do ranks share a scale, the largest of their own ones? Then it has `unit_of_scale` and `coder_of`, and the runtime
+    # in C++ finds its own scales. Else None
+    own_scale: ClassVar[OwnScale | None] = None
     # does it sum other vectors than the buffer? Then it is host_only too
     indirect: ClassVar[bool] = False
 

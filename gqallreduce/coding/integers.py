@@ -70,6 +70,10 @@ class IntegerCodec(RegionCodec):
         """The Coder for a unit that all ranks share: a float, or a float32 array of one per segment."""
         return _kernels.integers_coder(unit, self.ternary, self.terms)
 
+    def unit_of_scale(self, scale):
+        """The unit for a scale that ranks have agreed on: a float, or a float32 array of one per segment."""
+        return scale
+
     def unit_of(self, x, residual, region: Region):
         """The unit of a message of these own values, or one per region; not finite if a value is not."""
         return by_region(self.unit, region)

@@ -221,13 +221,13 @@ cdef class NativeOperation:
         cdef CFlaw found = self.data.first_flaw()
         return (found.rank, found.number) if found.known else None
 
-    def own_scales(self, double clip, vector[size_t] order):
-        """Of each tensor, in this order, the largest magnitude, or `clip` times the root mean square where that is less
-        (0: no limit), as float64. 0 if a value is not finite: the encoding reports that value."""
+    def own_scales(self, double clip, bint rotated, vector[size_t] order):
+        """Of each tensor, in this order, its scale as OwnScale (codec.py) says, as float64. 0 if a value is not finite:
+        the encoding reports that value."""
         cdef vector[float] found
         cdef size_t at
         with nogil:
-            found = self.data.own_scales(clip)
+            found = self.data.own_scales(clip, rotated)
         if order.size() != found.size():
             raise ValueError(f"order: got {order.size()} tensors, expected {found.size()}")
         scales = np.empty(found.size(), np.float64)

@@ -174,7 +174,7 @@ class Plan:
     @cached_property
     def shares_scales(self) -> bool:
         """Does the runtime in C++ carry a call out, once ranks have agreed on a scale of each tensor?"""
-        return self.native is not None and self.codec.clip_of_scale is not None
+        return self.native is not None and self.codec.own_scale is not None
 
     @cached_property
     def scale_order(self) -> list[int]:

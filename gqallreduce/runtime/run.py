@@ -90,16 +90,16 @@ class ScaledRun(Run):
     def own_scales(self) -> np.ndarray:
         """Of each tensor, in the order `plan.scale_order`: float64, 0 if a value is not finite."""
         plan, self._running = self.plan, super().native()
-        return self._running.own_scales(plan.codec.clip_of_scale, plan.scale_order)
+        return self._running.own_scales(*plan.codec.own_scale, plan.scale_order)
 
     def take_scales(self, scales: np.ndarray) -> None:
         """What ranks have agreed on, in that order; WireError for what is no scale."""
-        if len(lawful(scales)) == 1:
-            self._units = float(scales[0])
-        else:
-            self._units = np.empty(len(scales), np.float32)
-            self._units[self.plan.scale_order] = scales
-        self._running.take_coder(self.plan.codec.coder_of(self._units))
+        codec, scale = self.plan.codec, float(lawful(scales)[0])
+        if len(scales) > 1:
+            scale = np.empty(len(scales), np.float32)
+            scale[self.plan.scale_order] = scales
+        self._units = codec.unit_of_scale(scale)
+        self._running.take_coder(codec.coder_of(self._units))
 
     def native(self) -> _kernels.NativeOperation:
         return self._running

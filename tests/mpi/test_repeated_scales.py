@@ -65,7 +65,9 @@ def sums(allreduce, comm, steps, group=False):
     return found
 
 
-@pytest.mark.parametrize("scheme", ["direct/terngrad/ef", "ring/terngrad", "recursive_doubling/terngrad(clip=0)"])
+@pytest.mark.parametrize(
+    "scheme", ["direct/terngrad/ef", "ring/terngrad", "recursive_doubling/terngrad(clip=0)", "direct/thc/ef"]
+)
 @pytest.mark.parametrize("runtimes", ["native", "mixed"])
 @pytest.mark.parametrize("group", [False, True])
 def test_the_second_call_is_carried_out_at_once_with_the_same_bits(comm, scheme, runtimes, group, at_once, monkeypatch):

@@ -13,6 +13,10 @@ SCHEMES = (
     "ring/terngrad(clip=0)",
     "recursive_doubling/terngrad/ef",
     "allgather/terngrad(clip=1)/ef",
+    "direct/thc(bits=4, bucket=1024)",
+    "ring/thc(bits=3, rotate=False, clip=0)",
+    "recursive_doubling/thc(bits=2, bucket=777)/ef",
+    "allgather/thc(bits=8, rotate=False)/ef",
 )
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 # A block of small tensors, one without elements, a second block, one alone that is cut into lanes, other dtypes.

@@ -132,8 +132,8 @@ class Operation {
     return found.empty() ? nullptr : &found[extent];
   }
   Flaw first_flaw() const;
-  // Of each tensor the scale of its own values (OwnScale), not finite if a value is not.
-  std::vector<float> own_scales(double clip);
+  // Of each tensor the scale of its own values (OwnScale), rotated or not; not finite if a value is not.
+  std::vector<float> own_scales(double clip, bool rotated);
   // From now on it chooses what is encoded of own values, by `go_on_selecting`, before a lane may begin.
   void select_own();
   // Until a poll is due, or it is done.

@@ -1,9 +1,13 @@
 // The scale of a tensor's own values: the largest magnitude, or a multiple of the root mean square where that is less.
+// Of values that are rotated, the largest multiple of the root mean square of a bucket.
 #pragma once
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 
 #include "gq/integers_doors.hpp"
+#include "gq/multiples_doors.hpp"
 
 namespace gq::runtime {
 
@@ -21,6 +25,13 @@ struct OwnScale {
     if (!(magnitude <= largest) && largest == largest) largest = magnitude;  // one that is not a number stays
     squares += summed;
     count += region.size;
+  }
+
+  void add_rotated(const float* x, const float* e, const Region& region, double clip) {
+    double found;
+    largest_deviation(x, e, {&region, 1}, clip, &found);
+    const float scale = found < HUGE_VAL ? static_cast<float>(std::min(found, double(FLT_MAX))) : HUGE_VALF;
+    largest = std::max(largest, scale);
   }
 
   bool finite() const { return largest < HUGE_VALF; }
