@@ -68,7 +68,6 @@ class OwnScale(NamedTuple):
     rotated: bool = False
 
 
-
 class Codec(ABC):
     """Base of all codecs: frozen dataclasses, options are their fields."""
 
