@@ -253,7 +253,7 @@ sanitize-gpu: build $(GPU_STAMP)
 BENCH_RANKS ?= 4
 BENCH_ARGUMENTS ?=
 bench: build
-	$(BIN)/python bench/first_look.py --ranks $(BENCH_RANKS) $(BENCH_ARGUMENTS)
+	$(BIN)/python bench/first_look.py --ranks $(BENCH_RANKS) --output build/bench/first_look $(BENCH_ARGUMENTS)
 
 # A training of a small network by several schemes; on scikit-learn's digits a minute or two.
 TRAIN_ARGUMENTS ?= --hidden 128 128 --batch 64

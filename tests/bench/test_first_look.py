@@ -10,7 +10,8 @@ import pytest
 
 from gqallreduce.cli import verdict
 
-BENCH = Path(__file__).parents[2] / "bench"
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "bench"
 SHARED = {"ranks": 4, "link": "shared memory"}
 PACED = {"ranks": 4, "link": "paced link, 1 Gbit/s, 4 hosts"}
 
@@ -42,6 +43,14 @@ def test_other_schemes_than_the_usual_have_their_line_too():
     only = rows({"direct/onebit/ef": [2.0, 3.0, 4.0]}, {})
     assert len(verdict.lines([(SHARED, only)])) == 1
     assert "only MPI's own allreduce" in verdict.lines([(SHARED, rows({}, {}))])[0]
+
+
+def test_make_writes_no_file_that_is_tracked():
+    asked = ["make", "--dry-run", "bench", "BENCH_ARGUMENTS=--max 64"]
+    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    assert "first_look.py --ranks 4 --output build/bench/first_look --max 64" in said.stdout
+    assert "/build/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("rich") is None, reason="rich is not installed (extra `bench`)")

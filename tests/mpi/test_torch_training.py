@@ -164,6 +164,17 @@ def test_a_gpu_that_cannot_be_had_is_told_by_rank_0(comm, tmp_path, capsys, monk
     assert ("train_torch: rank 0: no GPU can be used" in capsys.readouterr().err) is (comm.rank == 0)
 
 
+@pytest.mark.parametrize(("device", "name"), [("host", "train_torch"), ("cuda", "train_torch_cuda")])
+def test_the_results_of_a_gpu_have_a_name_of_their_own(folder, comm, monkeypatch, device, name):
+    """A host in place of the GPU, which has no part in the name."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(command, "place_of", lambda comm, device: places.OnHost())
+    assert command.run(parsed("--device", device, "--schemes", "raw", "--optimizers", "sgd")) == 0
+    if comm.rank == 0:
+        made = sorted(path.name for path in (folder / "bench" / "results").iterdir())
+        assert made == [f"{name}.{kind}" for kind in ("jsonl", "md", "png", "svg")]
+
+
 def test_sums_after_the_backward_pass_have_a_name_of_their_own():
     words = "--schemes", "raw", "--optimizers", "adamw", "--every", 2
     assert [run.scheme for run in command._runs(parsed(*words))] == ["raw", "DiLoCo 2: raw"]

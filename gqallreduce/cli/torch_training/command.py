@@ -15,6 +15,7 @@ OUTER = "nesterov", "mean"
 HOOKS = "fp32", "fp16", "bf16", "powersgd"
 OPTIMIZERS = ("adamw", "onebit_adam", "sgd", "sgd_summed_warmup")
 RULES = "*norm*=raw"
+FILES = {"host": "bench/results/train_torch", "cuda": "bench/results/train_torch_cuda"}
 
 
 def add_arguments(parser):
@@ -59,8 +60,8 @@ def add_arguments(parser):
     add("--validation", type=count, default=512, help="sequences to validate on (512)")
     add("--link", help="what to call the link in the results")
     add("--draw", nargs="+", metavar="FILE", help="train nothing: table and plots of these files together")
-    files = "writes NAME.jsonl, NAME.md, NAME.png and NAME.svg (bench/results/train_torch)"
-    add("--output", default="bench/results/train_torch", metavar="NAME", help=files)
+    files = "writes NAME.jsonl, NAME.md, NAME.png and NAME.svg (bench/results/train_torch; cuda: ..._cuda)"
+    add("--output", metavar="NAME", help=files)
 
 
 def run(arguments):
@@ -75,7 +76,7 @@ def run_on(comm, arguments):
     needs = [name for name in ("torch", "rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
     try:
         if needs:
-            raise ValueError(f"needs {', '.join(needs)}: make test-torch, or pip install '.[torch,bench]' in a clone")
+            raise ValueError(f"needs {', '.join(needs)}: pip install 'gqallreduce[torch,bench]'")
         runs, setting = _runs(arguments), _setting(arguments)
         if setting.batch % comm.size:
             raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
@@ -170,8 +171,8 @@ def _train(comm, arguments, runs, setting, place):
     from gqallreduce.cli.torch_training.experiment import Experiment
     from gqallreduce.cli.torch_training.text import Text
 
-    text = Text()
-    report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
+    text, output = Text(), _output(arguments)
+    report = Report(f"{output}.jsonl") if comm.rank == 0 else Silent()
     experiment = Experiment(comm, text, setting, report, place.torch_device)
     with machine.ranks_of_node(comm) as local:
         more = place.describe(comm, local)
@@ -184,8 +185,13 @@ def _train(comm, arguments, runs, setting, place):
             experiment.train(each, progress)
             progress.step()
     if comm.rank == 0:
-        _finish(report, arguments.output, [f"{arguments.output}.jsonl"], arguments.target)
+        _finish(report, output, [f"{output}.jsonl"], arguments.target)
     comm.Barrier()  # a rank that left early might end rank 0 before it has written
+
+
+def _output(arguments):
+    """The name of the files, without their endings."""
+    return arguments.output or FILES[arguments.device]
 
 
 def _finish(report, name, files, target):
@@ -209,7 +215,7 @@ def _finish(report, name, files, target):
 def _draw_again(arguments):
     """Table and plots of files that are there; the exit status."""
     try:
-        _finish(Report(), arguments.output, arguments.draw, arguments.target)
+        _finish(Report(), _output(arguments), arguments.draw, arguments.target)
     except (OSError, KeyError, ValueError, IndexError) as problem:
         print(f"train_torch: {arguments.draw}: no results of a training: {problem}", file=sys.stderr)
         return 2
