@@ -31,6 +31,15 @@ def convolutional(side, classes):
 MODELS = {"mlp": perceptron, "cnn": convolutional}
 
 
+def device_of(name, comm):
+    """Where this rank computes: on the host, or on a GPU of its node, which the ranks there take in turn."""
+    if name == "host":
+        return torch.device("cpu")
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    torch.cuda.set_device(local.rank % torch.cuda.device_count())
+    return torch.device("cuda")
+
+
 def main(words=None, comm=MPI.COMM_WORLD):
     """Trains and tests; the accuracy, alike on all ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -39,15 +48,15 @@ def main(words=None, comm=MPI.COMM_WORLD):
     parser.add_argument("--rules", default="*.bias=raw; *=qsgd(bits=4)")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=64, help="images of all ranks together (64)")
+    parser.add_argument("--device", choices=("host", "cuda"), default="host", help="cuda: a GPU for each rank, in turn")
     options = parser.parse_args(words)
 
+    device = device_of(options.device, comm)
     data = load_everywhere(comm, options.data)
     side = int(data.pixels**0.5)
-    images, labels = (
-        torch.from_numpy(data.training.images).view(-1, 1, side, side),
-        torch.from_numpy(data.training.labels),
-    )
-    model = MODELS[options.model](side, data.classes)
+    images = torch.from_numpy(data.training.images).view(-1, 1, side, side).to(device)
+    labels = torch.from_numpy(data.training.labels).to(device)
+    model = MODELS[options.model](side, data.classes).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     with gqt.attach(model, optimizer, options.rules, comm=comm) as attached:
         for epoch in range(options.epochs):
@@ -61,7 +70,7 @@ def main(words=None, comm=MPI.COMM_WORLD):
         if comm.rank == 0:
             print(attached.reducer.stats)
     with torch.no_grad():
-        found = model(torch.from_numpy(data.test.images).view(-1, 1, side, side)).argmax(1)
+        found = model(torch.from_numpy(data.test.images).view(-1, 1, side, side).to(device)).argmax(1).cpu()
     accuracy = (found == torch.from_numpy(data.test.labels)).float().mean().item()
     if comm.rank == 0:
         print(f"{data.name}, {options.model}: accuracy {100 * accuracy:.1f} %")
