@@ -6,8 +6,8 @@
     allreduce = gq.Allreduce("direct/adaptive(pi=64)/ef", average=True)
     allreduce(grad, key="fc1.weight")
 
-What needs no MPI (Scheme, schemes, simulate, local) imports none; Allreduce and what it needs are loaded when asked
-for.
+What needs no MPI (Scheme, schemes, Outer and the errors) imports none; Allreduce and what it needs are loaded when
+asked for.
 """
 
 from __future__ import annotations

@@ -199,9 +199,10 @@ class Allreduce(Shards):
         return self.memory.get(key).form
 
     def residual(self, key: str) -> np.ndarray:
-        """A copy of this rank's residual of the key: float32, in the buffer's shape and memory, in units of the sum.
+        """A copy of this rank's residual of the key: float32, in the buffer's shape and order, in units of the sum.
 
-        Raises KeyError for an unknown key or without /ef.
+        It lies where the residual does: an array of NumPy, or of CuPy for a key whose last buffer was on a GPU. Raises
+        KeyError for an unknown key or without /ef.
         """
         self.finish()
         shape, order, _ = self.form_of(key)
@@ -225,9 +226,9 @@ class Allreduce(Shards):
     def scale_memory(self, factor: float, key: str | None = None) -> None:
         """Multiply the residuals of a key, or of all, by a number: old over new learning rate, when it changes.
 
-        Collective: all ranks give the same factor and key. Raises KeyError for an unknown key or without /ef;
-        ValueError for a factor that is not finite, or by which a residual leaves float32. After an error nothing has
-        changed on any rank.
+        "Memory" is the Mem-SGD paper's word for the residual. Collective: all ranks give the same factor and key.
+        Raises KeyError for an unknown key or without /ef; ValueError for a factor that is not finite, or by which a
+        residual leaves float32. After an error nothing has changed on any rank.
         """
         self.finish()
         self.perform("scale_memory()" if key is None else f"scale_memory({key!r})", scale_memory, self, factor, key)

@@ -109,8 +109,10 @@ def _make_room(objects: dict) -> None:
 def cached(comm=None, scheme=None, average=False, half=None) -> Allreduce | None:
     """The Allreduce that `quantized_allreduce` uses for these arguments, None if there is none yet. Local.
 
+    scheme
+        must be given: TypeError without one.
     half
         "reduce_scatter" or "allgather": the one that the function of this name uses.
     """
-    found = home(require_intracommunicator(comm), create=False)
-    return None if found is None else found.cached.get(_name(Scheme.parse(scheme), bool(average), half))
+    found, name = home(require_intracommunicator(comm), create=False), _name(Scheme.parse(scheme), bool(average), half)
+    return None if found is None else found.cached.get(name)

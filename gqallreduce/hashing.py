@@ -6,7 +6,7 @@ import hashlib
 
 
 def hash64(*parts) -> int:
-    """Of strings, integers, None and tuples of them, by their repr."""
+    """Of objects, by their repr, which must be alike on all ranks."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 

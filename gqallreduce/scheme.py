@@ -34,8 +34,8 @@ _FORM = re.compile(
 class Scheme:
     """What to run: a schedule, a codec, and error feedback or not.
 
-    Schedules beside the registered ones: None, chosen by rule; "auto", chosen by model; "mpi", MPI's own allreduce of
-    integers.
+    Schedules beside the registered ones: None, chosen by rule; "auto", the fastest of those that the first calls of a
+    key have tried (with GQALLREDUCE_AUTO=model: the best by the cost model); "mpi", MPI's own allreduce of integers.
 
     Of the scheme `dense` the schedule is "dense" and the codec `raw`.
     str() gives the text with the options as written; == and hash compare the values, defaults filled in.
@@ -48,8 +48,15 @@ class Scheme:
 
     @staticmethod
     def parse(text: str | Scheme) -> Scheme:
-        """A Scheme from text; ValueError says what is wrong, what is near and what is allowed."""
-        return text if isinstance(text, Scheme) else _parse(text)
+        """A Scheme from text; ValueError says what is wrong, what is near and what is allowed.
+
+        TypeError for what is neither text nor a Scheme, such as None.
+        """
+        if isinstance(text, Scheme):
+            return text
+        if not isinstance(text, str):
+            raise TypeError(f"scheme: got {text!r}, expected text such as 'qsgd(bits=4)', or a gq.Scheme")
+        return _parse(text)
 
     def __str__(self) -> str:
         return self.text

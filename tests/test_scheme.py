@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -154,6 +155,12 @@ def test_any_text_is_a_scheme_or_a_value_error(text):
     except ValueError:
         return
     assert Scheme.parse(str(scheme)) == scheme
+
+
+@pytest.mark.parametrize("value", [None, 4, ["raw"], b"raw"], ids=str)
+def test_what_is_no_text_is_refused_with_what_was_got_and_expected(value):
+    with pytest.raises(TypeError, match=rf"scheme: got {re.escape(repr(value))}, expected text such as"):
+        Scheme.parse(value)
 
 
 def test_a_scheme_cannot_be_changed():

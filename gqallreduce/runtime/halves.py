@@ -62,7 +62,7 @@ class Half:
 
     # --- before the call ---
 
-    def kept(self) -> Half:
+    def with_copies(self) -> Half:
         """The same with copies of what the caller may change meanwhile."""
         group = isinstance(self.shard, (list, tuple))
         shard = [_copied(each) for each in self.shard] if group else _copied(self.shard)

@@ -38,7 +38,7 @@ class Operation(Lending):
     spent
         what it cost.
     poll_at
-        when (by time.perf_counter) the progress engine wants control back.
+        time (of time.perf_counter) at which the operation must return to the progress engine.
     running
         place -> the running values of its pieces.
     flaws

@@ -41,7 +41,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         if dropped:
             out = None if call.result is buf else call.result
             buf, key, out = map(_copied, (buf, key, out))  # the caller may change lists meanwhile
-            half = half and half.kept()
+            half = half and half.with_copies()
             for other in dropped:
                 yield Finished(other)
             call.held = given = _checked(allreduce, plans, buf, key, out, half)[0]

@@ -49,8 +49,8 @@ class OneBitAdam(torch.optim.Optimizer):
             raise ValueError(f"groups of parameters have the betas {sorted(betas)}, expected the same for all")
         return {"momentum": min(betas)[0], "warmup": self.warmup}
 
-    def sums_by(self, reducer) -> None:
-        """Be told by which Reducer gradients are summed; None if they are not any more."""
+    def set_reducer(self, reducer) -> None:
+        """Set the Reducer that sums the gradients; None: none any more."""
         self._reducer = reducer
 
     def is_exact(self, step: int) -> bool:

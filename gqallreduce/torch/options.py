@@ -77,6 +77,6 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
 
 
 def tell(optimizer, reducer: Reducer | None) -> None:
-    """Tell an optimizer that has `sums_by` which Reducer sums its gradients; None: no sums from now on."""
-    if hasattr(optimizer, "sums_by"):
-        optimizer.sums_by(reducer)
+    """Tell an optimizer that has `set_reducer` which Reducer sums its gradients; None: no sums from now on."""
+    if hasattr(optimizer, "set_reducer"):
+        optimizer.set_reducer(reducer)

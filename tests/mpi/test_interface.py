@@ -51,6 +51,13 @@ def test_the_object_is_cached_by_communicator_scheme_and_average(own):
     assert found.residual("w").shape == (5,)
 
 
+def test_a_look_for_the_object_of_no_scheme_is_refused(own):
+    for _ in range(2):  # also before there is any object
+        with pytest.raises(TypeError, match=r"scheme: got None, expected text such as"):
+            gq.cached(own)
+        gq.quantized_allreduce(np.ones(5, np.float32), "ring/raw", comm=own)
+
+
 def test_a_sum_and_an_average_by_one_scheme_are_two_objects(own):
     for average in (False, True, False):
         buf = np.full(5, 1.0 + own.rank, np.float32)
