@@ -28,7 +28,8 @@ BROWSER_STAMP := $(VENV)/.browser
 SITE_STAMP := $(VENV)/.site
 DIST_STAMP := $(VENV)/.dist
 FUZZ_STAMP := $(VENV)/.fuzz
-SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+ASK_SUFFIX := -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))'
+SUFFIX := $(shell $(firstword $(wildcard $(BIN)/python) $(PYTHON)) $(ASK_SUFFIX))
 EXTENSION := gqallreduce/_kernels$(SUFFIX)
 CPP := $(wildcard csrc/*.cpp csrc/*.hpp csrc/gq/*.hpp csrc/gq/runtime/*.hpp)
 # Compiled when they are first used, by NVRTC, and by the tests.
@@ -78,7 +79,9 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77' 'Cython>=3.0'
 	$(BIN)/python -m pip install --quiet --only-binary :all: $(MPI) mpi4py
-	$(if $(wildcard $(EXTENSION)),GQALLREDUCE_BUILT=1) $(BIN)/python -m pip install --quiet --only-binary mpi4py,numpy --no-build-isolation --editable '.[$(EXTRAS)]'
+	@# Not built again, if it is there for this Python.
+	GQALLREDUCE_BUILT="$$(ls gqallreduce/_kernels$$($(BIN)/python $(ASK_SUFFIX)) 2>/dev/null)" \
+	  $(BIN)/python -m pip install --quiet --only-binary mpi4py,numpy --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 
 # The editable install has built it in an empty tree; setuptools does not look at headers, hence --force.

@@ -36,5 +36,5 @@ class BuildOnAllCores(build_ext):
         super().build_extension(extension)
 
 
-modules = [] if "GQALLREDUCE_BUILT" in os.environ else cythonize([kernels])  # make: where it is built for another MPI
+modules = [] if os.environ.get("GQALLREDUCE_BUILT") else cythonize([kernels])  # make: where it is built for another MPI
 setup(ext_modules=modules, cmdclass={"build_ext": BuildOnAllCores})

@@ -108,6 +108,7 @@ def open_log(config, rank, folder):
         config.pluginmanager.unregister(name="terminalreporter")
         config.pluginmanager.register(pytest.TerminalReporter(config, log), "terminalreporter")
     faulthandler.register(signal.SIGTERM, file=log, all_threads=True, chain=True)
+    atexit.register(faulthandler.unregister, signal.SIGTERM)  # later the stacks are no longer sound, and it might crash
     return log
 
 
