@@ -78,7 +78,7 @@ def _complaint(arguments):
     """What is wrong with the arguments or the installation; "" if nothing is."""
     missing = [name for name in ("rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
-        return f"needs {', '.join(missing)}: pip install '.[bench]' in a clone"
+        return f"needs {', '.join(missing)}: pip install 'gqallreduce[bench]'"
     if arguments.min < 1 or arguments.seconds <= 0 or arguments.repetitions < 1:
         return "--min, --seconds and --repetitions must be positive"
     if arguments.max is not None and arguments.max < arguments.min:

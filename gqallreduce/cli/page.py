@@ -28,7 +28,7 @@ def add_arguments(parser):
 def run(arguments):
     """Writes the page; 0, or 2 for what cannot be read."""
     if importlib.util.find_spec("plotly") is None:
-        print("report: needs plotly: pip install '.[bench]' in a clone", file=sys.stderr)
+        print("report: needs plotly: pip install 'gqallreduce[bench]'", file=sys.stderr)
         return 2
     try:
         found = {str(path): read(path) for path in paths(arguments.results)}

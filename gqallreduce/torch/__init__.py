@@ -12,7 +12,7 @@ from __future__ import annotations
 try:
     import torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"gqallreduce.torch needs PyTorch: pip install '.[torch]' in a clone ({error})") from error
+    raise ImportError(f"gqallreduce.torch needs PyTorch: pip install 'gqallreduce[torch]' ({error})") from error
 
 from gqallreduce.torch.attached import Attached, attach
 from gqallreduce.torch.ddp import HookState, comm_hook

@@ -126,5 +126,5 @@ def test_without_cupy_the_command_names_it(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "cupy", None)
     needs.cupy.cache_clear()
     assert run("--output", f"{tmp_path}/rates") == 2
-    assert "codecs: buffers in GPU memory need CuPy: pip install '.[cuda13]'" in capsys.readouterr().err
+    assert "codecs: buffers in GPU memory need CuPy: pip install 'gqallreduce[cuda13]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -127,7 +127,7 @@ def test_without_cupy_it_is_named_once(folder, comm, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     needs.cupy.cache_clear()
     said = refused(folder, comm, capsys)
-    assert said.startswith("bench: rank 0: buffers in GPU memory need CuPy: pip install '.[cuda13]'")
+    assert said.startswith("bench: rank 0: buffers in GPU memory need CuPy: pip install 'gqallreduce[cuda13]'")
     assert said.count("CuPy") == 1
 
 

@@ -12,7 +12,7 @@ def cupy():
     try:
         import cupy
     except ImportError as problem:
-        raise Error(f"buffers in GPU memory need CuPy: pip install '.[cuda13]' in a clone ({problem})") from problem
+        raise Error(f"buffers in GPU memory need CuPy: pip install 'gqallreduce[cuda13]' ({problem})") from problem
     return cupy
 
 
@@ -34,7 +34,7 @@ def require_device(cuda, device: int) -> None:
     try:
         cuda.nvrtc.getVersion()
     except RuntimeError as problem:
-        raise Error(f"kernels for GPUs need NVRTC: pip install '.[cuda13]' in a clone ({problem})") from problem
+        raise Error(f"kernels for GPUs need NVRTC: pip install 'gqallreduce[cuda13]' ({problem})") from problem
 
 
 def errors(cupy) -> tuple[type[Exception], ...]:

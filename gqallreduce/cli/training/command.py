@@ -108,7 +108,7 @@ def run_on(comm, arguments):
     try:
         needs = [name for name in ("rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
         if needs:
-            raise ValueError(f"needs {', '.join(needs)}: pip install '.[bench]' in a clone")
+            raise ValueError(f"needs {', '.join(needs)}: pip install 'gqallreduce[bench]'")
         setting = _setting(arguments)
         rates = dict(map(rules.parse_rate, arguments.rates))
         names = weight_names([0, *setting.hidden, 0])

@@ -67,7 +67,7 @@ def _digits():
         from sklearn.datasets import load_digits
     except ImportError:
         raise ValueError(
-            f"scikit-learn's digits need scikit-learn: pip install '.[bench]' in a clone, or name a folder of MNIST "
+            f"scikit-learn's digits need scikit-learn: pip install 'gqallreduce[bench]', or name a folder of MNIST "
             f"files with --data or {VARIABLE}"
         ) from None
     digits = load_digits()
