@@ -192,6 +192,7 @@ class Control:
 
     def _agree(self, offer: Offer, deadline: Deadline) -> int:
         """What rank 0 decides: the generation that calls run on from now."""
+        self.raise_refused()  # before others count on this rank
         mine = self._header(frame.PRESENT, offer.generation, offer.calls, self._attempts | offer.sound << 32)
         if self.rank:
             self._send([0], mine)

@@ -4,6 +4,8 @@ Then it makes the call that the others make. These get an error in time, write n
 no more memory than MPI itself needs for messages that no receive takes.
 """
 
+import time
+
 import numpy as np
 import psutil
 import pytest
@@ -116,6 +118,23 @@ def test_a_flood_of_aborts(comm, length):
     assert all(each is None or isinstance(each, gq.Error) for found in errors for each in found), errors
     if length < 100_000:
         goes_on(comm, own)
+    drained(comm, control._comm, held)
+
+
+def test_a_flood_that_came_before_a_meeting_is_told_in_it(comm):
+    """Also by a rank that need not wait for the others, since all have come before it."""
+    own = comm.Dup()
+    allreduce = gq.Allreduce("raw", comm=own, timeout=20)
+    control, held = allreduce.home.control, (None, [])
+    if comm.rank == comm.size - 1:
+        held = flood(comm, control._comm, [0], 500, 10)
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.3)
+    errors = comm.allgather(made_again(own))
+    assert isinstance(errors[0], gq.WireError), errors
+    assert all(isinstance(each, gq.Error) for each in errors), errors
+    goes_on(comm, own)
     drained(comm, control._comm, held)
 
 
