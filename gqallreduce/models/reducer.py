@@ -305,6 +305,7 @@ class Reducer:
         """Multiply all residuals by a number: old over new learning rate, when it changes. Collective.
 
         "Memory" is the Mem-SGD paper's word for the residual.
+
         momentum
             and what `momentum` and `momentum_correction` keep: when gradients are in other units from now on.
         """
