@@ -107,5 +107,5 @@ def test_digits_are_there_without_a_folder(monkeypatch):
 def test_without_scikit_learn_one_is_told_what_to_do(monkeypatch):
     monkeypatch.delenv(data.VARIABLE, raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[bench\]'.*--data"):
+    with pytest.raises(ValueError, match=r"pip install 'gqallreduce\[bench\]'.*--data"):
         data.load()

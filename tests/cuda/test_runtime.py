@@ -34,9 +34,9 @@ def at_4096(dtype="float32", shape=(4, 5), strides=None, owner="owner"):
 def test_without_cupy_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     needs.cupy.cache_clear()
-    with pytest.raises(Error, match=r"pip install '\.\[cuda13\]'"):
+    with pytest.raises(Error, match=r"pip install 'gqallreduce\[cuda13\]'"):
         runtime.CupyRuntime(0)
-    with pytest.raises(Error, match=r"pip install '\.\[cuda13\]'"):
+    with pytest.raises(Error, match=r"pip install 'gqallreduce\[cuda13\]'"):
         located(Tensor(np.zeros(3), device=2))
 
 
@@ -65,7 +65,7 @@ def fake_cuda(driver=13000, count=2, nvrtc=None):
         ({"count": CudaError("cudaErrorNoDevice")}, 0, "cudaErrorNoDevice"),
         ({}, 2, "got CUDA device 2, this process sees 2"),
         ({}, -1, "got CUDA device -1"),
-        ({"nvrtc": RuntimeError("no libnvrtc.so")}, 1, r"NVRTC: pip install '\.\[cuda13\]' in a clone \(no libnvrtc"),
+        ({"nvrtc": RuntimeError("no libnvrtc.so")}, 1, r"NVRTC: pip install 'gqallreduce\[cuda13\]' \(no libnvrtc"),
     ],
 )
 def test_what_is_missing_is_named(there, device, said):

@@ -198,7 +198,7 @@ def test_without_cupy_the_error_says_what_to_install(comm):
     try:
         import cupy  # noqa: F401
     except ImportError:
-        with pytest.raises(gq.Error, match=r"need CuPy: pip install '\.\[cuda13\]'"):
+        with pytest.raises(gq.Error, match=r"need CuPy: pip install 'gqallreduce\[cuda13\]'"):
             allreduce(OnDevice(np.zeros(SHAPE, np.float32)), key="w")
     else:
         pytest.skip("CuPy is installed")
