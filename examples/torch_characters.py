@@ -10,17 +10,9 @@ import torch
 from mpi4py import MPI
 
 import gqallreduce.torch as gqt
+from gqallreduce.cli.torch_training.device import device_of
 from gqallreduce.cli.torch_training.text import ALPHABET, Text
 from gqallreduce.cli.torch_training.transformer import Transformer, loss_of
-
-
-def device_of(name, comm):
-    """Where this rank computes: on the host, or on a GPU of its node, which the ranks there take in turn."""
-    if name == "host":
-        return torch.device("cpu")
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    torch.cuda.set_device(local.rank % torch.cuda.device_count())
-    return torch.device("cuda")
 
 
 def main(words=None, comm=MPI.COMM_WORLD):

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from torch import nn
 
 import gqallreduce.torch as gqt
+from gqallreduce.cli.torch_training.device import device_of
 from gqallreduce.cli.training.data import load_everywhere
 
 
@@ -29,15 +30,6 @@ def convolutional(side, classes):
 
 
 MODELS = {"mlp": perceptron, "cnn": convolutional}
-
-
-def device_of(name, comm):
-    """Where this rank computes: on the host, or on a GPU of its node, which the ranks there take in turn."""
-    if name == "host":
-        return torch.device("cpu")
-    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    torch.cuda.set_device(local.rank % torch.cuda.device_count())
-    return torch.device("cuda")
 
 
 def main(words=None, comm=MPI.COMM_WORLD):
