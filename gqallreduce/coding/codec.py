@@ -173,6 +173,9 @@ class RegionCodec(Codec):
     batches: ClassVar[bool] = False
     # prepare(parts): the generator that finds out what must be known of these values (preparing.py), None if nothing
     prepare: ClassVar[object] = None
+    # known(learned): the Prepared of a call for which what the State of its key holds is enough, so that `prepare`
+    # would look at no value and ask nothing; None for other calls. None if there are no such calls
+    known: ClassVar[object] = None
 
     @abstractmethod
     def grid(self, columns: Grid) -> Grid:

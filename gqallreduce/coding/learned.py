@@ -8,6 +8,7 @@ messages have the same; a hash of them, and of the number of calls, is in every 
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -22,6 +23,7 @@ from gqallreduce.coding.layout import Form
 from gqallreduce.coding.levels import NormCodec
 from gqallreduce.coding.preparing import FROM_RANK, POOLED, SUM, Ask, Prepared, mark_of
 from gqallreduce.errors import WireError
+from gqallreduce.hashing import checksum, hash64
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,12 @@ class LearnedCodec(NormCodec):
         """This codec with these levels: float32[count], ascending from -1 to 1."""
         return self.knowing(levels=self._used(self._table(levels)))
 
+    def __copy__(self) -> LearnedCodec:
+        """Without the codec of the last call's levels, which is this codec otherwise."""
+        made = super().__copy__()
+        vars(made).pop("_last", None)
+        return made
+
     # --- from call to call ---
 
     def prepare(self, parts):
@@ -97,36 +105,49 @@ class LearnedCodec(NormCodec):
 
     def _learn(self, parts):
         """Gather, update if it is time, and encode with the levels there are then."""
-        known = parts.learned or {"calls": 0, "updates": 0, "levels": None, "gathered": None}
-        calls, updates, levels, gathered = (known[name] for name in ("calls", "updates", "levels", "gathered"))
+        known = self.known(parts.learned)
+        if known is not None:
+            return known
+        calls, updates, levels, gathered = _fields_of(parts.learned)
+        gathered = np.zeros(_kernels.SPREAD_BINS) if gathered is None else gathered.copy()
+        for region, x, e, _ in parts:
+            if self.rotate:
+                x, e = _rotated(x, e, region), None
+            self.arithmetic.levels_spread(x, e, gathered, self.norm == "l2", self.weight, region)
+            yield None
         due = self._updates_until(calls)
-        gathers = due > updates or self._updates_until(calls + self.samples - 1) > due
-        reason = self.arithmetic.SPREAD_REASON if gathers else ""
-        if gathers:
-            gathered = np.zeros(_kernels.SPREAD_BINS) if gathered is None else gathered.copy()
-            for region, x, e, _ in parts:
-                if self.rotate:
-                    x, e = _rotated(x, e, region), None
-                self.arithmetic.levels_spread(x, e, gathered, self.norm == "l2", self.weight, region)
-                yield None
         if due > updates:
             total = yield Ask(SUM if self.share == "key" else POOLED, gathered)
             if total.any():  # else there is nothing to fit to, and the next call tries again
                 root = parts.number % parts.size if self.share == "key" else 0
                 mine = _solved(self, total.tobytes()) if parts.rank == root else np.zeros(self.count, np.float32)
                 levels, updates, gathered = (yield Ask(FROM_RANK, mine, root)), due, None
+        return self._prepared(calls, updates, levels, gathered, self.arithmetic.SPREAD_REASON)
+
+    def known(self, learned: dict | None) -> Prepared | None:
+        """If this call neither updates the levels nor gathers for an update."""
+        calls, updates, levels, gathered = _fields_of(learned)
+        due = self._updates_until(calls)
+        if due > updates or self._updates_until(calls + self.samples - 1) > due:
+            return None
+        return self._prepared(calls, updates, levels, gathered)
+
+    def _prepared(self, calls: int, updates: int, levels, gathered, reason: str = "") -> Prepared:
         learned = {"calls": calls + 1, "updates": updates, "levels": levels, "gathered": gathered}
         if levels is None:
             return Prepared(self, None, learned, mark_of(calls), reason)
-        try:
-            codec = self.with_levels(levels)
-        except ValueError as problem:
-            raise WireError(f"what ranks agreed on is no set of levels: {problem}") from problem
-        return Prepared(codec, None, learned, mark_of(calls, levels), reason)
+        last, codec, hashed = vars(self).get("_last", (None, None, 0))
+        if levels is not last:
+            try:
+                codec, hashed = self.with_levels(levels), checksum(levels.tobytes())
+            except ValueError as problem:
+                raise WireError(f"what ranks agreed on is no set of levels: {problem}") from problem
+            vars(self)["_last"] = levels, codec, hashed
+        return Prepared(codec, None, learned, hash64(calls, hashed), reason)
 
     def _updates_until(self, call: int) -> int:
         """How many updates are due in calls 0 to `call`; one that is due twice is made once."""
-        return sum(each <= call for each in self.updates) + (call // self.every if self.every else 0)
+        return bisect_right(self.updates, call) + (call // self.every if self.every else 0)
 
     def relearned(self, learned: dict, form: Form) -> dict:
         calls, updates = (_count(name, learned[name]) for name in ("calls", "updates"))
@@ -146,6 +167,12 @@ class LearnedCodec(NormCodec):
             if not fit or not np.isfinite(gathered.sum()):
                 raise ValueError(f"what was gathered has shape {gathered.shape}, expected 770 numbers of 0 or more")
         return {"calls": calls, "updates": updates, "levels": levels, "gathered": gathered}
+
+
+def _fields_of(learned: dict | None) -> tuple:
+    """Calls, updates, levels and what has been gathered; as they begin, if nothing has been learned."""
+    known = learned or {"calls": 0, "updates": 0, "levels": None, "gathered": None}
+    return known["calls"], known["updates"], known["levels"], known["gathered"]
 
 
 def _rotated(x, e, region) -> np.ndarray:

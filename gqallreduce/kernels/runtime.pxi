@@ -204,14 +204,14 @@ cdef class NativeOperation:
     def done(self):
         return self.data.done
 
-    def exchange_of_headers(self):
+    def exchange_of_headers(self, uint64_t signature):
         """The NativeExchange by which all ranks tell each other, in a header alone, that they have found no flaw."""
         cdef int rank = self.program.data.rank, size = self.program.data.size
         cdef CHeader header
         rows = np.zeros((size, HEADER_SIZE), np.uint8)
         cdef uint8_t[:, ::1] memory = rows
         header.kind, header.word, header.hop, header.lane = 0, 0, 0, 0
-        header.step, header.signature, header.rank = self.data.step, self.data.signature, rank
+        header.step, header.signature, header.rank = self.data.step, signature, rank
         header.write(&memory[0, 0])
         return NativeExchange(rank, size, rows, True)
 

@@ -44,13 +44,24 @@ cdef class State:
         names = "form", "step", "learned", "residual", "spare", "processor", "norm", "spare_norm", "halfway"
         return State(**{**{name: getattr(self, name) for name in names}, **changes})
 
-    cpdef State halved(self):
-        """The State after a reduce-scatter instead of a whole call."""
+    cdef State copied(self):
         cdef State made = State.__new__(State)
         made.form, made.step, made.learned, made.processor, made.norm = (
             self.form, self.step, self.learned, self.processor, self.norm)
         made.residual, made.spare, made.spare_norm = self.residual, self.spare, self.spare_norm
-        made.residual_at, made.spare_at, made.halfway = self.residual_at, self.spare_at, True
+        made.residual_at, made.spare_at, made.halfway = self.residual_at, self.spare_at, self.halfway
+        return made
+
+    cpdef State halved(self):
+        """The State after a reduce-scatter instead of a whole call."""
+        cdef State made = self.copied()
+        made.halfway = True
+        return made
+
+    cpdef State knowing(self, learned):
+        """The same, of a codec that has learned this."""
+        cdef State made = self.copied()
+        made.learned = learned
         return made
 
     cpdef State after(self, norm):

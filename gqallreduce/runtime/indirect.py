@@ -13,7 +13,6 @@ import numpy as np
 from gqallreduce.coding.frame import LARGEST_STEP
 from gqallreduce.coding.indirect import Gathered, Sum
 from gqallreduce.coding.layout import Form
-from gqallreduce.hashing import hash64
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.lending import Lending
 from gqallreduce.runtime.operand import Operand, Operands, step_of
@@ -35,7 +34,7 @@ class IndirectPlan:
         the Indirect of each buffer.
     """
 
-    runs = repeats = shares_scales = False
+    runs = repeats = shares_scales = recalls = False
 
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
         self.rank, self.size, self.processor = rank, topology.size, processor
@@ -144,8 +143,7 @@ class IndirectOperation(Lending):
         inner.trace = self.trace
         try:
             for number, each in enumerate(asked):
-                if each.mark:
-                    inner.mark(hash64(number, each.mark))
+                inner.mark(number, each.mark)
             if self.flaws:
                 inner.flaws.note((0, 0), self.flaws.first)
             yield from inner.stages()

@@ -15,6 +15,7 @@ from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Chunk, Piece, Span
 from gqallreduce.coding.preparing import Parts, Prepared
+from gqallreduce.hashing import hash64
 from gqallreduce.runtime import native
 from gqallreduce.runtime.batch import Batch
 from gqallreduce.runtime.flaws import Flaws
@@ -190,9 +191,9 @@ class Operation(Lending):
                 unit = float(codec.unit[number]) if len(self.tensors) > 1 else codec.unit
                 each.prepared(Prepared(codec.knowing(unit=unit)))
 
-    def mark(self, mark: int) -> None:
-        """Messages of ranks that were marked otherwise are refused; the order of several marks does not matter."""
-        self.frames = (self.frames + mark) % 2**64
+    def mark(self, number: int, mark: int) -> None:
+        """Of a vector of the call; 0 for none."""
+        self.frames = marked(self.frames, number, mark)
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error. Without cycles, so that the buffers are free at once."""
@@ -310,3 +311,11 @@ class Operation(Lending):
         if self.codec_of(extent).finish(y, extent):
             return True
         return self.arithmetic.scale(y, self.plan.scale) if values.direct else values.store(extent, y, place)
+
+
+def marked(frames: int, number: int, mark: int) -> int:
+    """What is in the headers when the vector of this number has this mark as well, 0 for none.
+
+    Messages of ranks with other marks are refused. The order of vectors does not matter.
+    """
+    return (frames + hash64(number, mark)) % 2**64 if mark else frames

@@ -10,6 +10,7 @@ import numpy as np
 from gqallreduce.coding import frame
 from gqallreduce.coding.lanes import LANES_MOST, in_order, lanes_of, pieces
 from gqallreduce.coding.layout import BatchPiece, Form, Grid, Piece, Region, Span, columns
+from gqallreduce.coding.preparing import Prepared
 from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.native import program_of
@@ -190,7 +191,23 @@ class Plan:
     @cached_property
     def repeats(self) -> bool:
         """Can the next call be carried out at once (repeated.py)? Only with arrays on the host."""
-        return (self.runs or self.shares_scales) and self.processor.batches
+        return (self.runs or self.shares_scales or self.recalls) and self.processor.batches
+
+    @cached_property
+    def recalls(self) -> bool:
+        """Does the runtime in C++ carry those calls out for which what the keys have learned is enough?"""
+        return self.native is not None and self.prepares and self.codec.known is not None
+
+    def known(self, learned) -> list[Prepared] | None:
+        """Of each tensor what its codec finds out from what its key has learned; None if one must look at values or ask
+        other ranks."""
+        found = []
+        for tensor, each in zip(self.tensors, learned, strict=True):
+            prepared = tensor.codec.known(each)
+            if prepared is None:
+                return None
+            found.append(prepared)
+        return found
 
     def bound(self, lane: int, wires) -> int:
         """The most bytes of a message of these wires."""

@@ -18,7 +18,7 @@ from gqallreduce.runtime.integer_sum import add_by_mpi
 from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
-from gqallreduce.runtime.run import kind_of_run
+from gqallreduce.runtime.run import run_of
 from gqallreduce.scheme import Scheme
 from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
@@ -79,8 +79,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         if half is not None and half.scatters:
             flaw = yield from first_of_all(plan, step_of(operands), agreed.signature, flaw, spent)
         if learned:
-            pairs = zip(given.keys, learned, strict=True)
-            states.update({key: states[key].replaced(learned=each) for key, each in pairs})
+            keep_learned(states, given.keys, learned)
     if flaw is not None:
         raise not_finite(flaw, given.keys, given.sources, allreduce.size)
     if staged:
@@ -95,6 +94,11 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     plans.remember(label, agreed)
     call.states = states
     call.spent = take_effect(allreduce, given, half, states, norm, spent, call.wait, began)
+
+
+def keep_learned(states: dict, keys, learned) -> None:
+    """Each key's State after a call holds what its codec has learned."""
+    states.update({key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)})
 
 
 def take_effect(allreduce, given, half: Half | None, states, norm, spent: Spent, wait: float, began: float) -> Spent:
@@ -125,15 +129,18 @@ def _why_staged(agreed: Agreed) -> str:
 
 def carry_out(call: Call, plan, operands: Operands | list[Operand], name, agreed: Agreed, spent: Spent):
     """The stages of a Run or an Operation; its first flaw or None, and what it has learned."""
-    kind = kind_of_run(plan)
-    if kind is not None and call.owner.trace is None and not agreed.by_mpi:
-        run = call.data = kind(plan, operands, name, agreed.signature, spent)
+    given = plan, operands, name, agreed.signature, spent
+    run = None
+    if call.owner.trace is None and not agreed.by_mpi:
+        run = run_of(plan.known([each.learned for each in operands]) if plan.recalls else None, *given)
+    if run is not None:
+        call.data = run
         try:
             yield from run.stages()
-            return run.flaw, []
+            return run.flaw, run.learned
         finally:
             run.end()
-    operation = begin(plan, operands, name, agreed.signature, spent)
+    operation = begin(*given)
     operation.trace = call.owner.trace
     try:
         if agreed.by_mpi:

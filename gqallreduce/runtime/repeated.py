@@ -17,8 +17,8 @@ from gqallreduce.runtime import arguments, native
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.operand import Operands, step_of
-from gqallreduce.runtime.reduction import take_effect
-from gqallreduce.runtime.run import kind_of_run
+from gqallreduce.runtime.reduction import keep_learned, take_effect
+from gqallreduce.runtime.run import run_of
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call, call_in_words
 from gqallreduce.transport.exchange import PACKETS, PREPARE
@@ -59,12 +59,14 @@ class Repeat:
         Run, in a reduce-scatter last `_exchange`, by which all ranks learn of a value that is not finite.
     _counted
         as of a Call.
+    _known
+        of each tensor, what its codec has learned; None if it does not learn.
     _scales
         own scales (float64) until ranks have agreed on the largest.
     """
 
-    __slots__ = ("_allreduce", "_began", "_counted", "_event", "_exchange", "_given", "_half", "_last", "_link",
-                 "_norm", "_number", "_result", "_run", "_running", "_scales", "_scatters", "_states",
+    __slots__ = ("_allreduce", "_began", "_counted", "_event", "_exchange", "_given", "_half", "_known", "_last",
+                 "_link", "_norm", "_number", "_result", "_run", "_running", "_scales", "_scatters", "_states",
                  "_waited")  # fmt: skip
 
     def __init__(self, allreduce, link, began: float, half: Half | None):
@@ -72,7 +74,7 @@ class Repeat:
         self._scatters = half is not None and half.scatters
         self._number, self._waited = link.calls, 0.0
         self._last = self._given = self._result = self._states = self._norm = self._counted = None
-        self._run = self._running = self._event = self._exchange = self._scales = None
+        self._run = self._running = self._event = self._exchange = self._scales = self._known = None
 
     def result(self, buf, key, out, looked):
         """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
@@ -110,6 +112,11 @@ class Repeat:
             trials = last.trials
             if plans.measures and (half is not None or trials.on_device or not trials.keeps(last.choice)):
                 return False
+            if last.plan.recalls:
+                states = map(allreduce.memory.get, last.keys)
+                self._known = last.plan.known([None if state is None else state.learned for state in states])
+                if self._known is None:
+                    return False
             if self._longest_exchanged(last.plan) > self._link.requests.shortest:
                 return False  # it may not fit into one message
             given, result = arguments.known_as(last, buf, out, allreduce.memory, looked), buf if out is None else out
@@ -139,8 +146,7 @@ class Repeat:
             self._half.take_shards(given, processor)
             self._half.begin(self._states, allreduce.memory, processor.arithmetic)
         operands = Operands(given, self._states.values(), last.streams)
-        kind = kind_of_run(last.plan)
-        self._run = kind(last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
+        self._run = run_of(self._known, last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
 
     def _scales_at_once(self) -> bool:
         """Have all ranks agreed on the scales that they share?"""
@@ -169,7 +175,7 @@ class Repeat:
         """Have all ranks told each other that they found no flaw?"""
         if self._link.size == 1:
             return True
-        running = self._exchange = self._running = self._running.exchange_of_headers()
+        running = self._exchange = self._running = self._running.exchange_of_headers(self._run.signature)
         done = self._at_once(running, PACKETS)
         if done:
             running.count(self._run.spent)
@@ -188,6 +194,8 @@ class Repeat:
         return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
 
     def _take_effect(self, waited: float) -> Spent:
+        if self._run.learned:
+            keep_learned(self._states, self._given.keys, self._run.learned)
         return take_effect(
             self._allreduce, self._given, self._half, self._states, self._norm, self._run.spent, waited, self._began
         )

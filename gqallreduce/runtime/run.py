@@ -9,9 +9,10 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.integers import lawful
+from gqallreduce.coding.preparing import Prepared
 from gqallreduce.runtime import native
 from gqallreduce.runtime.operand import Operand, Operands, step_of
-from gqallreduce.runtime.operation import Operation
+from gqallreduce.runtime.operation import Operation, marked
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.stats import Spent
 from gqallreduce.transport.exchange import PREPARE, Largest
@@ -22,11 +23,13 @@ class Run:
 
     flaw
         the first of any rank's, once it is done; None if there is none.
+    learned
+        of each tensor, what its codec has learned; empty if none has.
     """
 
     __slots__ = ("_operation", "flaw", "key", "operands", "plan", "signature", "spent")
 
-    first_lane, trace, poll_at = 0, None, math.inf
+    first_lane, trace, poll_at, learned = 0, None, math.inf, ()
 
     def __init__(self, plan: Plan, operands: Operands | list[Operand], key, signature: int, spent: Spent):
         self.plan, self.operands, self.key, self.signature, self.spent = plan, operands, key, signature, spent
@@ -110,8 +113,45 @@ class ScaledRun(Run):
         super().answer(running, event)
 
 
-def kind_of_run(plan) -> type[Run] | None:
-    """The class that carries a call on a Plan out in C++; None if an Operation must carry it out."""
+class KnownRun(Run):
+    """The same of codecs that learn, in a call for which what they have learned is enough.
+
+    known
+        the Prepared of each tensor.
+    """
+
+    __slots__ = ("known",)
+
+    def __init__(self, known: list[Prepared], *rest):
+        super().__init__(*rest)
+        self.known = known
+
+    def native(self) -> _kernels.NativeOperation:
+        plan, step = self.plan, step_of(self.operands) & frame.LARGEST_STEP
+        frames, coders = self.signature, [each.codec.coder() for each in self.known]
+        for number, each in enumerate(self.known):
+            frames = marked(frames, number, each.mark)
+        return _kernels.NativeOperation(plan.native, plan.processor.pool, self.operands, frames, step, coders)
+
+    @property
+    def learned(self) -> list[dict | None]:
+        return [each.learned for each in self.known]
+
+    def answer(self, running: _kernels.NativeOperation, event: _kernels.Event) -> None:
+        if self._operation is None:
+            for values, prepared in zip(self.operation.tensors, self.known, strict=True):
+                values.prepared(prepared)
+        super().answer(running, event)
+
+
+def run_of(known: list[Prepared] | None, plan, *rest) -> Run | None:
+    """What carries a call on a Plan out in C++; None if an Operation must carry it out.
+
+    known
+        what `Plan.known` has found, for a plan that `recalls`.
+    """
+    if plan.recalls:
+        return None if known is None else KnownRun(known, plan, *rest)
     if plan.runs:
-        return Run
-    return ScaledRun if plan.shares_scales else None
+        return Run(plan, *rest)
+    return ScaledRun(plan, *rest) if plan.shares_scales else None

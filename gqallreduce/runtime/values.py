@@ -12,7 +12,6 @@ from gqallreduce.coding.indirect import ALL_ALIKE, ALONE
 from gqallreduce.coding.lanes import in_order
 from gqallreduce.coding.layout import Piece, Region, Span, of
 from gqallreduce.coding.preparing import Parts, Prepared
-from gqallreduce.hashing import hash64
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
@@ -101,8 +100,7 @@ class Values:
         self._operation.spent.also(found.reason)
         if found.learned is not None:
             self.learned = found.learned
-        if found.mark:
-            self._operation.mark(hash64(self.tensor.number, found.mark))
+        self._operation.mark(self.tensor.number, found.mark)
 
     def selected(self, piece: Piece) -> list | None:
         """What of a piece of own values is encoded, chosen within the whole tensor; None for all."""

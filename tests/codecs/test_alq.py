@@ -1,5 +1,8 @@
 """Particulars of codecs that learn their levels: alq, alq_n, amq and amq_n."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from contract import decode, encode, region, scatters, vector
@@ -126,7 +129,7 @@ def test_levels_change_at_the_calls_that_are_named(options, expected, samples):
     codec, learned = made(bits=2, bucket=64, samples=samples, **options), {}
     for call in range(16):
         v = normal(call, 500) ** (call % 3 + 1)
-        found = called(codec, v, learned)
+        known, found = codec.known(learned), called(codec, v, learned)
         before, learned = learned, found.learned
         changed = learned["updates"] > before.get("updates", 0)
         assert changed == (call in expected), call
@@ -134,6 +137,19 @@ def test_levels_change_at_the_calls_that_are_named(options, expected, samples):
         gathers = call not in expected and any(call < update < call + samples for update in expected)
         assert (learned["gathered"] is not None) == gathers, call
         assert learned["calls"] == call + 1
+        assert (known is None) == (changed or gathers), call
+        assert known is None or (known.learned, known.mark, known.codec) == (learned, found.mark, found.codec)
+
+
+def test_codecs_of_former_levels_are_freed():
+    codec, learned, seen = made(bits=2, bucket=64, updates=(0, 1, 2), every=0), {}, []
+    for call in range(3):
+        found = called(codec, normal(call, 500), learned)
+        learned = found.learned
+        seen.append(weakref.ref(found.codec))
+    del found
+    gc.collect()
+    assert [each() is not None for each in seen] == [False, False, True]
 
 
 def test_levels_are_fitted_to_the_calls_up_to_an_update():
