@@ -11,8 +11,9 @@ import json, os, signal, sys, threading, time
 import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
+from gqallreduce.coding import frame
 from gqallreduce.runtime import memory
-from gqallreduce.transport import progress
+from gqallreduce.transport import control, link, progress
 
 comm = MPI.COMM_WORLD
 side = comm.Dup()
@@ -135,6 +136,117 @@ works(make(seconds=20))
     assert [report[0] for report in reports] == ["KeyboardInterrupt" if rank == odd else "Error" for rank in range(2)]
     assert all(report[1][0] == "Error" for report in reports)
     assert all(report[2][0] and not report[2][2] for report in reports), reports
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_object_with_a_call_beside_an_invalid_one_ends_on_all_ranks_alike(ranks, size, waits):
+    """Also on the rank whose call was invalid: it has not begun the other call, if it waited for the first one, or has
+    heard at its start that the others gave both up."""
+    script = f"""
+one, two, three = make(seconds=5), make("direct/qsgd(bits=4)/ef", 5), make("ring/raw", 5)
+def array(size=500):
+    return np.full(size, comm.rank + 1.0, np.float32)
+for each in (one, two, three):
+    each(array(), key="w")
+meet()
+invalid = comm.rank == 1
+
+def step():
+    request = one.start(array(7 if invalid else 500), key="w")
+    if invalid and {waits}:
+        request.wait()
+    two.start(array(), key="w").wait()
+
+report.append(said(step))
+meet()
+ends = said(two, array(), key="w")
+report.append((ends, one.unusable is not None, two.unusable is not None, three.unusable is not None))
+meet()
+works(three)
+works(make(seconds=20))
+"""
+    reports = ranks(script, size)
+    assert [report[0] for report in reports] == [["MismatchError", "ValueError"][rank == 1] for rank in range(size)]
+    assert [report[1] for report in reports] == [["Error", True, True, False]] * size
+
+
+TWO_GIVE_UP = """
+one, two, three = make(seconds=10), make("direct/qsgd(bits=4)/ef", 10), make("ring/raw", 10)
+for each in (one, two, three):
+    each(np.ones(500, np.float32), key="w")
+meet()
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+def step():
+    "Rank 0 waits in a call of `one`, in which rank 1 is interrupted; and so is rank 2, with one of `two` beside it."
+    if comm.rank == 2:
+        requests = [each.start(np.ones(500, np.float32), key="w") for each in (one, two)]
+        progress.Progress.run = interrupted
+        requests[0].wait()
+    if comm.rank == 1:
+        progress.Progress.run = interrupted
+        one.start(np.ones(500, np.float32), key="w").wait()
+    one(np.ones(500, np.float32), key="w")
+
+def end_alike():
+    run = progress.Progress.run
+    report.append(said(step))
+    progress.Progress.run = run
+"""
+
+
+def test_an_object_that_ended_on_one_rank_is_not_waited_for_in_a_meeting(ranks):
+    """Two ranks give up on their own, one of them a call of another object too, of which the others hear late."""
+    script = """
+abort = control.Control.abort
+if comm.rank == 2:
+    control.Control.abort = lambda *given: (time.sleep(1.0), abort(*given))
+end_alike()
+began = time.perf_counter()
+report.append(said(two, np.ones(500, np.float32), key="w"))
+report.append(time.perf_counter() - began < 8)
+report.append((one.unusable is not None, two.unusable is not None, three.unusable is not None))
+meet()
+while said(lambda: works(three)) != "None":
+    pass
+works(make(seconds=20))
+"""
+    for report in ranks(TWO_GIVE_UP + script, 3):
+        assert report[0] in ("KeyboardInterrupt", "Error")
+        assert report[1:] == ["Error", True, [True, True, False]]
+
+
+def test_an_object_ends_too_if_that_is_heard_when_ranks_have_met(ranks):
+    """Rank 1 hears of what rank 2 has given up on the former duplicate when the new one is there."""
+    script = """
+held, send, names = [], control.Control._send, link.Link._meet
+
+def send_to_0(channel, peers, *headers):
+    if headers[-1].kind == frame.ABORT:
+        held.append((channel, headers))
+        peers = [0]
+    send(channel, peers, *headers)
+
+def send_rest(*given):
+    while held:
+        channel, headers = held.pop()
+        send(channel, [1], *headers)
+    time.sleep(0.2)
+    return names(*given)
+
+if comm.rank == 2:
+    control.Control._send, link.Link._meet = send_to_0, send_rest
+end_alike()
+meet()
+while said(lambda: works(three)) != "None":
+    pass
+report.append((one.unusable is not None, two.unusable is not None, three.unusable is not None))
+"""
+    for report in ranks(TWO_GIVE_UP + script, 3):
+        assert report[1:] == [[True, True, False]]
 
 
 def test_an_interrupt_at_any_line_with_calls_under_way(ranks):

@@ -19,6 +19,8 @@ class Calls:
 
     home, timeout
         its communicator's; seconds without receiving anything after which a call fails.
+    number
+        of the object, alike on all ranks; None while it is made.
     unusable
         why it cannot be used any more, None if it can.
     unheard
@@ -28,7 +30,7 @@ class Calls:
     """
 
     def __init__(self, home, timeout: float):
-        self.home, self.timeout = home, timeout
+        self.home, self.timeout, self.number = home, timeout, None
         self.unusable: str | None = None
         self.unheard: list[Call] = []
         self.failures_in_step, self.raised_in_step = 0, False
@@ -49,7 +51,7 @@ class Calls:
         try:
             self.home.notice(self.timeout, LISTEN)
             self.require_usable()
-            call.link = link = self.home.connect(self.timeout)
+            call.link = link = self.home.connect(self.timeout, self)
             self.require_usable()
             call.number = link.calls
             while len(link.progress.calls) >= CALLS_MOST:

@@ -1,9 +1,9 @@
 """The control channel of a communicator: short messages outside of any call, and the duplicates that calls run on.
 
 It has a duplicate of the user's communicator to itself, made once and kept. On it travel frames of a header alone
-(frame.py): abort, present, absent, meeting, go. They arrive in the order in which their sender sent them. The only
-collective operation on it is MPI_Comm_idup. Each rank counts those that it has started, and finishes one that it left
-before it starts the next, so that the n-th of one rank always meets the n-th of the others.
+(frame.py): abort, object, present, absent, meeting, go. They arrive in the order in which their sender sent them. The
+only collective operation on it is MPI_Comm_idup. Each rank counts those that it has started, and finishes one that it
+left before it starts the next, so that the n-th of one rank always meets the n-th of the others.
 
 Ranks meet here to make an object and after an error. Rank 0 asks all to come, each rank says that it is present, and
 when all are, rank 0 says which duplicate calls run on from now: the old one if it is sound on all ranks, else a new
@@ -25,6 +25,7 @@ from gqallreduce.transport.waiting import Deadline, abandon, begin, wait
 
 _TAG = 0
 _LONGEST = 1 << 16  # bytes of a message that is received, to be refused
+_OBJECTS_MOST = 1024  # that an abort names: as many as a duplicate's calls are remembered of
 _AHEAD = 64  # how many duplicates more than this rank's another rank can have: beyond all that has been seen
 
 
@@ -54,6 +55,7 @@ class Control:
         self._comm, self._request = comm, request
         self.present: dict[int, frame.Header] = {}
         self._aborts: dict[tuple[int, int], frame.Header] = {}  # (rank, duplicate) -> the first one
+        self._objects: dict[tuple[int, int], set[int]] = {}  # (rank, duplicate) -> numbers that the abort is to name
         self._go: frame.Header | None = None
         self._absent: set[int] = set()  # that have given up to meet
         self._attempts, self._gave_up = 0, False
@@ -64,9 +66,10 @@ class Control:
 
     # --- messages ---
 
-    def _send(self, peers, header: frame.Header) -> None:
-        self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
-        self._outgoing.extend([(peer, header) for peer in peers])
+    def _send(self, peers, *headers: frame.Header) -> None:
+        """In this order; what an exception keeps from being sent is sent later."""
+        self._gave_up |= headers[-1].kind in (frame.ABORT, frame.ABSENT)
+        self._outgoing.extend([(peer, header) for header in headers for peer in peers])
         self._send_outgoing()
 
     def _send_outgoing(self) -> None:
@@ -130,8 +133,9 @@ class Control:
         kind, reason, concerned = header.kind, *frame.abort_of(header)[:2]
         other = header.rank != self._source or (kind in (frame.GO, frame.MEETING) and self._source != 0)
         other = other or (kind in (frame.PRESENT, frame.ABSENT) and (self._source == 0) == (self.rank == 0))
-        ahead = kind in (frame.ABORT, frame.GO) and header.signature > len(self._duplicates) + _AHEAD
+        ahead = kind in (frame.ABORT, frame.OBJECT, frame.GO) and header.signature > len(self._duplicates) + _AHEAD
         unknown = kind == frame.ABORT and (reason not in frame.REASONS or concerned >= self.size)
+        unknown = unknown or (kind == frame.OBJECT and len(self.named_by(header)) >= _OBJECTS_MOST)
         if kind < frame.ABORT or other or ahead or unknown:
             raise WireError(f"rank {self._source} sent a message that it has no reason to send: {header}")
 
@@ -139,6 +143,8 @@ class Control:
         self._gave_up |= header.kind in (frame.ABORT, frame.ABSENT)
         if header.kind == frame.ABORT:
             self._aborts.setdefault((header.rank, header.signature), header)
+        elif header.kind == frame.OBJECT:
+            self._objects.setdefault((header.rank, header.signature), set()).add(header.word)
         elif header.kind in (frame.PRESENT, frame.MEETING):
             self.present[header.rank] = header
         else:
@@ -153,10 +159,19 @@ class Control:
         """Tell all other ranks that this one cannot use a new duplicate."""
         self.abort(generation, -1, frame.REASON_FAILURE, self.rank)
 
-    def abort(self, generation: int, call: int, reason: int, concerned: int, more: int = 0) -> None:
-        """Tell all others that this rank has given up a call and so many after it, why, and which rank caused it."""
+    def abort(self, generation: int, call: int, reason: int, concerned: int, more: int = 0, objects=()) -> None:
+        """Tell all others that this rank has given up a call and so many after it, why, and which rank caused it.
+
+        objects
+            numbers of those whose calls they are, for ranks that have not begun these.
+        """
+        named = [self._header(frame.OBJECT, generation, 0, number) for number in list(objects)[:_OBJECTS_MOST]]
         word = frame.abort_word(reason, concerned, more)
-        self._send(self._others(), self._header(frame.ABORT, generation, call, word))
+        self._send(self._others(), *named, self._header(frame.ABORT, generation, call, word))
+
+    def named_by(self, abort: frame.Header) -> set[int]:
+        """The numbers of the objects that an abort names, or is going to."""
+        return self._objects.get((abort.rank, abort.signature), set())
 
     def aborts_of(self, generation: int) -> list[frame.Header]:
         """The aborts of calls on a duplicate, one of each rank that has given up."""
@@ -168,17 +183,20 @@ class Control:
 
     # --- meeting ---
 
-    def meet(self, offer: Offer, timeout: float):
+    def meet(self, offer: Offer, timeout: float, look):
         """Wait until all ranks meet. Returns (generation that calls run on from now, its communicator or None).
 
-        No communicator is returned if all go on with the one that they have.
+        No communicator is returned if all go on with the one that they have. `look()` is called for what comes while
+        ranks are waited for; it may raise.
         """
         deadline, target = Deadline(timeout), 0
         self._attempts += 1
-        self._aborts = {place: each for place, each in self._aborts.items() if each.signature >= offer.generation}
+        for found in (self._aborts, self._objects):
+            for place in [place for place in found if place[1] < offer.generation]:
+                del found[place]
         try:
             wait([self._request], deadline, self._others())
-            target = self._agree(offer, deadline)
+            target = self._agree(offer, deadline, look)
             if offer.sound and target == offer.generation:
                 return target, None
             return target, self._reach(target, deadline)
@@ -190,7 +208,7 @@ class Control:
                     self._withdraw()
             raise
 
-    def _agree(self, offer: Offer, deadline: Deadline) -> int:
+    def _agree(self, offer: Offer, deadline: Deadline, look) -> int:
         """What rank 0 decides: the generation that calls run on from now."""
         self.raise_refused()  # before others count on this rank
         mine = self._header(frame.PRESENT, offer.generation, offer.calls, self._attempts | offer.sound << 32)
@@ -198,13 +216,13 @@ class Control:
             self._send([0], mine)
             self.read()
             while self._go is None or self._go.word != mine.word:
-                self._wait(offer, {0}, deadline)
+                self._wait(offer, {0}, deadline, look)
             return self._go.signature
         self._send(self._others(), mine._replace(kind=frame.MEETING))
         self.read()
         missing = self._others() - self.present.keys()
         while missing:
-            self._wait(offer, missing, deadline)
+            self._wait(offer, missing, deadline, look)
             if missing & self.present.keys():
                 deadline.restart()
             missing = self._others() - self.present.keys()
@@ -224,7 +242,7 @@ class Control:
             self._send([source], self._header(frame.GO, target, 0, header.word))
             del self.present[source]
 
-    def _wait(self, offer: Offer, due, deadline: Deadline) -> None:
+    def _wait(self, offer: Offer, due, deadline: Deadline, look) -> None:
         """Until more has come; what has come already did not end the meeting, so an abort of a later call does."""
         abort = self.abort_of(offer.generation) if offer.sound else None
         mismatch = abort is not None and frame.abort_of(abort)[0] == frame.REASON_MISMATCH
@@ -233,6 +251,7 @@ class Control:
         deadline.pause(due)
         self.read()
         self.raise_refused()
+        look()
 
     def _others(self) -> set[int]:
         return set(range(self.size)) - {self.rank}

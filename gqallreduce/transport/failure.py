@@ -60,7 +60,8 @@ def _of_one(raised: BaseException, failed: Call, call: Call) -> BaseException:
 def _objects(link: Link, error: BaseException, lost: list[Call]) -> set:
     """The objects that refuse further calls: those of calls which may have taken effect on another rank.
 
-    If a peer told of it, calls that it has not begun have taken effect nowhere.
+    If a peer told of it, calls that it has not begun have taken effect nowhere; those that it has begun end here too,
+    where they may not have begun yet.
     """
     first = min(each.number for each in lost)
     header = error.header if isinstance(error, ForeignFrame) else None
@@ -68,7 +69,7 @@ def _objects(link: Link, error: BaseException, lost: list[Call]) -> set:
         found = link.owners_of(first, link.calls - first) | {each.owner for each in lost}
     else:
         more = frame.abort_of(header)[2]
-        found = link.owners_of(header.step, more)
+        found = link.given_up_by(header)
         begun = link.owners_of(first, (header.step - first + more) & frame.LARGEST_STEP)
         found |= begun if frame.is_before(first, header.step) else set()
     return found - {None}

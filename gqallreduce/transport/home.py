@@ -52,6 +52,7 @@ class Home:
         self.unclaimed: list[Call] = []
         self._noticed = 0.0
         self._caller: dict[str, weakref.ref] = {}
+        self._objects: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by their numbers
         self._removing = threading.RLock()  # a signal handler may call meanwhile
         self.group = _group(comm)
         _homes.add(self)
@@ -64,7 +65,9 @@ class Home:
         self.meet(timeout)
         self.link.requests.refresh()
         self.link.begin(Call("the making of an object", owner))
-        return hash64(self.link.generation, self.link.calls)
+        number = hash64(self.link.generation, self.link.calls)
+        self._objects[number] = owner
+        return number
 
     # --- calls ---
 
@@ -117,12 +120,12 @@ class Home:
                 self.link.progress.hand_over()
             del self._caller["caller"]
 
-    def connect(self, timeout: float) -> Link:
-        """The Link for a call, which is made anew, by all ranks, if it is broken."""
+    def connect(self, timeout: float, caller) -> Link:
+        """The Link for a call of an object, which is made anew, by all ranks, if it is broken."""
         if self.freed:
             raise Error("the communicator was freed; make a new object on another one")
         if self.link is None or self.link.broken:
-            self.meet(timeout, making=False)
+            self.meet(timeout, caller)
         return self.link
 
     def free_link(self, timeout: float, within: float) -> Link | None:
@@ -150,21 +153,27 @@ class Home:
         if self.link is not None and self.link.broken and self.link.progress.calls:
             abort = self.control.abort_of(self.link.generation)
             lost = give_up(self.link, ForeignFrame(abort.rank, abort), self.link.progress.calls[0], timeout)
-        for owner, abort in ended:
-            foreign = ForeignFrame(abort.rank, abort)
-            owner.fail(explain(foreign, self.rank, timeout, "a call before, which succeeded on this rank"))
+        self._end_objects(ended, timeout)
         if lost is not None:
             raise lost
 
-    def meet(self, timeout: float, making: bool = True) -> None:
+    def _end_objects(self, ended: list[tuple], timeout: float) -> None:
+        """Objects of which a rank gave up calls that succeeded here, or that have not begun here."""
+        for owner, abort in ended:
+            foreign = ForeignFrame(abort.rank, abort)
+            owner.fail(explain(foreign, self.rank, timeout, "a call before, or had not begun the one given up"))
+
+    def meet(self, timeout: float, caller=None) -> None:
         """Find that the Link is sound on all ranks, or make another; collective.
 
+        caller
+            the object whose call begins with it; None where an object is made.
         MismatchError on all ranks if some make an object and others a call.
         """
         collect()
         try:
             if self.size > 1:
-                self._meet_others(timeout, making)
+                self._meet_others(timeout, caller)
             elif self.link is None or self.link.broken:
                 generation = 0 if self.link is None else self.link.generation
                 self.link = Link(self._comm, generation + 1, None, timeout)
@@ -175,7 +184,7 @@ class Home:
         except MPI.Exception as error:
             raise named(error, "the making of an object") from error
 
-    def _meet_others(self, timeout: float, making: bool) -> None:
+    def _meet_others(self, timeout: float, caller) -> None:
         if self.control is None:
             if not self._duplicates:
                 duplicate(self._comm, self._duplicates)
@@ -184,17 +193,27 @@ class Home:
         known, offer = self.link, Offer(0, 0, False)
         if known is not None:
             offer = Offer(known.generation, known.calls, not known.broken)
-        generation, comm = self.control.meet(offer, timeout)
+
+        def look() -> None:
+            """A rank whose object cannot be used any more does not come: then nor can that of this rank be."""
+            self._end_objects([] if known is None else known.ended_elsewhere(), timeout)
+            if caller is not None:
+                caller.require_usable()
+
+        generation, comm = self.control.meet(offer, timeout, look)
         self.notice(timeout)  # of what came meanwhile
         if comm is None:
             return
         if known is not None:
             known.broken = True
+        making = caller is None
         try:
-            self.link = Link(comm, generation, self.control, timeout, making)
+            self.link = Link(comm, generation, self.control, timeout, making, self._objects)
         except BaseException:
             self.control.give_up(generation)
             raise
+        self.control.read()
+        self._end_objects([] if known is None else known.ended_elsewhere(), timeout)  # all have told of it by now
         if len(self.link.making) > 1:
             others = {self.rank} if making else self.link.others
             raise MismatchError("frame", others, "some ranks make an object, others a call: recover on all alike")

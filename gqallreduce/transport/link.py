@@ -48,19 +48,24 @@ class Link:
         the object whose call is carried out at once (runtime/repeated.py), or None.
     broken
         a call on it was given up half-way, here or elsewhere.
+    objects
+        number -> object, of all that are known on the communicator.
     topology, making
         where the ranks are; do they make an object, or a call, {True, False} if some do this and others that.
     requests, progress
         MPI's of all calls under way; the engine that advances those.
     """
 
-    def __init__(self, comm, generation: int, control: Control | None, timeout: float, making: bool = True):
+    def __init__(
+        self, comm, generation: int, control: Control | None, timeout: float, making: bool = True, objects=None
+    ):  # fmt: skip
         self.rank, self.size = comm.rank, comm.size
         self.comm, self.generation, self.control = comm, generation, control
         self.calls, self.began = 0, time.perf_counter()
         self.previous, self.at_once = self.began, None
         self.broken = self._told = False
         self._owners: list = [_none] * _CALLS
+        self.objects = {} if objects is None else objects
         self._probed = 0
         self._status = MPI.Status()
         self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
@@ -134,13 +139,16 @@ class Link:
         self.calls += 1
 
     def ended_elsewhere(self) -> list[tuple]:
-        """[(object, abort)] of calls that have begun here and a peer gave up: then the link is broken."""
+        """[(object, abort)] of calls that a peer gave up, the first of which has begun here: the link is broken."""
         aborts = [abort for abort in self.control.aborts_of(self.generation) if self._has_begun(abort)]
-        if not aborts:
-            return []
-        self.broken = True
-        found = [(owner, abort) for abort in aborts for owner in self.owners_of(abort.step, frame.abort_of(abort)[2])]
-        return [(owner, abort) for owner, abort in found if owner is not None]
+        self.broken |= bool(aborts)
+        return [(owner, abort) for abort in aborts for owner in self.given_up_by(abort)]
+
+    def given_up_by(self, abort: frame.Header) -> set:
+        """The objects whose calls a peer gave up: as it names them, also where this rank has not begun these calls, and
+        those whose calls have the same numbers here."""
+        named = {self.objects.get(number) for number in self.control.named_by(abort)}
+        return (named | self.owners_of(abort.step, frame.abort_of(abort)[2])) - {None}
 
     def _has_begun(self, abort: frame.Header) -> bool:
         return frame.is_before(abort.step, self.calls)
@@ -161,7 +169,8 @@ class Link:
         self.broken = self._told = True
         if self.control is not None:
             concerned = self.rank if concerned is None else concerned
-            self.control.abort(self.generation, first, reason, concerned, more)
+            numbers = {owner.number for owner in self.owners_of(first, more) - {None}} - {None}
+            self.control.abort(self.generation, first, reason, concerned, more, sorted(numbers))
 
     def listen(self, calls: list[Call]) -> None:
         """ForeignFrame if a peer has given up a call that has begun here, or makes another one instead."""

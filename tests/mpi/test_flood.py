@@ -160,6 +160,8 @@ LIES = {
     "an abort some way ahead": (frame.ABORT, 1000, None, WHY),
     "an abort by a rank that there is not": (frame.ABORT, 1, None, frame.abort_word(frame.REASON_TIMEOUT, 2**31, 0)),
     "an abort without a reason": (frame.ABORT, 1, None, frame.abort_word(200, 0, 0)),
+    "an object of rank 0": (frame.OBJECT, 1, 0, 5),
+    "an object far ahead": (frame.OBJECT, 1000, None, 5),
     "rank 0's word": (frame.GO, 1, None, 0),
     "a call to meet": (frame.MEETING, 1, None, 0),
     "data": (frame.DATA, 1, None, 0),
@@ -194,6 +196,24 @@ def test_what_no_rank_says_of_itself(comm, lie):
     comm.Barrier()
     works(comm, allreduce)
     works(comm, gq.Allreduce("direct/onebit/ef", comm=own, timeout=20))
+
+
+def test_an_abort_names_no_more_objects_than_are_remembered(comm):
+    """What more a rank sends is refused, and takes no memory."""
+    own, last = comm.Dup(), comm.size - 1
+    control = gq.Allreduce("direct/onebit/ef", comm=own, timeout=20).home.control
+    if comm.rank == last:
+        for number in range(1030):
+            message = bytearray(frame.SIZE)
+            frame.Header(frame.OBJECT, 0, 1, number, last).write(message)
+            for to in range(last):
+                control._comm.Send([message, MPI.BYTE], to, 0)
+    elif comm.size > 1:
+        abort = frame.Header(frame.ABORT, 0, 1, WHY, last)
+        while control._refused is None and len(control.named_by(abort)) < 1030:
+            control.read()
+        assert control.named_by(abort) == set(range(1024))
+    comm.Barrier()
 
 
 @pytest.mark.mpi(min_size=3)
