@@ -88,46 +88,66 @@ def sizes(most):
     return sorted({*found, *[each for each in (4 << 10, GROUP << 10, MODEL << 10) if each < most], max(most, LEAST)})
 
 
-class _Alone:
+class _Way:
+    """A way to sum buffers in place: of a scheme or of MPI, so many elements in each.
+
+    Their values are normal, and written anew before each call: sums of sums would grow without end.
+    """
+
+    def __init__(self, scheme, how, counts):
+        self.scheme, self.how = scheme, how
+        rng = np.random.default_rng(counts)
+        self._values = [rng.standard_normal(count, np.float32) for count in counts]
+        self.buffers = [values.copy() for values in self._values]
+
+    def renew(self):
+        for buffer, values in zip(self.buffers, self._values, strict=True):
+            buffer[:] = values
+
+    def measure(self):
+        """Seconds of a call."""
+        began = perf_counter()
+        self.call()
+        return perf_counter() - began
+
+
+class _Alone(_Way):
     """One call at a time; of MPI or of a scheme."""
 
     def __init__(self, name, call, nbytes):
-        self.scheme, self.how, self._call = name, "alone", call
-        self._buffer = np.zeros(nbytes // 4, np.float32)
+        super().__init__(name, "alone", [nbytes // 4])
+        self._call = call
 
-    def __call__(self):
-        began = perf_counter()
-        self._call(self._buffer)
-        return perf_counter() - began
+    def call(self):
+        self._call(self.buffers[0])
 
 
-class _UnderWay:
+class _UnderWay(_Way):
     """Ten calls of a scheme, started and then waited for."""
 
     def __init__(self, name, allreduce, nbytes):
-        self.scheme, self.how, self._allreduce = name, f"{UNDER_WAY} under way", allreduce
-        self._buffers = {str(place): np.zeros(nbytes // 4, np.float32) for place in range(UNDER_WAY)}
+        super().__init__(name, f"{UNDER_WAY} under way", [nbytes // 4] * UNDER_WAY)
+        self._allreduce, self._keys = allreduce, [str(place) for place in range(UNDER_WAY)]
 
-    def __call__(self):
-        began = perf_counter()
-        gq.wait_all([self._allreduce.start(buffer, key=key) for key, buffer in self._buffers.items()])
-        return (perf_counter() - began) / UNDER_WAY
+    def call(self):
+        pairs = zip(self._keys, self.buffers, strict=True)
+        gq.wait_all([self._allreduce.start(buffer, key=key) for key, buffer in pairs])
+
+    def measure(self):
+        return super().measure() / UNDER_WAY
 
 
-class _Group:
+class _Group(_Way):
     """One call of a scheme on forty tensors, or on as many as there are elements."""
 
     def __init__(self, name, allreduce, nbytes):
-        self.scheme, self.how, self._allreduce = name, f"group of {GROUP}", allreduce
         count = min(GROUP, nbytes // 4)
         cuts = [number * (nbytes // 4) // count for number in range(count + 1)]
-        self._buffers = [np.zeros(end - begin, np.float32) for begin, end in itertools.pairwise(cuts)]
-        self._keys = [f"tensor {number}" for number in range(count)]
+        super().__init__(name, f"group of {GROUP}", [end - begin for begin, end in itertools.pairwise(cuts)])
+        self._allreduce, self._keys = allreduce, [f"tensor {number}" for number in range(count)]
 
-    def __call__(self):
-        began = perf_counter()
-        self._allreduce(self._buffers, key=self._keys)
-        return perf_counter() - began
+    def call(self):
+        self._allreduce(self.buffers, key=self._keys)
 
 
 class _Half(_Alone):
@@ -155,19 +175,16 @@ def calls_of(scheme, calls, size) -> list[str]:
     return [each for each in calls if each not in HALVES or has(scheme, each, apart(size))]
 
 
-class _Model:
+class _Model(_Way):
     """A step of a gq.Reducer on tensors of 256 values, or on as many values in one tensor."""
 
     def __init__(self, name, comm, count):
-        self.scheme, self.how = name, f"model of {count} tensor{'s' * (count > 1)}"
+        super().__init__(name, f"model of {count} tensor{'s' * (count > 1)}", [MODEL * 256 // count] * count)
         self._reducer = gq.Reducer(f"*={name}", comm=comm)
-        size = MODEL * 256 // count
-        self._gradients = [(f"tensor {number}", np.zeros(size, np.float32)) for number in range(count)]
+        self._gradients = [(f"tensor {number}", buffer) for number, buffer in enumerate(self.buffers)]
 
-    def __call__(self):
-        began = perf_counter()
+    def call(self):
         self._reducer(self._gradients)
-        return perf_counter() - began
 
 
 def _made(text, runtime, comm):
@@ -189,8 +206,9 @@ def _size(comm, places, nbytes, arguments):
     found, order = list(zip(contenders, taken, strict=True)), random.Random(nbytes)
     for number in range(-WARM_UPS, arguments.repetitions):
         for contender, seconds in order.sample(found, len(found)):
+            contender.renew()
             comm.Barrier()
-            passed = contender()
+            passed = contender.measure()
             if number >= 0:
                 seconds.append(passed)
         if comm.bcast(perf_counter() - began > arguments.seconds) and number >= 0:

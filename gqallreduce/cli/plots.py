@@ -46,8 +46,7 @@ def draw_sums(machine, rows, name):
     _times(axes[0], by_scheme, style)
     _speedups(axes[1], by_scheme, style)
     _errors(axes[2], rows, style)
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    legend(drawing, axes[0], 3)
     return save(drawing, f"Sum of float32 matrices over {place(machine)}", machine, name)
 
 
@@ -112,8 +111,7 @@ def draw_latencies(machine, rows, name):
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:  # can be compared by eye
         panel.set_ylim(min(limits)[0], max(high for _, high in limits))
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    legend(drawing, axes[0], 3)
     return save(drawing, f"Time of a call over {place(machine)}", machine, name)
 
 
@@ -130,8 +128,7 @@ def draw_auto(machine, rows, name):
         panel.set(title=scheme, ylabel="milliseconds (median)", yscale="log")
         ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    legend(drawing, axes[0], 3)
     return save(drawing, f"What auto/ takes, over {place(machine)}", machine, name)
 
 
@@ -151,8 +148,7 @@ def draw_overlap(machine, rows, name):
         panel.axhline(0.0, color="#777777", linewidth=0.8, zorder=0)
         panel.set(title=f"Behind: {computes}", ylabel="hidden, percent of the call alone", ylim=(-100, 105))
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    legend(drawing, axes[0], 3)
     return save(drawing, f"What a call hides behind its caller's computation, over {place(machine)}", machine, name)
 
 
@@ -201,8 +197,7 @@ def draw_scale(machine, rows, name):
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(plain_number)
         ticks(panel.yaxis, "x")
-    handles, labels = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    legend(drawing, axes[0], 4)
     return save(drawing, f"Predicted, {size_text(rows[0]['bytes'])} of float32, one rank on a node", machine, name)
 
 
@@ -224,7 +219,7 @@ def draw_codecs(machine, rows, name):
         panel.set(title=f"{operation}, {level}", ylabel="time / time of memcpy", yscale="log")
         ticks(panel.yaxis)
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
-    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    legend(drawing, axes[0], 3)
     return save(drawing, "Codecs against memcpy of the same float32 data (lower is faster)", machine, name)
 
 
@@ -243,7 +238,7 @@ def draw_shares(machine, rows, name):
             panel.axhline(100 * target, color="#777777", linewidth=0.8, zorder=0)
         panel.set(title=operation, ylabel="% of the speed of a copy", ylim=(0, None))
         _size_axis(panel, sorted({row["bytes"] for row in rows}))
-    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    legend(drawing, axes[0], 4)
     return save(drawing, "Codecs against a copy of the same float32 data in GPU memory", machine, name)
 
 
@@ -266,7 +261,7 @@ def draw_crossover(machine, rows, name):
         panel.minorticks_off()
         ticks(panel.yaxis, "x")
         _mark_processor_bound(panel, rows, places)
-    drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    legend(drawing, axes[0], 3)
     return save(drawing, f"Speed-up over the better dense allreduce, {machine['link']}", machine, name)
 
 
@@ -303,6 +298,14 @@ def figure(panels, lines=1):
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
     return made, list(axes.flat)
+
+
+def legend(drawing, panel, most):
+    """The lines of a panel, named below all panels in at most so many columns, so many as fit."""
+    handles, labels = panel.get_legend_handles_labels()
+    width = 0.6 + 0.066 * max(map(len, labels), default=0)  # inches of a column
+    columns = max(1, min(most, int(drawing.get_figwidth() / width)))
+    drawing.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def save(drawing, title, machine, name):
