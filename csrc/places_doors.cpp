@@ -117,6 +117,52 @@ void by_places(const std::uint8_t* wire, std::size_t elements, Block block, Use 
   }
 }
 
+// Calls use(place) for places as they are drawn, until it has returned true `count` times.
+template <class Use>
+void by_draws(const Stream& stream, std::uint64_t n, std::size_t count, Use use) {
+  constexpr std::size_t kDraws = 128;
+  std::uint64_t r[kDraws];
+  for (std::uint64_t first = 0; count > 0; first += kDraws) {
+    kernels().random16(stream, 4 * first, 4 * kDraws, reinterpret_cast<std::uint16_t*>(r));
+    for (std::size_t i = 0; i < kDraws && count > 0; ++i)
+      if (use(static_cast<std::uint64_t>(static_cast<unsigned __int128>(r[i]) * n >> 64))) --count;
+  }
+}
+
+constexpr std::uint64_t kRarely = 1024;  // elements for each place that is drawn, above which a bit for each costs more
+
+// `few` places in a bit for each of n elements; those that are set, or are not, are written.
+void draw_into_bits(const Stream& stream, std::uint64_t n, std::size_t few, bool written, std::int64_t* place) {
+  std::vector<std::uint64_t> bits((n + 63) / 64);
+  by_draws(stream, n, few, [&](std::uint64_t at) {
+    const std::uint64_t before = bits[at / 64], bit = std::uint64_t{1} << at % 64;
+    bits[at / 64] = before | bit;
+    return !(before & bit);
+  });
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    std::uint64_t word = written ? bits[i] : ~bits[i];
+    if (i + 1 == bits.size() && n % 64) word &= (std::uint64_t{1} << n % 64) - 1;
+    for (; word; word &= word - 1) *place++ = static_cast<std::int64_t>(64 * i) + __builtin_ctzll(word);
+  }
+}
+
+// The same in a table of those that have been drawn.
+void draw_into_table(const Stream& stream, std::uint64_t n, std::size_t few, std::int64_t* place) {
+  std::size_t size = 16;
+  while (size < 2 * few) size *= 2;
+  std::vector<std::uint64_t> table(size);  // place + 1, 0 where there is none
+  std::int64_t* end = place;
+  by_draws(stream, n, few, [&](std::uint64_t at) {
+    std::size_t slot = at * 0x9E3779B97F4A7C15u >> 32 & (size - 1);
+    for (; table[slot]; slot = (slot + 1) & (size - 1))
+      if (table[slot] == at + 1) return false;
+    table[slot] = at + 1;
+    *end++ = static_cast<std::int64_t>(at);
+    return true;
+  });
+  std::sort(place, end);
+}
+
 bool values_are_finite(const std::uint8_t* values, std::size_t count) {
   std::uint32_t largest = 0;
   for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, load<std::uint32_t>(values + 4 * i) & kMagnitude);
@@ -211,6 +257,14 @@ std::int64_t places_read(const std::uint8_t* wire, std::size_t nbytes, std::size
       wire, elements, [](std::size_t, std::size_t) {},
       [&](std::size_t place) { *index++ = static_cast<std::uint32_t>(place); });
   return used;
+}
+
+void draw_places(const Stream& stream, std::uint64_t n, std::size_t k, std::int64_t* place) {
+  const bool written = k <= n - k;
+  if (written && n / kRarely > k)
+    draw_into_table(stream, n, k, place);
+  else
+    draw_into_bits(stream, n, written ? k : n - k, written, place);
 }
 
 bool add_at(float* y, std::size_t n, const std::uint32_t* index, const std::uint8_t* values, std::size_t count) {

@@ -201,6 +201,7 @@ cdef extern from "gq/places_doors.hpp" namespace "gq" nogil:
         const CRegions& regions)
     int64_t c_sparse_decode "gq::sparse_decode" (
         const uint8_t* wire, size_t nbytes, float* y, float scale, bint add, bint sums, const CRegions& regions)
+    void c_draw_places "gq::draw_places" (const CStream& stream, uint64_t n, size_t k, int64_t* place) except +
     size_t c_places_nbytes "gq::places_nbytes" (const uint32_t* index, size_t count, size_t elements)
     size_t c_places_write "gq::places_write" (const uint32_t* index, size_t count, size_t elements, uint8_t* out)
     int64_t c_places_read "gq::places_read" (

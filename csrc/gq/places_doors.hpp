@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "gq/kernels.hpp"
 #include "gq/regions.hpp"
 
 namespace gq {
@@ -26,6 +27,11 @@ enum PlacesFault {
 // index := the places at the beginning of `wire`, `count` of them; returns their bytes, or a fault.
 std::int64_t places_read(const std::uint8_t* wire, std::size_t nbytes, std::size_t elements, std::uint32_t* index,
                          std::size_t count);
+
+// k different places below n, ascending, every set equally likely: place i that is drawn is floor(r n / 2^64), with r
+// the 16 random bits of the elements 4i to 4i + 3 of the stream, lowest first; those that came before are passed over,
+// until there are k, or, if those are fewer, the n - k that are left out.
+void draw_places(const Stream& stream, std::uint64_t n, std::size_t k, std::int64_t* place);
 
 // y[index[i]] += the i-th float32 of `values`, or y[index[i]] = that. False if a place is not below n: what comes after
 // it is left out.

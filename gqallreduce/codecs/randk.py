@@ -186,40 +186,6 @@ def places(stream, n: int, k: int) -> np.ndarray:
     are left out, if those are fewer. The i-th drawn is floor(r n / 2^64), where r is made of the 16 random bits of the
     elements 4i to 4i + 3 of the stream, lowest first.
     """
-    few = min(k, n - k)
-    drawn = np.empty(0, np.uint64)
-    found = drawn
-    while len(found) < few:
-        left = few - len(found)
-        more = math.ceil(-n * math.log1p(-left / n)) + 4 * math.isqrt(left) + 16
-        bits = np.empty(4 * more, np.uint16)
-        _kernels.random16(stream, 4 * len(drawn), bits)
-        drawn = np.concatenate([drawn, _multiply_high(bits.view(np.uint64), n)])
-        found, first = _different(drawn, n)
-    if few:
-        found = found[first <= np.partition(first, few - 1)[few - 1]]
-    if few == k:
-        return found.astype(np.int64)
-    chosen = np.ones(n, bool)
-    chosen[found.astype(np.int64)] = False
-    return np.flatnonzero(chosen)
-
-
-def _different(drawn: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the different places, ascending, where each was drawn first)."""
-    bits = len(drawn).bit_length()
-    if n.bit_length() + bits > 64:
-        return np.unique(drawn, return_index=True)
-    both = np.sort(drawn << np.uint64(bits) | np.arange(len(drawn), dtype=np.uint64))  # in one go: NumPy does that fast
-    place = both >> np.uint64(bits)
-    new = np.ones(len(both), bool)
-    np.not_equal(place[1:], place[:-1], out=new[1:])
-    return place[new], (both[new] & np.uint64((1 << bits) - 1)).astype(np.int64)
-
-
-def _multiply_high(r: np.ndarray, n: int) -> np.ndarray:
-    """floor(r n / 2^64) of uint64 numbers."""
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    r0, r1, n0, n1 = r & low, r >> half, np.uint64(n & 0xFFFFFFFF), np.uint64(n >> 32)
-    middle = r1 * n0 + (r0 * n0 >> half)
-    return r1 * n1 + (middle >> half) + ((r0 * n1 + (middle & low)) >> half)
+    found = np.empty(k, np.int64)
+    _kernels.draw_places(stream, n, found)
+    return found

@@ -37,6 +37,18 @@ cdef unfit(int64_t fault, str what, size_t length):
     return WireError(f"{what}: a message has another number of places or values than it says")
 
 
+def draw_places(Stream stream not None, uint64_t n, int64_t[::1] place not None):
+    """place := as many different places below n, ascending, drawn as `codecs/randk.py` says."""
+    cdef size_t k = place.shape[0]
+    require("streams", stream.data.size(), 1)
+    if k > n or n >= 1 << 63:
+        raise ValueError(f"places: got {k} of {n}, expected at most as many as there are, below 2**63")
+    if k == 0:
+        return
+    with nogil:
+        c_draw_places(stream.data[0], n, k, &place[0])
+
+
 def places_nbytes(const uint32_t[::1] index not None, size_t elements):
     """The bytes of these places of so many elements."""
     require_below(index, elements)

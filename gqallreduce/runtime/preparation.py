@@ -14,6 +14,7 @@ from gqallreduce.coding.preparing import FROM_RANK, LARGEST, POOLED, SUM, Ask
 from gqallreduce.runtime import trace
 from gqallreduce.transport.call import OneLane
 from gqallreduce.transport.exchange import PREPARE, FromRank, Largest, Total
+from gqallreduce.transport.progress import POLL
 
 if TYPE_CHECKING:
     from gqallreduce.runtime.operation import Operation
@@ -26,7 +27,7 @@ def prepare(operation: Operation, signature: int = 0):
     left = operation.to_prepare()
     while left:
         work = KernelCalls(operation, left)
-        work.advance(None)  # one kernel call, with short tensors the only one
+        work.advance(None)  # of short tensors that is all
         if not work.finished:
             yield work
         left = work.asking
@@ -77,10 +78,9 @@ class KernelCalls(OneLane):
         (generator, what takes a Prepared, Ask) of those that ask.
     """
 
-    poll_at = 0.0
-
     def __init__(self, operation: Operation, left: list[tuple]):
         self._operation, self._left = operation, deque(left)
+        self.poll_at = perf_counter() + POLL
         self.asking: list[tuple] = []
         self.finished = False
 

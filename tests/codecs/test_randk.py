@@ -2,14 +2,13 @@
 
 import itertools
 import math
-import random
 
 import numpy as np
 import pytest
 
 import gqallreduce as gq
 from gqallreduce import _kernels
-from gqallreduce.codecs.randk import RandK, _multiply_high, places
+from gqallreduce.codecs.randk import RandK, places
 from gqallreduce.coding.indirect import ALL_ALIKE, ALONE
 from gqallreduce.coding.layout import Form
 from gqallreduce.hashing import hash64
@@ -60,11 +59,26 @@ def test_places_of_vectors_that_no_memory_holds():
         assert found.tolist() == one_by_one(n, 50, stream())
 
 
-def test_the_upper_half_of_a_product():
-    rng = random.Random(5)
-    r = np.array([rng.getrandbits(64) for _ in range(2000)] + [0, 1, 2**63, 2**64 - 1], np.uint64)
-    for n in (1, 2, 3, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 + 12345, 2**63 + 7, 2**64 - 1):
-        assert _multiply_high(r, n).tolist() == [int(each) * n >> 64 for each in r]
+@pytest.mark.parametrize("k", [1, 15, 24, 25, 300])
+def test_places_of_long_vectors(k):
+    """A bit for each element, or a table of what was drawn, which costs less from 1024 elements a place on."""
+    for n in (1024 * 24 + 17, 1024 * 25, 10**6):
+        assert places(stream(step=k), n, k).tolist() == one_by_one(n, k, stream(step=k))
+
+
+def test_no_place_is_drawn_twice():
+    """In a third of these draws one place at least comes again."""
+    n, k = 1024 * 701, 700
+    for step in range(60):
+        found = places(stream(step=step), n, k)
+        assert (np.diff(found) > 0).all()
+    assert found.tolist() == one_by_one(n, k, stream(step=step))
+
+
+def test_more_places_than_there_are_cannot_be_drawn():
+    for n, k in ((0, 1), (7, 8), (2**63, 1)):
+        with pytest.raises(ValueError, match="as many as there are"):
+            places(stream(), n, k)
 
 
 @pytest.mark.parametrize(("n", "k"), [(5, 2), (5, 3), (6, 3), (4, 1)])
