@@ -121,11 +121,13 @@ void by_places(const std::uint8_t* wire, std::size_t elements, Block block, Use 
 template <class Use>
 void by_draws(const Stream& stream, std::uint64_t n, std::size_t count, Use use) {
   constexpr std::size_t kDraws = 128;
-  std::uint64_t r[kDraws];
+  std::uint16_t bits[4 * kDraws];
   for (std::uint64_t first = 0; count > 0; first += kDraws) {
-    kernels().random16(stream, 4 * first, 4 * kDraws, reinterpret_cast<std::uint16_t*>(r));
-    for (std::size_t i = 0; i < kDraws && count > 0; ++i)
-      if (use(static_cast<std::uint64_t>(static_cast<unsigned __int128>(r[i]) * n >> 64))) --count;
+    kernels().random16(stream, 4 * first, 4 * kDraws, bits);
+    for (std::size_t i = 0; i < kDraws && count > 0; ++i) {
+      const auto r = load<std::uint64_t>(reinterpret_cast<const std::uint8_t*>(bits + 4 * i));
+      if (use(static_cast<std::uint64_t>(static_cast<unsigned __int128>(r) * n >> 64))) --count;
+    }
   }
 }
 
