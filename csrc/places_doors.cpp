@@ -125,7 +125,7 @@ void by_draws(const Stream& stream, std::uint64_t n, std::size_t count, Use use)
   for (std::uint64_t first = 0; count > 0; first += kDraws) {
     kernels().random16(stream, 4 * first, 4 * kDraws, bits);
     for (std::size_t i = 0; i < kDraws && count > 0; ++i) {
-      const auto r = load<std::uint64_t>(reinterpret_cast<const std::uint8_t*>(bits + 4 * i));
+      const auto r = load<std::uint64_t>(bits + 4 * i);
       if (use(static_cast<std::uint64_t>(static_cast<unsigned __int128>(r) * n >> 64))) --count;
     }
   }
