@@ -60,7 +60,7 @@ class Repeat:
     _counted
         as of a Call.
     _known
-        of each tensor, what its codec has learned; None if it does not learn.
+        the Prepared of each tensor, of a plan that `recalls`; else None.
     _scales
         own scales (float64) until ranks have agreed on the largest.
     """
