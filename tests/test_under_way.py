@@ -249,6 +249,90 @@ report.append((one.unusable is not None, two.unusable is not None, three.unusabl
         assert report[1:] == [[True, True, False]]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_object_goes_on_where_a_rank_gave_up_a_call_of_another_one_that_others_never_made(ranks, size):
+    """The next call of the others would have the number of that call."""
+    script = """
+one, two = make(seconds=1), make("direct/qsgd(bits=4)/ef", 20)
+for each in (one, two):
+    each(np.ones(500, np.float32), key="w")
+meet()
+report.append(said(one, np.ones(500, np.float32), key="w") if comm.rank == 1 else "None")
+meet()
+for _ in range(2):
+    report.append(said(two, np.ones(500, np.float32), key="w"))
+meet()
+report.append((one.unusable is not None, two.unusable is not None))
+"""
+    for rank, report in enumerate(ranks(script, size)):
+        assert report == [["None", "TimeoutError"][rank == 1], "None", "None", [True, False]]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_of_two_objects_that_are_crossed_the_same_goes_on_on_all_ranks(ranks, size):
+    """Rank 1 alone sees that the calls differ, and gives up that of its object; the others have begun another one."""
+    script = """
+one, two = make(seconds=20), make("ring/raw", 20)
+for each in (one, two):
+    each(np.ones(500, np.float32), key="w")
+meet()
+
+def step():
+    if comm.rank == 1:
+        time.sleep(0.3)
+        one(np.ones(500, np.float32), key="w")
+    else:
+        request = two.start(np.ones(500, np.float32), key="w")
+        time.sleep(1)
+        request.wait()
+
+report.append(said(step))
+meet()
+report.append(said(two, np.ones(500, np.float32), key="w"))
+meet()
+report.append(one.unusable == two.unusable)
+report.append((one.unusable is not None, two.unusable is not None))
+works(make(seconds=20))
+"""
+    reports = ranks(script, size)
+    assert all(report[0] in ("MismatchError", "Error") for report in reports)
+    assert len({str(report[1:]) for report in reports}) == 1, reports
+    assert reports[0][3][0]
+
+
+def test_a_rank_whose_connection_is_broken_hears_of_calls_that_it_has_not_begun(ranks):
+    """Rank 0 gives up a call that succeeded on rank 1; that one is interrupted in the next call, of another object."""
+    script = """
+one, two = make(seconds=10), make("ring/raw", 10)
+for each in (one, two):
+    each(np.ones(500, np.float32), key="w")
+meet()
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+request = one.start(np.ones(500, np.float32), key="w")
+if comm.rank == 0:
+    commit, memory.Memory.commit = memory.Memory.commit, interrupted
+    report.append(said(request.wait))
+    memory.Memory.commit = commit
+else:
+    report.append(said(request.wait))
+    run, progress.Progress.run = progress.Progress.run, interrupted
+    report.append(said(lambda: two.start(np.ones(500, np.float32), key="w").wait()))
+    progress.Progress.run = run
+meet()
+began = time.perf_counter()
+for each in (two, one):
+    report.append(said(each, np.ones(500, np.float32), key="w"))
+report.append(time.perf_counter() - began < 8)
+works(make(seconds=20))
+"""
+    first, second = ranks(script, 2)
+    assert first == ["KeyboardInterrupt", "Error", "Error", True]
+    assert second == ["None", "KeyboardInterrupt", "Error", "Error", True]
+
+
 def test_an_interrupt_at_any_line_with_calls_under_way(ranks):
     """Of start, test and wait: all ranks agree on what counts, or all objects end; new objects work."""
     script = (

@@ -49,7 +49,7 @@ class Calls:
         """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
         call, claim = Call(name, self), self.home.claim()
         try:
-            self.home.notice(self.timeout, LISTEN)
+            self.home.notice(self.timeout, LISTEN, self)
             self.require_usable()
             call.link = link = self.home.connect(self.timeout, self)
             self.require_usable()

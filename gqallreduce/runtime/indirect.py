@@ -37,7 +37,7 @@ class IndirectPlan:
     runs = repeats = shares_scales = recalls = False
 
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
-        self.rank, self.size, self.processor = rank, topology.size, processor
+        self.codec, self.rank, self.size, self.processor = codec, rank, topology.size, processor
         self.tensors = [codec.bind(form, topology.size, processor.arithmetic) for form in forms]
         self.scale = 1.0 / topology.size if average else 1.0
         self._schedule, self._topology = schedule, topology

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gqallreduce.coding.preparing import FROM_RANK, LARGEST, POOLED, SUM, Ask
+from gqallreduce.errors import MismatchError
+from gqallreduce.hashing import hash64
 from gqallreduce.runtime import trace
+from gqallreduce.transport.agreement import differing_ranks
 from gqallreduce.transport.call import OneLane
-from gqallreduce.transport.exchange import PREPARE, FromRank, Largest, Total
+from gqallreduce.transport.exchange import PREPARE, FromRank, Gather, Largest, Total
 from gqallreduce.transport.progress import POLL
 
 if TYPE_CHECKING:
@@ -35,9 +38,19 @@ def prepare(operation: Operation, signature: int = 0):
 
 
 def answer(operation, asking: list[tuple], signature: int):
-    """Stages: an exchange for what several generators ask alike. Answers take the places of their Asks."""
-    plan = operation.plan
-    for operator, rank, numbers in _alike([ask for _, _, ask in asking]):
+    """Stages: an exchange for what several generators ask alike. Answers take the places of their Asks.
+
+    What a codec asks may follow from what it has learned: where that differs, messages would have other lengths than
+    receives, so ranks compare first what they ask.
+    """
+    plan, together = operation.plan, _alike([ask for _, _, ask in asking])
+    if together and plan.size > 1 and plan.codec.learns:
+        asked = [
+            (operator, rank, [asking[each][2].values.nbytes for each in numbers])
+            for operator, rank, numbers in together
+        ]
+        yield from _compare(plan, hash64(asked), signature)
+    for operator, rank, numbers in together:
         asked, at = [asking[number][2].values for number in numbers], 0
         found = _together(operator, asked)
         if plan.size > 1:
@@ -49,6 +62,14 @@ def answer(operation, asking: list[tuple], signature: int):
             steps, prepared, ask = asking[number]
             asking[number] = steps, prepared, ask.answer(found[at : at + values.size])
             at += 0 if operator == POOLED else values.size
+
+
+def _compare(plan, asked: int, signature: int):
+    """Stages: MismatchError, on all ranks that ask, if they do not ask the same."""
+    exchange = Gather(plan.rank, plan.size, PREPARE, np.array([asked], np.uint64), signature)
+    yield exchange
+    if differing := differing_ranks(exchange.found[:, 0].tolist()):
+        raise MismatchError("frame", differing, "their codecs have learned something else: load states of one step")
 
 
 def _together(operator: str, asked: list[np.ndarray]) -> np.ndarray:

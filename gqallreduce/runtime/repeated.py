@@ -41,7 +41,7 @@ def repeated(allreduce, buf, key, out, half: Half | None = None, looked=None):
     claim = home.claim()
     try:
         try:
-            link = home.free_link(allreduce.timeout, LISTEN)
+            link = home.free_link(allreduce.timeout, LISTEN, allreduce)
         except BaseException as error:
             allreduce.failed(Call(call_in_words(key), allreduce), error)
         if link is None or allreduce.unusable is not None or allreduce.unheard:

@@ -95,7 +95,7 @@ class Control:
         if self._outgoing:
             self._send_outgoing()
         status = self._status
-        while self._buffer[0] or self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+        while self._buffer[0] or self._has_come(status):
             try:
                 if not self._buffer[0]:
                     source, nbytes = status.Get_source(), status.Get_count(MPI.BYTE)
@@ -109,6 +109,10 @@ class Control:
             except WireError as error:
                 self._refuse(error)
             self._buffer[0] = 0
+
+    def _has_come(self, status) -> bool:
+        """Is there a message? Open MPI takes in what has arrived only after it has said that there is none."""
+        return any(self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status) for _ in range(2))
 
     def _refuse(self, error: WireError) -> None:
         self._refused, self._gave_up = error, True  # what else may come is not known

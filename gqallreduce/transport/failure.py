@@ -69,6 +69,7 @@ def _objects(link: Link, error: BaseException, lost: list[Call]) -> set:
         found = link.owners_of(first, link.calls - first) | {each.owner for each in lost}
     else:
         more = frame.abort_of(header)[2]
+        link.disown({each.number for each in lost}, header)
         found = link.given_up_by(header)
         begun = link.owners_of(first, (header.step - first + more) & frame.LARGEST_STEP)
         found |= begun if frame.is_before(first, header.step) else set()

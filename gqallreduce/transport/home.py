@@ -128,19 +128,20 @@ class Home:
             self.meet(timeout, caller)
         return self.link
 
-    def free_link(self, timeout: float, within: float) -> Link | None:
+    def free_link(self, timeout: float, within: float, caller) -> Link | None:
         """The Link if it is sound and idle and nothing is unclaimed; else None. Calls `notice`, which may raise."""
         link = self.link
         if link is None or link.broken or link.progress.calls or self.unclaimed:
             return None
-        self.notice(timeout, within)
+        self.notice(timeout, within, caller)
         return None if link.broken else link
 
-    def notice(self, timeout: float, within: float = 0.0) -> None:
+    def notice(self, timeout: float, within: float = 0.0, caller=None) -> None:
         """If another rank gave up calls which succeeded here, mark their objects as unusable.
 
         If calls are under way here, they are given up too: their error is raised. `within`: seconds in which looking
-        once is enough: where nothing has come an MPI that yields lets another process have the core.
+        once is enough: where nothing has come an MPI that yields lets another process have the core. `caller`: the
+        object whose call is about to begin.
         """
         if self.freed or self.control is None:
             return
@@ -149,6 +150,8 @@ class Home:
             return
         self._noticed = now
         self.control.read()
+        if caller is not None and self.link is not None:
+            self.link.look_ahead(caller)
         ended, lost = [] if self.link is None else self.link.ended_elsewhere(), None
         if self.link is not None and self.link.broken and self.link.progress.calls:
             abort = self.control.abort_of(self.link.generation)

@@ -139,8 +139,9 @@ class Link:
         self.calls += 1
 
     def ended_elsewhere(self) -> list[tuple]:
-        """[(object, abort)] of calls that a peer gave up, the first of which has begun here: the link is broken."""
-        aborts = [abort for abort in self.control.aborts_of(self.generation) if self._has_begun(abort)]
+        """[(object, abort)] of calls that a peer gave up, the first of which has begun here: the link is broken. Once
+        it is, also of those that will not begin here."""
+        aborts = [abort for abort in self.control.aborts_of(self.generation) if self.broken or self._has_begun(abort)]
         self.broken |= bool(aborts)
         return [(owner, abort) for abort in aborts for owner in self.given_up_by(abort)]
 
@@ -149,6 +150,25 @@ class Link:
         those whose calls have the same numbers here."""
         named = {self.objects.get(number) for number in self.control.named_by(abort)}
         return (named | self.owners_of(abort.step, frame.abort_of(abort)[2])) - {None}
+
+    def disown(self, lost: set[int], abort: frame.Header) -> None:
+        """Of calls that end by an abort here: where it names other objects, ranks have made different calls of that
+        number, and this one has taken effect nowhere. Its object can go on."""
+        named = self.control.named_by(abort)
+        for number in lost:
+            owner = self._owners[number % _CALLS]()
+            if named and owner is not None and owner.number not in named:
+                self._owners[number % _CALLS] = _none
+
+    def look_ahead(self, caller) -> None:
+        """If a peer has given up the call that would be the next here, as one of other objects: the link is broken,
+        since this rank does not make that call."""
+        if self.progress.calls:
+            return
+        for abort in self.control.aborts_of(self.generation):
+            named = self.control.named_by(abort)
+            if abort.step == self.calls & frame.LARGEST_STEP and named and caller.number not in named:
+                self.broken = True
 
     def _has_begun(self, abort: frame.Header) -> bool:
         return frame.is_before(abort.step, self.calls)

@@ -124,6 +124,25 @@ def test_a_rank_that_has_had_fewer_calls_is_told(comm, updates):
     refused(comm, two)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scheme", ["direct/amq_n(bits=3, bucket=16, updates=(0, 4), every=0, samples=4)",
+                                    "ring/topk(k=3, sums=union, balance=4)/ef"])  # fmt: skip
+def test_ranks_of_which_one_updates_fewer_keys_of_a_group_are_told(comm, scheme):
+    """Before a message of the others, which is longer, can be received: an MPI may write past the end of a receive."""
+    allreduce = make(comm, scheme)
+    keys = ["a", "b"]
+    for call in range(4):
+        allreduce([gradient(comm, call) for _ in keys], key=keys)
+    if comm.rank == comm.size - 1:
+        state = allreduce.memory.get("a")
+        allreduce.memory.commit({"a": state.knowing({**state.learned, "calls": state.learned["calls"] - 1})})
+    found = errors(comm, allreduce, [gradient(comm, 5) for _ in keys], key=keys)
+    assert {each and each[0] for each in found} == {gq.MismatchError}
+    last = comm.size - 1
+    assert [each[1]["ranks"] for each in found] == [(last,)] * comm.size
+    works(comm, make(comm, scheme))
+
+
 def refused(comm, allreduce):
     found = errors(comm, allreduce, gradient(comm, 1), key="w")
     assert {each and each[0] for each in found} == {gq.MismatchError}
