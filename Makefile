@@ -186,8 +186,11 @@ $(THREADED)/.complete: $(SOURCES) $(shell find gqallreduce -name '*.py') | $(STA
 	  build --build-base $(THREADED) --build-lib $(THREADED)/lib --build-temp $(THREADED)/temp
 	@touch $@
 
+# The thread sanitizer takes fixed addresses for itself: without random ones nothing else lies there.
+FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
 sanitize-threads: $(THREADED)/.complete
-	LD_PRELOAD="$(call preload,libtsan.so) $(call preload,libstdc++.so)" GQALLREDUCE_THREADS=3 OPENBLAS_NUM_THREADS=1 \
+	$(FIXED_ADDRESSES) env LD_PRELOAD="$(call preload,libtsan.so) $(call preload,libstdc++.so)" GQALLREDUCE_THREADS=3 OPENBLAS_NUM_THREADS=1 \
 	  TSAN_OPTIONS="halt_on_error=1 exitcode=66" PYTHONPATH=$(THREADED)/lib \
 	  $(BIN)/pytest -p no:xdist tests/whole/test_threads.py
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gqallreduce.errors import MismatchError, ReplicaError, WireError
 from gqallreduce.hashing import checksum, hash64
 from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, VERIFY, Gather, Largest
-from gqallreduce.transport.link import Link
+
+if TYPE_CHECKING:
+    from gqallreduce.transport.link import Link
 
 FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
 COMPARED = (*FIELDS, "frame")
