@@ -311,9 +311,13 @@ meet()
 def interrupted(*_, **__):
     raise KeyboardInterrupt
 
+def interrupted_later(*_):
+    side.recv(source=1)
+    raise KeyboardInterrupt
+
 request = one.start(np.ones(500, np.float32), key="w")
 if comm.rank == 0:
-    commit, memory.Memory.commit = memory.Memory.commit, interrupted
+    commit, memory.Memory.commit = memory.Memory.commit, interrupted_later
     report.append(said(request.wait))
     memory.Memory.commit = commit
 else:
@@ -321,6 +325,7 @@ else:
     run, progress.Progress.run = progress.Progress.run, interrupted
     report.append(said(lambda: two.start(np.ones(500, np.float32), key="w").wait()))
     progress.Progress.run = run
+    side.send(None, 0)
 meet()
 began = time.perf_counter()
 for each in (two, one):
