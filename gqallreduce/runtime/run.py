@@ -44,9 +44,13 @@ class Run:
 
     def native(self) -> _kernels.NativeOperation:
         """What the runtime carries out."""
+        return self._made(self.signature)
+
+    def _made(self, frames: int, coders: list | None = None) -> _kernels.NativeOperation:
+        """With this signature in its headers, by the coders of this call or those of the Plan."""
         plan, step = self.plan, step_of(self.operands) & frame.LARGEST_STEP
         pool = plan.processor.pool
-        return _kernels.NativeOperation(plan.native, pool, self.operands, self.signature, step, None, plan.selects_own)
+        return _kernels.NativeOperation(plan.native, pool, self.operands, frames, step, coders, plan.selects_own)
 
     @property
     def operation(self) -> Operation:
@@ -127,11 +131,10 @@ class KnownRun(Run):
         self.known = known
 
     def native(self) -> _kernels.NativeOperation:
-        plan, step = self.plan, step_of(self.operands) & frame.LARGEST_STEP
         frames, coders = self.signature, [each.codec.coder() for each in self.known]
         for number, each in enumerate(self.known):
             frames = marked(frames, number, each.mark)
-        return _kernels.NativeOperation(plan.native, plan.processor.pool, self.operands, frames, step, coders)
+        return self._made(frames, coders)
 
     @property
     def learned(self) -> list[dict | None]:

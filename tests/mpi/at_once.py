@@ -1,5 +1,9 @@
 """What becomes of calls that may be carried out at once (runtime/repeated.py), for tests."""
 
+import pytest
+from ranks import TIMEOUT
+
+from gqallreduce.runtime import repeated
 from gqallreduce.runtime.repeated import NOT_BEGUN
 from gqallreduce.transport.progress import Progress
 
@@ -27,3 +31,15 @@ def note_taken_up(monkeypatch, of_call) -> list:
 
     monkeypatch.setattr(Progress, "take_up", noted)
     return found
+
+
+@pytest.fixture(autouse=True)
+def heard_long_ago(monkeypatch):
+    """A rank need not have looked for aborts within 2 ms: a busy machine may let it wait for longer."""
+    monkeypatch.setattr(repeated, "LISTEN", TIMEOUT)
+
+
+@pytest.fixture
+def taken_up(monkeypatch):
+    """Of each call that the runtime did not end soon, the kind of its Stage."""
+    return note_taken_up(monkeypatch, lambda call: type(call.running[1]).__name__)

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from at_once import heard_long_ago as heard_long_ago
 from at_once import note_at_once, note_taken_up
 from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of
@@ -12,7 +13,6 @@ from ranks import TIMEOUT, bytes_of
 import gqallreduce as gq
 from gqallreduce import _kernels
 from gqallreduce import allreduce as allreduce_module
-from gqallreduce.runtime import repeated
 from gqallreduce.runtime.run import Run
 from gqallreduce.transport.progress import Progress
 
@@ -37,12 +37,6 @@ def make(comm, scheme="direct/onebit/ef", **options):
     allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
     allreduce(np.ones(20, np.float32), key="w")
     return allreduce
-
-
-@pytest.fixture(autouse=True)
-def heard_long_ago(monkeypatch):
-    """A rank need not have looked for aborts within 2 ms: a busy machine may let it wait for longer."""
-    monkeypatch.setattr(repeated, "LISTEN", TIMEOUT)
 
 
 @pytest.mark.parametrize("scheme", ["direct/onebit/ef", "ring/qsgd(bits=4)", "halving_doubling/topk(k=3)/ef"])

@@ -5,13 +5,14 @@ import time
 
 import numpy as np
 import pytest
-from at_once import note_at_once, note_taken_up
+from at_once import heard_long_ago as heard_long_ago
+from at_once import note_at_once
+from at_once import taken_up as taken_up
 from ranks import TIMEOUT, bytes_of, errors, inputs, works
 
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce import shards as shards_module
-from gqallreduce.runtime import repeated
 from gqallreduce.transport import progress
 from gqallreduce.transport.progress import Progress
 
@@ -26,22 +27,10 @@ SCHEMES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def heard_long_ago(monkeypatch):
-    """A rank need not have looked for aborts within 2 ms: a busy machine may let it wait for longer."""
-    monkeypatch.setattr(repeated, "LISTEN", TIMEOUT)
-
-
 @pytest.fixture
 def at_once(monkeypatch):
     """Of each call, was it carried out at once?"""
     return note_at_once(monkeypatch, allreduce_module)
-
-
-@pytest.fixture
-def taken_up(monkeypatch):
-    """Of each call that the runtime did not end soon, the kind of its Stage."""
-    return note_taken_up(monkeypatch, lambda call: type(call.running[1]).__name__)
 
 
 def values(comm, step=0, size=SIZE):
