@@ -315,13 +315,15 @@ def interrupted_later(*_):
     side.recv(source=1)
     raise KeyboardInterrupt
 
-request = one.start(np.ones(500, np.float32), key="w")
+def step():
+    one.start(np.ones(500, np.float32), key="w").wait()
+
 if comm.rank == 0:
     commit, memory.Memory.commit = memory.Memory.commit, interrupted_later
-    report.append(said(request.wait))
+    report.append(said(step))
     memory.Memory.commit = commit
 else:
-    report.append(said(request.wait))
+    report.append(said(step))
     run, progress.Progress.run = progress.Progress.run, interrupted
     report.append(said(lambda: two.start(np.ones(500, np.float32), key="w").wait()))
     progress.Progress.run = run
