@@ -4,9 +4,10 @@ import gc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gqallreduce._kernels import GroupStates
 from gqallreduce.backends.processor import Host
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.hashing import checksum, hash64
@@ -171,3 +172,181 @@ def test_hashes_are_the_same_on_every_machine():
     assert hash64("w", 1, None, (2, 3)) == hash64("w", 1, None, (2, 3)) == 10198440421891161109
     assert len({hash64("w"), hash64("b"), hash64("w", None), hash64(("w",)), hash64(), hash64(1), hash64("1")}) == 7
     assert checksum(b"abc") != checksum(b"abd")
+
+
+# --- groups ---
+
+KEYS = "abcdef"
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("call"), st.permutations(KEYS).flatmap(lambda keys: st.integers(1, 6).map(lambda n: keys[:n]))
+        ),
+        st.tuples(st.just("again"), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["failed", "apart"]), st.sampled_from([KEYS[:3], KEYS[3:], KEYS])),
+        st.tuples(st.sampled_from(["flush", "forget"]), st.sampled_from(KEYS)),
+        st.tuples(st.sampled_from(["stage", "keep", "drop"]), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@example([("call", "abcd"), ("stage", None), ("call", "a"), ("call", "abcd"), ("again", 0)], True)
+@given(CALLS, st.booleans())
+def test_states_of_groups_are_those_of_each_key(calls, feedback):
+    """Whatever is called, in whichever grouping, within steps or not, against a dict of (calls, residual)."""
+    memory, known, staged, value, names = Memory(), {}, None, 0, list(KEYS[:3])
+    for what, keys in calls:
+        now = known if staged is None else staged
+        if what in ("call", "again", "failed", "apart"):
+            names = names if what == "again" else list(keys)
+            states, _ = memory.next(names, (FORM,) * len(names), HOST, feedback, apart=what == "apart")
+            assert list(states) == names
+            assert len(states) == len(states.values()) == len(names)
+            assert what != "apart" or type(states) is dict
+            for key, state in states.items():
+                value += 1
+                before = now.get(key, known.get(key, (0, 0)))
+                assert state is states[key]
+                assert state.step == before[0] + 1
+                if feedback:
+                    assert (state.spare == before[1]).all()
+                    state.residual[:] = value
+                if what != "failed":
+                    now[key] = (state.step, value if feedback else 0)
+            if what != "failed":
+                memory.commit(states)
+                assert memory.holds(states)
+            assert memory.holds(dict(states.items())) == (what != "failed")
+        elif what == "flush" and keys in memory:
+            memory.commit({keys: memory.zeroed(keys)})
+            now[keys] = ({**known, **now}[keys][0], 0)
+        elif what == "forget" and staged is None:
+            memory.forget(keys)
+            known.pop(keys, None)
+        elif what == "stage" and staged is None:
+            memory.stage()
+            staged = {}
+        elif what in ("keep", "drop") and staged is not None:
+            memory.unstage(keep=what == "keep")
+            known, staged = {**known, **(staged if what == "keep" else {})}, None
+        now = {**known, **(staged or {})}
+        assert memory.states.keys() == now.keys()
+        assert list(memory) == (sorted(now) if feedback else [])
+        for key, (step, residual) in now.items():
+            assert (memory.get(key).step, memory.get(key).form) == (step, FORM)
+            assert memory.get(key) is memory.get(key)
+            assert not feedback or (memory.residual(key) == residual).all()
+
+
+def test_a_group_that_is_called_again_is_kept_in_one_piece():
+    """No State is made of its keys, and no array."""
+    memory, arrays = Memory(), set()
+    for step in range(1, 6):
+        states, _ = memory.next(tuple("abc"), (FORM,) * 3, HOST)
+        assert type(states) is GroupStates
+        for state in states.values() if step > 3 else ():
+            arrays |= {id(state.residual), id(state.spare)}
+        memory.commit(states)
+    assert len(arrays) == 6
+    assert [state.step for state in memory.states.values()] == [5] * 3
+
+
+def test_keys_of_a_group_that_has_learned_or_is_halfway_are_kept_apart():
+    memory = Memory()
+    for change in (lambda state: state.knowing({"levels": 1}), lambda state: state.halved()):
+        states, _ = memory.next(tuple("abc"), (FORM,) * 3, HOST)
+        memory.commit({key: change(state) for key, state in states.items()})
+        before = memory.get("b")
+        assert (before.learned, before.halfway) == (change(before).learned, change(before).halfway)
+        states, _ = memory.next(tuple("abc"), (FORM,) * 3, HOST)
+        assert states["b"].learned == before.learned
+        memory.commit(states)
+
+
+def test_a_group_of_another_form_does_not_fit():
+    memory, other = Memory(), ((5,), "C", "float32")
+    memory.commit(memory.next(tuple("abc"), (FORM,) * 3, HOST)[0])
+    assert memory.fit(tuple("abc"), (FORM,) * 3)
+    assert memory.fit(tuple("abd"), (FORM, FORM, other))
+    assert not memory.fit(tuple("abc"), (FORM, FORM, other))
+    assert not memory.fit(("c",), (other,))
+
+
+class Key(str):
+    """Its hash cannot be found once `left` of them have been."""
+
+    left = None
+    __slots__ = ()
+
+    def __hash__(self):
+        if Key.left is not None:
+            if Key.left == 0:
+                raise MemoryError
+            Key.left -= 1
+        return str.__hash__(self)
+
+    def __eq__(self, other):
+        return str.__eq__(self, other)
+
+
+def states_of(memory):
+    """key -> (calls, residual)."""
+    return {str(key): (state.step, state.residual.tobytes()) for key, state in memory.states.items()}
+
+
+def called(groups, staged=(), last=None):
+    """A Memory after calls of these groups, and others in a step that is not over; States that are not committed."""
+    memory, states = Memory(), None
+    for number, keys in enumerate((*groups, *staged, *filter(None, [last]))):
+        if staged and number == len(groups):
+            memory.stage()
+        states, _ = memory.next(tuple(map(Key, keys)), (FORM,) * len(keys), HOST)
+        for state in states.values():
+            state.residual[:] = number
+        if number < len(groups) + len(staged):
+            memory.commit(states)
+    return memory, states
+
+
+CHANGES = {
+    "a group in place of keys": {"groups": ("AB", "CD", "EF", "GH", "IJ", *"abcdefgh"), "last": "abcdefgh"},
+    "a group in place of groups": {"groups": ("abcd", "efgh"), "last": "cdef"},
+    "a group again": {"groups": ("abcd", "efgh"), "last": "abcd"},
+    "a step of other groups": {"groups": ("abcd", "efgh"), "staged": ("ab", "cdef", "gh")},
+    "a step of new keys": {"groups": ("abcd",), "staged": ("xyz", "abcd", *"uvw")},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_is_whole_or_nothing(what):
+    """Wherever it fails."""
+    options = CHANGES[what]
+
+    def change(memory, states):
+        if memory.staging:
+            memory.unstage(keep=True)
+        else:
+            memory.commit(states)
+
+    before = states_of(called(options["groups"])[0])
+    memory, states = called(**options)
+    change(memory, states)
+    after = states_of(memory)
+    assert after != before
+    for left in range(1000):
+        memory, states = called(**options)
+        Key.left = left
+        try:
+            change(memory, states)
+        except MemoryError:
+            Key.left = None
+            if memory.staging:
+                memory.unstage(keep=False)
+            assert states_of(memory) == before
+        else:
+            break
+        finally:
+            Key.left = None
+    assert 0 < left < 1000
+    assert states_of(memory) == after

@@ -144,19 +144,33 @@ cdef int read(vector[CTensor]& made, operands) except -1:
 
 cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states,
                     const uint64_t[::1] streams) except -1:
-    """The same from arrays that are summed, into others or (None) in place; the States (runtime/memory.py) after the
-    call; and what random streams are made of."""
+    """The same from arrays that are summed, into others or (None) in place; the States after the call, by key; and
+    what random streams are made of."""
     cdef CTensor* tensor = made.data()
-    cdef State state
-    cdef size_t number = 0
+    cdef size_t number
     require("streams", streams.shape[0], made.size())
-    for state in states:
-        tensor.source.data = arrays.data[number]
-        tensor.target.data = arrays.data[number] if into is None else into.data[number]
-        tensor.residual, tensor.new_residual = state.spare_at, state.residual_at
-        set_stream(tensor, state.step - 1, streams[number])
-        tensor += 1
+    require("states", len(states), made.size())
+    for number in range(made.size()):
+        tensor[number].source.data = arrays.data[number]
+        tensor[number].target.data = arrays.data[number] if into is None else into.data[number]
+    if isinstance(states, GroupStates):
+        read_group(tensor, states, streams)
+        return 0
+    cdef State state
+    number = 0
+    for state in states.values():
+        tensor[number].residual, tensor[number].new_residual = state.spare_at, state.residual_at
+        set_stream(tensor + number, state.step - 1, streams[number])
         number += 1
+    return 0
+
+
+cdef int read_group(CTensor* tensor, GroupStates states, const uint64_t[::1] streams) except -1:
+    cdef size_t number
+    for number in range(states.steps.size()):
+        if states.residuals is not None:
+            tensor[number].residual, tensor[number].new_residual = states.spares.at[number], states.residuals.at[number]
+        set_stream(tensor + number, states.steps[number] - 1, streams[number])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What is kept of keys from call to call: a State of each, and the States that a call leads to."""
+"""What is kept of a key from call to call: its State, and the one that a call leads to."""
 
 
 @cython.freelist(512)
@@ -95,61 +95,3 @@ cdef float* floats_of(vector) except? NULL:
 
 cdef float* floats_on_host(vector) except? NULL:
     return floats_of(vector) if isinstance(vector, np.ndarray) else NULL
-
-
-def next_states(dict states not None, tuple keys not None, tuple forms not None, dict committed not None, staged,
-                processor, norm, unusual):
-    """Fill `states` with the State after a call of each key.
-
-    committed, staged
-        the States of before: key -> State; those of a step that is not over, or None.
-    processor, norm
-        in whose memory residuals lie, a weak reference to the Norm of the call; None without feedback.
-    unusual
-        (key, form, processor, norm) -> State, for a key with feedback without two arrays of this processor, or of the
-        step under way.
-    """
-    cdef State before, made
-    cdef Py_ssize_t number
-    computed = None
-    if len(keys) != len(forms):
-        raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
-    for number in range(len(keys)):
-        key = keys[number]
-        newer = staged.get(key) if staged else None
-        before = committed.get(key) if newer is None else newer
-        if processor is None:
-            made = State.__new__(State)
-            made.form, made.step = forms[number], 1
-            if before is not None:
-                made.step, made.learned = before.step + 1, before.learned
-        elif newer is not None or before is None or before.processor is not processor or before.spare is None:
-            made = unusual(key, forms[number], processor, norm)
-        else:
-            if before.spare_norm is not computed:  # most keys have the Norm of one call
-                computed = before.spare_norm
-                compute_norm(computed)
-            made = before.following(norm)
-        states[key] = made
-
-
-def states_fit(dict states not None, tuple keys not None, tuple forms not None):
-    """Is each key bound to this form, or to none yet?"""
-    cdef State state
-    cdef Py_ssize_t number
-    if len(keys) != len(forms):
-        raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
-    for number in range(len(keys)):
-        state = states.get(keys[number])
-        if state is not None and state.form is not forms[number] and state.form != forms[number]:
-            return False
-    return True
-
-
-def steps_before(states):
-    """How many calls had succeeded before those that led to these States, of all keys together."""
-    cdef State state
-    cdef uint64_t found = 0
-    for state in states:
-        found += state.step - 1
-    return found

@@ -121,20 +121,20 @@ class Half:
                     processor.arithmetic.copy(place, shard)
         given.read([])
 
-    def begin(self, states: dict, memory, arithmetic) -> None:
-        """States after the call: their steps, and of the new residuals what the call does not write."""
+    def begin(self, states, memory, arithmetic) -> dict:
+        """The States after the call: with their steps, and of the new residuals what the call does not write."""
         if self.scatters:
-            for key, state in states.items():
-                states[key] = state.halved()
-            return
-        for (key, state), part in zip(list(states.items()), self._parts, strict=True):
+            return {key: state.halved() for key, state in states.items()}
+        found = dict(states.items())
+        for (key, state), part in zip(states.items(), self._parts, strict=True):
             before = memory.get(key)
             if before is not None and before.halfway:
-                states[key] = state.replaced(step=before.step)
+                found[key] = state.replaced(step=before.step)
             if state.residual is not None:
                 for rest in (slice(0, part.start), slice(part.stop, len(state.residual))):
                     if rest.stop > rest.start:
                         arithmetic.copy(state.residual[rest], state.spare[rest])
+        return found
 
     def returned(self, result):
         """What the call returns: of a reduce-scatter this rank's part of each buffer."""

@@ -17,6 +17,7 @@ from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin, plan_for
 from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.operand import Operand
+from gqallreduce.runtime.reduction import keep_learned
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.scheme import AUTO, DENSE, MPI_SUM, Scheme
@@ -109,9 +110,7 @@ class LocalAllreduce:
         if flaw:
             raise not_finite(flaw, keys, sources[0], len(sources))
         for memory, after, known in zip(self.memory, states, learned, strict=True):
-            for each, found in zip(keys, known, strict=False):
-                after[each] = after[each].replaced(learned=found)
-            memory.commit(after)
+            memory.commit(keep_learned(after, keys, known) if known else after)
         return results if out is None else out
 
     def plan(self, rank: int, *sources: Buffer, learned=()):

@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 
-from gqallreduce._kernels import State, next_states, states_fit
+from gqallreduce._kernels import Kept, State, next_states, states_fit
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
 from gqallreduce.rounding import usual_arithmetic
@@ -25,13 +25,17 @@ class Norm:
 
     __slots__ = ("__weakref__", "_states", "_value")
 
-    def __init__(self, states: dict):
+    def __init__(self, states=None):
         self._states, self._value = states, None
+
+    def of(self, states) -> None:
+        """Of these, by key."""
+        self._states = states
 
     @usual_arithmetic()
     def __call__(self) -> float:
         if self._value is None:
-            self._value = math.hypot(*map(_norm, self._states, self._states.values()))
+            self._value = math.hypot(*[_norm(key, state) for key, state in self._states.items()])
             self._states = None
         return self._value
 
@@ -54,8 +58,8 @@ class Memory:
     """The States of all keys."""
 
     def __init__(self):
-        self._states: dict[str | None, State] = {}
-        self._staged: dict[str | None, State] | None = None
+        self._kept = Kept()
+        self._staged: Kept | None = None
 
     def __contains__(self, key) -> bool:
         """Is there a residual for the key?"""
@@ -64,25 +68,24 @@ class Memory:
 
     def __iter__(self):
         """Keys with a residual, sorted."""
-        return iter(sorted(key for key in self.states if key in self))
+        return iter(sorted(key for key, state in self.states.items() if state.residual is not None))
 
     @property
     def states(self) -> dict:
-        """All States, those of a step that is not over yet included."""
-        return self._states if self._staged is None else {**self._states, **self._staged}
+        """key -> State of all, those of a step that is not over yet included."""
+        return self._kept.as_dict() | (self._staged.as_dict() if self._staged else {})
 
     def get(self, key) -> State | None:
         """The State of a key, None before its first call has succeeded."""
-        if self._staged is not None and key in self._staged:
-            return self._staged[key]
-        return self._states.get(key)
+        newer = self._staged.get(key) if self._staged else None
+        return self._kept.get(key) if newer is None else newer
 
     def fit(self, keys: tuple, forms: tuple) -> bool:
         """Are keys bound to these forms, or to none yet?
 
         The forms of an earlier call need not be those of now: what bound a key may have been taken back.
         """
-        return states_fit(self._states if not self._staged else self.states, keys, forms)
+        return states_fit(keys, forms, self._kept, self._staged)
 
     def residual(self, key: str):
         """The residual."""
@@ -102,16 +105,16 @@ class Memory:
 
     # --- the next State ---
 
-    def next(self, keys, forms, processor, feedback: bool = True) -> tuple[dict, Norm]:
+    def next(self, keys, forms, processor, feedback: bool = True, apart: bool = False):
         """The States after a call, by key, and the norm of what it leaves.
 
         The residual of before lies in `spare` of such a State, `residual` is an array to be written. Without feedback
-        both are None.
+        both are None. What is returned is not changed; `apart`: it is no more than what other States are made of.
         """
-        states: dict = {}
-        norm = Norm(states)
+        norm = Norm()
         fed = (processor, weakref.ref(norm)) if feedback else (None, None)
-        next_states(states, tuple(keys), tuple(forms), self._states, self._staged, *fed, self._next_alone)
+        states = next_states(tuple(keys), tuple(forms), self._kept, self._staged, *fed, apart, self._next_alone)
+        norm.of(states)
         return states, norm
 
     def _next_alone(self, key, form, processor, norm: weakref.ref) -> State:
@@ -154,21 +157,20 @@ class Memory:
 
     def _committed_residual(self, key):
         """What the end of a step may have to go back to."""
-        committed = self._states.get(key)
+        committed = self._kept.get(key)
         return None if committed is None else committed.residual
 
-    def commit(self, states: dict) -> None:
+    def commit(self, states) -> None:
         """The calls have succeeded: all these States replace the old ones, at once."""
-        (self._states if self._staged is None else self._staged).update(states)
+        (self._kept if self._staged is None else self._staged).put(states)
 
     def forget(self, key) -> None:
         """Nothing of this key is kept from now on."""
-        self._states.pop(key, None)
+        self._kept.forget(key)
 
-    def holds(self, states: dict, for_good: bool = False) -> bool:
+    def holds(self, states, for_good: bool = False) -> bool:
         """Have these States been committed? `for_good`: not only until the end of a step."""
-        found = self._states if for_good or self._staged is None else self._staged
-        return bool(states) and all(found.get(key) is state for key, state in states.items())
+        return (self._kept if for_good or self._staged is None else self._staged).holds(states)
 
     # --- several calls as one ---
 
@@ -178,13 +180,13 @@ class Memory:
 
     def stage(self) -> None:
         """Keep what is committed from now on apart, until `unstage`."""
-        self._staged = {}
+        self._staged = Kept()
 
     def unstage(self, keep: bool) -> None:
         """All that was committed since `stage` takes effect, or nothing of it."""
         if keep:
-            self._states.update(self._staged)
-        dropped = () if keep else _references(self._staged.values())
+            self._kept.update(self._staged)
+        dropped = () if keep else self._staged.norms()
         self._staged = None
         for norm in dropped:  # computed now, since their arrays will be used again
             if (kept := norm()) is not None:
@@ -192,18 +194,13 @@ class Memory:
 
     @property
     def staged(self) -> dict:
-        """What was committed since `stage`."""
-        return dict(self._staged)
+        """key -> State of what was committed since `stage`."""
+        return self._staged.as_dict()
 
     @property
     def staged_steps(self) -> list[tuple]:
         """(key, step) of what was committed since `stage`, by key: ranks may have committed in another order."""
-        return sorted((repr(key), state.step) for key, state in self._staged.items())
-
-
-def _references(states) -> list[weakref.ref]:
-    """To the norms of States and of what lies in their spare arrays."""
-    return [each for state in states for each in (state.norm, state.spare_norm) if each is not None]
+        return sorted((repr(key), state.step) for key, state in self.staged.items())
 
 
 def sum_of_squares(processor, x) -> float:

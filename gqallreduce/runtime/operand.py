@@ -43,8 +43,8 @@ class Operands(Sequence):
     """An Operand of each tensor of a call; made only when they are looked at.
 
     given, states, streams
-        what they are made of: the Given (arguments.py), the States after the call, what random streams are made of
-        (array of uint64).
+        what they are made of: the Given (arguments.py), the States after the call by key, what random streams are made
+        of (array of uint64).
     arrays
         the same buffers as the runtime in C++ finds them; None if it must look at each Operand. `into`: where results
         are written; None in place.
@@ -62,7 +62,7 @@ class Operands(Sequence):
 
     def __getitem__(self, number):
         if self._made is None:
-            parts = self.given.sources, self.given.targets, self.states, self.streams
+            parts = self.given.sources, self.given.targets, self.states.values(), self.streams
             self._made = [Operand.of(*each) for each in zip(*parts, strict=True)]
         return self._made[number]
 

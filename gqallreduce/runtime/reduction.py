@@ -66,20 +66,21 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     else:
         worker = processor
     with worker.active((staged or given).located, given.name):
-        states, norm = allreduce.memory.next(given.keys, agreed.kept, worker, allreduce.scheme.feedback)
+        forms, feedback = agreed.kept, allreduce.scheme.feedback
+        states, norm = allreduce.memory.next(given.keys, forms, worker, feedback, apart=half is not None)
         if half is not None:
-            half.begin(states, allreduce.memory, worker.arithmetic)
-    operands = Operands(staged or given, states.values(), agreed.streams)
+            states = half.begin(states, allreduce.memory, worker.arithmetic)
+    operands = Operands(staged or given, states, agreed.streams)
     started = perf_counter()
     if agreed.dense:
         flaw = yield from _dense(call, allreduce, operands, agreed, processor, spent)
     else:
-        plan, started = plans.plan(agreed, worker, operands.states), perf_counter()
+        plan, started = plans.plan(agreed, worker, states.values()), perf_counter()
         flaw, learned = yield from carry_out(call, plan, operands, given.name, agreed, spent)
         if half is not None and half.scatters:
             flaw = yield from first_of_all(plan, step_of(operands), agreed.signature, flaw, spent)
         if learned:
-            keep_learned(states, given.keys, learned)
+            states = keep_learned(states, given.keys, learned)
     if flaw is not None:
         raise not_finite(flaw, given.keys, given.sources, allreduce.size)
     if staged:
@@ -96,9 +97,9 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     call.spent = take_effect(allreduce, given, half, states, norm, spent, call.wait, began)
 
 
-def keep_learned(states: dict, keys, learned) -> None:
-    """Each key's State after a call holds what its codec has learned."""
-    states.update({key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)})
+def keep_learned(states, keys, learned) -> dict:
+    """The States after a call, each with what its codec has learned."""
+    return {key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)}
 
 
 def take_effect(allreduce, given, half: Half | None, states, norm, spent: Spent, wait: float, began: float) -> Spent:

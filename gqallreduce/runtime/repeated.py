@@ -141,11 +141,12 @@ class Repeat:
             last.trials.go_on()
             self._counted = last.trials
         processor, feedback = last.plan.processor, allreduce.scheme.feedback
-        self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback)
+        apart = self._half is not None or self._known is not None
+        self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback, apart)
         if self._half is not None:
             self._half.take_shards(given, processor)
-            self._half.begin(self._states, allreduce.memory, processor.arithmetic)
-        operands = Operands(given, self._states.values(), last.streams)
+            self._states = self._half.begin(self._states, allreduce.memory, processor.arithmetic)
+        operands = Operands(given, self._states, last.streams)
         self._run = run_of(self._known, last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
 
     def _scales_at_once(self) -> bool:
@@ -195,7 +196,7 @@ class Repeat:
 
     def _take_effect(self, waited: float) -> Spent:
         if self._run.learned:
-            keep_learned(self._states, self._given.keys, self._run.learned)
+            self._states = keep_learned(self._states, self._given.keys, self._run.learned)
         return take_effect(
             self._allreduce, self._given, self._half, self._states, self._norm, self._run.spent, waited, self._began
         )
