@@ -83,6 +83,17 @@ def test_a_group_has_as_many_arrays(count):
     assert len(forms.look((fresh(), fresh())).owners) == 2
 
 
+def test_those_of_a_group_are_picked_from_more():
+    few, others = [fresh(), fresh("float64")], [fresh("float16"), fresh()]
+    forms, places = known(*few), _kernels.Places((2, 0))
+    every = [few[1], others[0], few[0], others[1]]
+    assert all(found is given for found, given in zip(forms.look(every, places).owners, few, strict=True))
+    assert forms.look(every[:2], places) is None
+    assert forms.look(every[::-1], places) is None
+    assert forms.look(every, _kernels.Places((2, -1))) is None
+    assert forms.look(every, _kernels.Places((2,))) is None
+
+
 @pytest.mark.parametrize(("first", "second", "apart"), [(0, 5, True), (0, 4, False), (5, 0, True), (2, 0, False)])
 def test_arrays_of_a_group_share_no_memory(first, second, apart):
     memory = np.zeros(20, np.float32)

@@ -4,6 +4,25 @@ cdef object PLAIN = np.ndarray
 cdef dict PLAIN_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 
 
+cdef class Places:
+    """Where some arrays are among more."""
+
+    cdef vector[Py_ssize_t] places
+
+    def __init__(self, tuple places not None):
+        self.places = places
+
+    cdef tuple pick(self, tuple every):
+        """Those at these places; None if there are too few."""
+        cdef Py_ssize_t place
+        cdef list found = []
+        for place in self.places:
+            if place < 0 or place >= len(every):
+                return None
+            found.append(every[place])
+        return tuple(found)
+
+
 cdef class KnownForms:
     """Of a key, or of the keys of a group: what plain arrays of these forms look like.
 
@@ -48,8 +67,8 @@ cdef class KnownForms:
         self.nbytes += step
         return 0
 
-    def look(self, buf):
-        """The Arrays that `buf` is, an array or a list of them; None if Python must look.
+    def look(self, buf, Places places=None):
+        """The Arrays that `buf` is, an array or a list, or those at these places of it; None if Python must look.
 
         None for what is not plain, has another form or strides, is read-only, or shares memory with another.
         """
@@ -57,13 +76,13 @@ cdef class KnownForms:
             return None
         cdef Arrays made = Arrays.__new__(Arrays)
         cdef size_t number
-        if self.group:
-            if type(buf) is not list and type(buf) is not tuple:
-                return None
-            made.owners = tuple(buf)
-        else:
+        if not self.group:
             made.owners = (buf,)
-        if len(made.owners) != len(self.forms):
+        elif type(buf) is list or type(buf) is tuple:
+            made.owners = tuple(buf) if places is None else places.pick(tuple(buf))
+        else:
+            return None
+        if made.owners is None or len(made.owners) != len(self.forms):
             return None
         made.forms = self
         for number in range(self.extents.size()):

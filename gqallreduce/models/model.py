@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import NamedTuple
 
 from gqallreduce import _kernels
@@ -42,17 +41,17 @@ class Bucket:
 
     scheme, names, nbytes
         of its tensors.
-    pick
-        (arrays of all tensors, in the order of the model) -> those of its own.
+    places
+        where its tensors are in the order of the model.
     known
-        by which a list of plain arrays is known to be of their forms.
+        by which plain arrays of their forms are known.
     """
 
     def __init__(self, tensors: list[Tensor], places: list[int]):
         self.tensors, self.scheme = tensors, tensors[0].scheme
-        self.pick = itemgetter(*places) if len(places) > 1 else lambda arrays: (arrays[places[0]],)
         self.names = [tensor.name for tensor in tensors]
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
+        self.places = _kernels.Places(tuple(places))
         self.known = _kernels.KnownForms(tuple(tensor.form for tensor in tensors), True)
 
 

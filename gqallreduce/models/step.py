@@ -99,7 +99,7 @@ class Step:
     def _give_known(self, arrays: tuple) -> bool:
         """All gradients have come at once, in the order of the model; False if each must be looked at."""
         buckets = self._model.buckets
-        looked = [bucket.known.look(bucket.pick(arrays)) for bucket in buckets]
+        looked = [bucket.known.look(arrays, bucket.places) for bucket in buckets]
         if None in looked:
             return False
         self._all, self._left = arrays, [0] * len(buckets)

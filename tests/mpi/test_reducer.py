@@ -88,6 +88,23 @@ def test_tensors_of_one_form_may_come_in_any_order(comm, kind):
             assert bytes_of(reducer.allreduces["direct/onebit/ef"].residual(name)) == bytes_of(others.residual(name))
 
 
+@pytest.mark.parametrize("rule", ["*=raw", "*=direct/onebit/ef"])
+def test_tensors_of_one_form_come_at_once_or_one_by_one(comm, rule):
+    """In each step as a rank likes, once the step is known."""
+    reducer, names = make(comm, rule), ["a", "b", "c"]
+    others = gq.Allreduce(rule[2:], comm=comm, average=True, timeout=TIMEOUT)
+    for step in range(8):
+        named = {name: inputs(comm.size, (50,), step=10 * step + place)[comm.rank] for place, name in enumerate(names)}
+        expected = {name: others(array.copy(), key=name) for name, array in named.items()}
+        if step < 3 or (step + comm.rank) % 2:
+            reducer(named)
+        else:
+            for name in names:
+                reducer.start(name, named[name])
+            reducer.wait()
+        assert taken(named) == taken(expected)
+
+
 def test_buckets_are_of_one_scheme_in_the_order_of_a_backward_pass(comm):
     reducer = make(comm, bucket=5000)
     reducer.register(gradients(comm))
