@@ -23,24 +23,28 @@ int by_buckets(const Region& region, const Levels& levels, std::uint64_t key, By
   return by_units(region.grid, region.size, [&](const UnitPiece& piece) {
     const Buckets buckets(levels, key, piece.grid, piece.size());
     if (!buckets) return kOutOfMemory;
-    return work(piece, buckets, wire + nbytes_of(piece.begin, levels, region.grid));
+    return work(piece, buckets, wire + (piece.begin ? nbytes_of(piece.begin, levels, region.grid) : 0));
   });
 }
 
 int decode_regions(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale,
                    bool add) {
-  return by_regions(regions, [&](const Region& region, std::size_t place) {
+  const auto nbytes = [&](const Region& region) { return nbytes_of(region, levels); };
+  return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t place, const std::uint8_t* message) {
     const std::size_t before = key_size(levels, region.size);
-    const std::uint64_t key = before ? load<std::uint64_t>(wire) : 0;
-    const int bad =
-        by_buckets(region, levels, key, wire + before,
-                   [&](const UnitPiece& piece, const Buckets& buckets, const std::uint8_t* from) {
-                     const std::size_t nbytes = nbytes_of(piece.size(), levels, piece.grid);
-                     return buckets.decode(from, nbytes, y + place + piece.begin, piece.size(), piece.grid, scale, add);
-                   });
-    wire += nbytes_of(region, levels);
-    return bad;
+    const std::uint64_t key = before ? load<std::uint64_t>(message) : 0;
+    return by_buckets(region, levels, key, message + before,
+                      [&](const UnitPiece& piece, const Buckets& buckets, const std::uint8_t* from) {
+                        const std::size_t of_piece = nbytes_of(piece.size(), levels, piece.grid);
+                        float* const to = y + place + piece.begin;
+                        return buckets.decode(from, of_piece, to, piece.size(), piece.grid, scale, add);
+                      });
   });
+}
+
+// Are regions encoded as they are, by this thread alone, so that each costs its kernel and little more?
+bool is_simple(const Levels& levels, const Regions& regions) {
+  return !levels.rotated && !levels.contracted && threads_for(elements_of(regions)) == 1;
 }
 
 }  // namespace
@@ -130,17 +134,42 @@ std::size_t levels_nbytes(const Regions& regions, const Levels& levels) {
 
 int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, const Levels& levels, bool l2,
                   const Regions& regions, const Stream* streams) {
-  return by_regions(regions, [&](const Region& region, std::size_t place) {
+  const auto nbytes = [&](const Region& region) { return nbytes_of(region, levels); };
+  return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t place, std::uint8_t* message) {
     const Stream& stream = streams[region.segment];
-    const std::uint64_t key = put_key(levels, region.size, stream, wire);
-    const int bad = by_buckets(region, levels, key, wire + key_size(levels, region.size),
-                               [&](const UnitPiece& piece, const Buckets& buckets, std::uint8_t* to) {
-                                 const std::size_t at = place + piece.begin;
-                                 return buckets.encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), l2,
-                                                       piece.grid, stream);
-                               });
-    wire += nbytes_of(region, levels);
-    return bad;
+    const std::uint64_t key = put_key(levels, region.size, stream, message);
+    return by_buckets(region, levels, key, message + key_size(levels, region.size),
+                      [&](const UnitPiece& piece, const Buckets& buckets, std::uint8_t* to) {
+                        const std::size_t at = place + piece.begin;
+                        return buckets.encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), l2, piece.grid,
+                                              stream);
+                      });
+  });
+}
+
+int levels_encode_apart(const Vectors* vectors, std::uint8_t* wire, const Levels& levels, bool l2,
+                        const Regions& regions, const Stream* streams) {
+  const FloatGuard guard;
+  const bool simple = is_simple(levels, regions);
+  const auto nbytes = [&](const Region& region) { return nbytes_of(region, levels); };
+  return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t, std::uint8_t* message) {
+    const auto [x, e, r] = *vectors++;
+    if (!simple) return levels_encode(x, e, r, message, levels, l2, {&region, 1}, streams);
+    const Stream& stream = streams[region.segment];
+    return kernels().levels_encode(x, e, r, message, region.size, levels, l2, region.grid, stream);
+  });
+}
+
+int levels_decode_apart(const std::uint8_t* wire, float* const* y, const Levels& levels, const Regions& regions,
+                        float scale) {
+  const FloatGuard guard;
+  const bool simple = is_simple(levels, regions);
+  const auto nbytes = [&](const Region& region) { return nbytes_of(region, levels); };
+  return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t, const std::uint8_t* message) {
+    float* const to = *y++;
+    if (!simple) return levels_decode(message, to, levels, {&region, 1}, scale);
+    return kernels().levels_decode(message, nbytes_of(region, levels), to, region.size, levels, region.grid, scale,
+                                   false);
   });
 }
 

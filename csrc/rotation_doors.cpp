@@ -61,31 +61,28 @@ std::size_t eden_nbytes(const Regions& regions, int bits) {
 
 int eden_encode(const float* x, const float* e, float* r, std::uint8_t* wire, int bits, bool contracted,
                 const Regions& regions, const Stream* streams) {
-  return by_regions(regions, [&](const Region& region, std::size_t place) {
+  const auto nbytes = [bits](const Region& region) { return nbytes_of(region, bits); };
+  return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t place, std::uint8_t* message) {
     if (region.size == 0) return 0;
     const std::uint64_t key = rotation_key(streams[region.segment]);
-    store(wire, key);
-    const int bad = by_buckets(region, wire, bits, [&](const UnitPiece& piece, std::uint8_t* to, const Room& room) {
+    store(message, key);
+    return by_buckets(region, message, bits, [&](const UnitPiece& piece, std::uint8_t* to, const Room& room) {
       const std::size_t at = place + piece.begin;
       return kernels().eden_encode(x + at, shifted(e, at), shifted(r, at), to, piece.size(), bits, contracted,
                                    piece.grid, key, room.values.get(), room.codes.get());
     });
-    wire += nbytes_of(region, bits);
-    return bad;
   });
 }
 
 int eden_decode(const std::uint8_t* wire, float* y, int bits, const Regions& regions, float scale, bool add) {
-  return by_regions(regions, [&](const Region& region, std::size_t place) {
+  const auto nbytes = [bits](const Region& region) { return nbytes_of(region, bits); };
+  return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t place, const std::uint8_t* message) {
     if (region.size == 0) return 0;
-    const auto key = load<std::uint64_t>(wire);
-    const int bad =
-        by_buckets(region, wire, bits, [&](const UnitPiece& piece, const std::uint8_t* from, const Room& room) {
-          return kernels().eden_decode(from, y + place + piece.begin, piece.size(), bits, piece.grid, key, scale, add,
-                                       room.values.get(), room.codes.get());
-        });
-    wire += nbytes_of(region, bits);
-    return bad;
+    const auto key = load<std::uint64_t>(message);
+    return by_buckets(region, message, bits, [&](const UnitPiece& piece, const std::uint8_t* from, const Room& room) {
+      return kernels().eden_decode(from, y + place + piece.begin, piece.size(), bits, piece.grid, key, scale, add,
+                                   room.values.get(), room.codes.get());
+    });
   });
 }
 

@@ -48,6 +48,20 @@ std::int64_t levels_decode(const Options& options, const std::uint8_t* wire, std
   return nbytes_if_good(bad, expected);
 }
 
+std::int64_t levels_encode_apart(const Options& options, const Vectors* vectors, std::uint8_t* wire,
+                                 const Regions& regions, const Stream* streams) {
+  const int bad = gq::levels_encode_apart(vectors, wire, options.levels, options.l2, regions, streams);
+  return nbytes_if_good(bad, levels_nbytes(regions, options.levels));
+}
+
+std::int64_t levels_decode_apart(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* const* y,
+                                 const Regions& regions, double scale) {
+  const std::size_t expected = levels_nbytes(regions, options.levels);
+  if (nbytes < expected) return kRefused;
+  const int bad = gq::levels_decode_apart(wire, y, options.levels, regions, static_cast<float>(scale));
+  return nbytes_if_good(bad, expected);
+}
+
 std::int64_t coded_result(std::int64_t nbytes) {
   if (nbytes == kNoMemory) return kOutOfRoom;
   return nbytes < 0 ? kRefused : nbytes;
@@ -82,15 +96,24 @@ std::int64_t eden_decode(const Options& options, const std::uint8_t* wire, std::
 
 std::int64_t onebit_encode(const Options&, const float* x, const float* e, float* r, std::uint8_t* wire,
                            const Regions& regions, const Stream*, const Kept*, EncodingState&) {
-  return nbytes_if_good(gq::onebit_encode(x, e, r, wire, regions), onebit_nbytes(regions));
+  return gq::onebit_encode(x, e, r, wire, regions);
 }
 
 std::int64_t onebit_decode(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* y,
                            const Regions& regions, double scale, bool add, bool) {
-  const std::size_t expected = onebit_nbytes(regions);
-  if (nbytes < expected) return kRefused;
-  const int bad = add ? gq::onebit_decode_add(wire, y, regions) : gq::onebit_decode(wire, y, regions, scale);
-  return nbytes_if_good(bad, expected);
+  if (nbytes < onebit_nbytes(regions)) return kRefused;
+  return add ? gq::onebit_decode_add(wire, y, regions) : gq::onebit_decode(wire, y, regions, scale);
+}
+
+std::int64_t onebit_encode_apart(const Options&, const Vectors* vectors, std::uint8_t* wire, const Regions& regions,
+                                 const Stream*) {
+  return gq::onebit_encode_apart(vectors, wire, regions);
+}
+
+std::int64_t onebit_decode_apart(const Options&, const std::uint8_t* wire, std::size_t nbytes, float* const* y,
+                                 const Regions& regions, double scale) {
+  if (nbytes < onebit_nbytes(regions)) return kRefused;
+  return gq::onebit_decode_apart(wire, y, regions, static_cast<float>(scale));
 }
 
 std::size_t plain_nbytes(const Options& options, const Regions& regions) {
@@ -223,13 +246,13 @@ std::size_t Options::most(std::size_t elements, std::size_t total) const {
 Coder coder_of(Family family) {
   switch (family) {
     case Family::kLevels:
-      return {levels_encode, levels_decode, levels_bound, nullptr, {}, true};
+      return {levels_encode, levels_decode, levels_bound, nullptr, {}, true, levels_encode_apart, levels_decode_apart};
     case Family::kCodedLevels:
       return {coded_encode, coded_decode, coded_bound, nullptr, {}};
     case Family::kEden:
       return {eden_encode, eden_decode, nullptr, nullptr, {}, true};
     case Family::kOneBit:
-      return {onebit_encode, onebit_decode, nullptr, nullptr, {}, true};
+      return {onebit_encode, onebit_decode, nullptr, nullptr, {}, true, onebit_encode_apart, onebit_decode_apart};
     case Family::kWide:
       return {wide_encode, wide_decode, nullptr, nullptr, {}};
     case Family::kAdaptive:

@@ -138,20 +138,26 @@ std::int64_t Lane::encode_regions(const Instruction& instruction, const Extent& 
     if (!chosen->finite) return kRefused;
     kept = *chosen;
   }
-  std::int64_t written = 0;
+  vectors_.clear();
   for (const Region& region : extent.regions) {
     const Tensor& tensor = operation.tensors[region.segment];
-    if (chosen) kept.count = static_cast<std::size_t>(*kept.counts);
     const std::size_t start = region.grid.start;
-    const float* const values = instruction.own ? tensor.source.floats() + start : x;
-    const float* const residual = instruction.own ? shifted(tensor.residual, start) : nullptr;
-    float* const errors = instruction.alone ? shifted(tensor.new_residual, start) : nullptr;
-    const std::int64_t nbytes = coder.encode(coder.options, values, residual, errors, wire + written, {&region, 1},
-                                             streams, chosen ? &kept : nullptr, state_);
+    vectors_.push_back({instruction.own ? tensor.source.floats() + start : x,
+                        instruction.own ? shifted(tensor.residual, start) : nullptr,
+                        instruction.alone ? shifted(tensor.new_residual, start) : nullptr});
+    x = shifted(x, region.size);
+  }
+  if (coder.encode_apart && !chosen)
+    return coder.encode_apart(coder.options, vectors_.data(), wire, extent.table(), streams);
+  std::int64_t written = 0;
+  for (std::size_t at = 0; at < vectors_.size(); ++at) {
+    if (chosen) kept.count = static_cast<std::size_t>(*kept.counts);
+    const auto [values, residual, errors] = vectors_[at];
+    const std::int64_t nbytes = coder.encode(coder.options, values, residual, errors, wire + written,
+                                             {&extent.regions[at], 1}, streams, chosen ? &kept : nullptr, state_);
     if (nbytes < 0) return nbytes;
     written += nbytes;
     if (chosen) kept.index += kept.count, kept.value += kept.count, ++kept.counts;
-    x = shifted(x, region.size);
   }
   return written;
 }

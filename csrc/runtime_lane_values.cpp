@@ -165,11 +165,15 @@ void Lane::close_payload(Event& event) {
 // Decodes each region of a batch to where the tensor is.
 std::int64_t Lane::decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire,
                                   std::size_t nbytes, double scale) {
+  targets_.clear();
+  for (const Region& region : extent.regions)
+    targets_.push_back(operation.tensors[region.segment].target.floats() + region.grid.start);
+  if (coder.decode_apart)
+    return coder.decode_apart(coder.options, wire, nbytes, targets_.data(), extent.table(), scale);
   std::size_t read = 0;
-  for (const Region& region : extent.regions) {
-    float* const y = operation.tensors[region.segment].target.floats() + region.grid.start;
-    const std::int64_t used =
-        coder.decode(coder.options, wire + read, nbytes - read, y, {&region, 1}, scale, false, false);
+  for (std::size_t at = 0; at < targets_.size(); ++at) {
+    const std::int64_t used = coder.decode(coder.options, wire + read, nbytes - read, targets_[at],
+                                           {&extent.regions[at], 1}, scale, false, false);
     if (used < 0) return used;
     read += static_cast<std::size_t>(used);
   }

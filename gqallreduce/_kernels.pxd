@@ -129,10 +129,10 @@ cdef extern from "gq/rotation_doors.hpp" namespace "gq" nogil:
 
 cdef extern from "gq/onebit_doors.hpp" namespace "gq" nogil:
     size_t c_onebit_nbytes "gq::onebit_nbytes" (const CRegions& regions)
-    int c_onebit_encode "gq::onebit_encode" (
+    int64_t c_onebit_encode "gq::onebit_encode" (
         const float* x, const float* e, float* r, uint8_t* wire, const CRegions& regions)
-    int c_onebit_decode "gq::onebit_decode" (const uint8_t* wire, float* y, const CRegions& regions, float scale)
-    int c_onebit_decode_add "gq::onebit_decode_add" (const uint8_t* wire, float* y, const CRegions& regions)
+    int64_t c_onebit_decode "gq::onebit_decode" (const uint8_t* wire, float* y, const CRegions& regions, float scale)
+    int64_t c_onebit_decode_add "gq::onebit_decode_add" (const uint8_t* wire, float* y, const CRegions& regions)
 
 cdef extern from "gq/adaptive_doors.hpp" namespace "gq" nogil:
     void c_split "gq::split" (uint32_t* index, size_t count, const CRegions& regions, int64_t* counts)

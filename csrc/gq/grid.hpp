@@ -63,8 +63,8 @@ class Units {
   std::size_t begin = 0;
   std::size_t end = 0;
 
-  Units(const Grid& grid, std::size_t n) : n_(n), parts_(grid.parts), height_(quotient(grid.run, grid.parts)) {
-    extra_ = grid.run - height_ * parts_;
+  Units(const Grid& grid, std::size_t n) : n_(n), parts_(grid.parts), height_(grid.run) {
+    if (parts_ != 1) height_ = grid.run / parts_, extra_ = grid.run % parts_;
     if (n == 0) return;
     const wide_uint first_end = (wide_uint(unit_of(grid, grid.start)) + 1) * grid.run;
     const std::uint64_t whole = quotient(first_end, parts_);

@@ -150,9 +150,10 @@ struct Kernels {
 
   // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
   std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
-  int (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n, const Grid& grid);
-  int (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
-  int (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
+  std::int64_t (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                                const Grid& grid);
+  std::int64_t (*onebit_decode)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale);
+  std::int64_t (*onebit_decode_add)(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid);
 
   // select.hpp
   std::size_t (*collect)(const float* x, const float* e, float* r, std::size_t n, std::uint32_t floor_bits,

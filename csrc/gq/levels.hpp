@@ -147,18 +147,32 @@ static inline void put(float* y, float v, bool add) { *y = add ? *y + v : v; }
 
 #if GQ_LEVEL >= 1
 
-// Decodes as many of n codes of up to four bits as can be read before `end`, whole vectors at a time; returns how many.
+// Decodes so many of n codes of up to four bits as fill vectors; returns how many. Nothing is read from `end` on.
 static inline std::size_t decode_by_table(const std::uint8_t* in, const std::uint8_t* end, float* y, std::size_t n,
                                           const Levels& levels, float unit_scale, float scale, bool add) {
-  float entry[16];
-  for (int k = 0; k < 16; ++k) entry[k] = levels.value[k & ((1 << levels.bits) - 1)] * unit_scale * scale;
-  const Table table(entry);
+  Table table(levels.value);
+  if (levels.bits < 4) {  // bits of the next codes may follow a code
+    float entry[16];
+    for (int k = 0; k < 16; ++k) entry[k] = levels.value[k & ((1 << levels.bits) - 1)];
+    table = Table(entry);
+  }
+  table = table.times(unit_scale).times(scale);
   const std::size_t step = kWidth / 8 * levels.bits;
   const Ints begins = code_begins(levels.bits);
   std::size_t i = 0;
-  for (; i + kWidth <= n && in + step + kExpandReads <= end; i += kWidth, in += step) {
-    const Floats v = table[expand(in, levels.bits, begins)];
-    store(y + i, add ? load<Floats>(y + i) + v : v);
+  const auto decode_until = [&](const std::uint8_t* readable) {
+    for (; i + kWidth <= n && in + step + kExpandReads <= readable; i += kWidth, in += step) {
+      const Floats v = table[expand(in, levels.bits, begins)];
+      store(y + i, add ? load<Floats>(y + i) + v : v);
+    }
+  };
+  decode_until(end);
+  if (i + kWidth <= n) {  // the codes are there, but a vector's load would go beyond them
+    constexpr std::size_t kMost = kWidth / 8 * 4 + kExpandReads;
+    std::uint8_t last[2 * kMost] = {};
+    std::memcpy(last, in, std::size_t(end - in));
+    in = last;
+    decode_until(last + sizeof last);
   }
   return i;
 }

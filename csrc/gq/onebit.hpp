@@ -85,14 +85,17 @@ static void onebit_block(const float* x, const float* e, float* r, std::uint8_t*
   return onebit_block_as<false, false>(x, x, const_cast<float*>(x), bits, n, sums);
 }
 
+static inline void subtract_from_sixteen(float* r, __mmask16 here, __m512 up, __m512 down) {
+  const __m512 v = _mm512_maskz_loadu_ps(here, r);
+  const __mmask16 positive = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ);
+  _mm512_mask_storeu_ps(r, here, _mm512_sub_ps(v, _mm512_mask_blend_ps(positive, down, up)));
+}
+
 static void subtract_means(float* r, std::size_t n, SignMeans means) {
   const __m512 up = _mm512_set1_ps(means.positive), down = _mm512_set1_ps(means.negative);
-  for (std::size_t i = 0; i < n; i += 16) {
-    const __mmask16 here = static_cast<__mmask16>(_bzhi_u32(0xffff, n - i < 16 ? n - i : 16));
-    const __m512 v = _mm512_maskz_loadu_ps(here, r + i);
-    const __mmask16 positive = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ);
-    _mm512_mask_storeu_ps(r + i, here, _mm512_sub_ps(v, _mm512_mask_blend_ps(positive, down, up)));
-  }
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) subtract_from_sixteen(r + i, 0xffff, up, down);
+  if (i < n) subtract_from_sixteen(r + i, static_cast<__mmask16>(_bzhi_u32(0xffff, n - i)), up, down);
 }
 
 #else
@@ -218,8 +221,10 @@ static void subtract_means(float* r, std::size_t n, SignMeans means) {
 
 #endif
 
-static int onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
-                         const Grid& grid) {
+// Bytes written, or -1 if a value or a mean is not finite.
+static std::int64_t onebit_encode(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
+                                  const Grid& grid) {
+  const std::uint8_t* const first = wire;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     SignSums sums;
     for (std::size_t begin = unit.begin; begin < unit.end; begin += kSumBlock) {
@@ -228,13 +233,13 @@ static int onebit_encode(const float* x, const float* e, float* r, std::uint8_t*
       onebit_block(x + begin, e ? e + begin : nullptr, r ? r + begin : nullptr, bits, count, sums);
     }
     const SignMeans means = means_of(sums, unit.height());
-    if (!is_finite(means.positive) || !is_finite(means.negative)) return 1;
+    if (!is_finite(means.positive) || !is_finite(means.negative)) return -1;
     store(wire, means.positive);
     store(wire + sizeof(float), means.negative);
     if (r) subtract_means(r + unit.begin, unit.height(), means);
     wire += onebit_column_nbytes(unit.height());
   }
-  return 0;
+  return wire - first;
 }
 
 // y = or += the means that the bits choose.
@@ -262,24 +267,25 @@ static inline void spread_means(const std::uint8_t* bits, float* y, std::size_t 
   }
 }
 
-// The wire must hold onebit_nbytes(grid, n) bytes: the door checks it.
+// Bytes read, or -1 if a mean is not finite. The wire must hold onebit_nbytes(grid, n) bytes: who calls has checked it.
 template <bool kAdd>
-static int onebit_decode_as(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+static std::int64_t onebit_decode_as(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+  const std::uint8_t* const first = wire;
   for (Units unit(grid, n); unit.inside(); unit.advance()) {
     SignMeans means = {load<float>(wire), load<float>(wire + sizeof(float))};
-    if (!is_finite(means.positive) || !is_finite(means.negative)) return 1;
+    if (!is_finite(means.positive) || !is_finite(means.negative)) return -1;
     means = {means.positive * scale, means.negative * scale};
     spread_means<kAdd>(wire + kOnebitHeader, y + unit.begin, unit.height(), means);
     wire += onebit_column_nbytes(unit.height());
   }
-  return 0;
+  return wire - first;
 }
 
-static int onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
+static std::int64_t onebit_decode(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid, float scale) {
   return onebit_decode_as<false>(wire, y, n, grid, scale);
 }
 
-static int onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid) {
+static std::int64_t onebit_decode_add(const std::uint8_t* wire, float* y, std::size_t n, const Grid& grid) {
   return onebit_decode_as<true>(wire, y, n, grid, 1.0f);
 }
 

@@ -11,6 +11,13 @@ struct Region {
   std::uint64_t segment;
 };
 
+// Where the values of a region are, what is added to them (or null), and where the error goes (or null).
+struct Vectors {
+  const float* x;
+  const float* e;
+  float* r;
+};
+
 struct Regions {
   const Region* first;
   std::size_t count;
@@ -27,6 +34,22 @@ int by_regions(const Regions& regions, Work work) {
   for (const Region& region : regions) {
     result |= work(region, place);
     place += region.size;
+  }
+  return result;
+}
+
+// Calls work(region, place, its message) for each region, their messages lying end to end from `wire` on; returns the
+// OR of the results. How long the last one is is not asked: most tables have one region, and finding it out costs as
+// much as a short message.
+template <class Byte, class Nbytes, class Work>
+int by_messages(const Regions& regions, Byte* wire, Nbytes nbytes_of, Work work) {
+  int result = 0;
+  std::size_t place = 0;
+  for (const Region& region : regions) {
+    result |= work(region, place, wire);
+    if (&region + 1 == regions.end()) break;
+    place += region.size;
+    wire += nbytes_of(region);
   }
   return result;
 }

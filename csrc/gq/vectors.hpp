@@ -109,6 +109,11 @@ struct Table {
 #if GQ_LEVEL == 2
   __m512 all;
   explicit Table(const float* entry, float factor = 1) : all((__m512)((Floats)_mm512_loadu_ps(entry) * factor)) {}
+  Table times(float factor) const {
+    Table made = *this;
+    made.all = (__m512)((Floats)all * factor);
+    return made;
+  }
   // The entries with the numbers given by the low four bits of each lane.
   Floats operator[](Ints index) const { return (Floats)_mm512_permutexvar_ps((Register)index, all); }
 #else
@@ -116,6 +121,12 @@ struct Table {
   explicit Table(const float* entry, float factor = 1)
       : low((__m256)((Floats)_mm256_loadu_ps(entry) * factor)),
         high((__m256)((Floats)_mm256_loadu_ps(entry + 8) * factor)) {}
+  Table times(float factor) const {
+    Table made = *this;
+    made.low = (__m256)((Floats)low * factor);
+    made.high = (__m256)((Floats)high * factor);
+    return made;
+  }
   Floats operator[](Ints index) const {
     const __m256 from_low = _mm256_permutevar8x32_ps(low, (Register)index);
     const __m256 from_high = _mm256_permutevar8x32_ps(high, (Register)index);

@@ -19,10 +19,10 @@ def onebit_encode(const float[::1] x not None, const float[::1] e, float[::1] r,
     cdef const float* e_at = in_of(e)
     cdef float* r_at = out_of(r)
     cdef uint8_t* wire_at = bytes_out(wire)
-    cdef int bad
+    cdef bint bad
     with nogil:
-        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, regions.table)
-    return bad
+        bad = c_onebit_encode(x_at, e_at, r_at, wire_at, regions.table) < 0
+    return int(bad)
 
 
 cdef int require_onebit(const uint8_t[::1] wire, const float[::1] y, Regions regions) except -1:
@@ -38,9 +38,9 @@ def onebit_decode(const uint8_t[::1] wire not None, float[::1] y not None, Regio
     require_onebit(wire, y, regions)
     cdef const uint8_t* wire_at = bytes_in(wire)
     cdef float* y_at = out_of(y)
-    cdef int bad
+    cdef bint bad
     with nogil:
-        bad = c_onebit_decode(wire_at, y_at, regions.table, scale)
+        bad = c_onebit_decode(wire_at, y_at, regions.table, scale) < 0
     if bad:
         raise WireError("a one-bit message with a mean that is not finite")
 
@@ -50,8 +50,8 @@ def onebit_decode_add(const uint8_t[::1] wire not None, float[::1] y not None, R
     require_onebit(wire, y, regions)
     cdef const uint8_t* wire_at = bytes_in(wire)
     cdef float* y_at = out_of(y)
-    cdef int bad
+    cdef bint bad
     with nogil:
-        bad = c_onebit_decode_add(wire_at, y_at, regions.table)
+        bad = c_onebit_decode_add(wire_at, y_at, regions.table) < 0
     if bad:
         raise WireError("a one-bit message with a mean that is not finite")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reductions import DTYPES, LAYOUTS, placed
 
+from gqallreduce import _kernels
 from gqallreduce.coding import lanes, layout
 from gqallreduce.coding.lanes import LANES_MOST
 from gqallreduce.coding.layout import Form
@@ -260,3 +261,21 @@ def test_the_first_key_of_the_lowest_rank_is_named_and_an_overflow_too():
     with pytest.raises(NonFiniteError) as caught:
         local(arrays, key=list("abc"))
     assert (caught.value.rank, caught.value.key, caught.value.index) == (None, "b", 33)
+
+
+@pytest.mark.parametrize("text", ["direct/onebit/ef", "ring/qsgd(bits=3)", "direct/eden", "direct/adaptive(pi=7)/ef"])
+def test_threads_change_nothing(text):
+    """Whether several share a tensor, or are not worth it."""
+    forms = [((70_001,), "float32", "C"), ((30,), "float32", "C"), ((300, 200), "float32", "C")]
+    keys, found = ["a", "b", "c"], []
+    for threads in (1, 3):
+        local, arrays = LocalAllreduce(text, 2), draws(7, 2, forms)
+        before = _kernels.threads()
+        _kernels.set_threads(threads)
+        try:
+            local(arrays, key=keys)
+            local(arrays, key=keys)
+        finally:
+            _kernels.set_threads(before)
+        found.append(bits(local, arrays, keys))
+    assert found[0] == found[1]

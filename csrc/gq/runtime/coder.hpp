@@ -95,6 +95,11 @@ struct Coder {
   Options options;
   // Is the message of several regions those of the regions, end to end?
   bool by_region = false;
+  // The same of regions whose vectors lie apart, where nothing is chosen; null: one region after the other.
+  std::int64_t (*encode_apart)(const Options& options, const Vectors* vectors, std::uint8_t* wire,
+                               const Regions& regions, const Stream* streams) = nullptr;
+  std::int64_t (*decode_apart)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* const* y,
+                               const Regions& regions, double scale) = nullptr;
 };
 
 enum class Family : int {

@@ -178,7 +178,9 @@ class Lane {
   Kept kept_;                         // of an extent
   std::vector<std::int64_t> counts_;  // of its regions
   Pool::Block index_block_, value_block_;
-  EncodingState state_;     // of the message
+  EncodingState state_;           // of the message
+  std::vector<Vectors> vectors_;  // of the regions of a batch, and where their results are
+  std::vector<float*> targets_;
   std::size_t offset_ = 0;  // bytes written, or read
   const std::uint8_t* payload_ = nullptr;
   std::size_t payload_nbytes_ = 0;
