@@ -133,3 +133,16 @@ def test_groups_meet_where_two_of_their_arrays_do(mine, others):
     (one, here), (two, there) = both
     if one is not None and two is not None:
         assert one.meet(two) == two.meet(one) == bool(here & there)
+
+
+def test_values_come_in_the_order_of_names():
+    """Of a dict, or of pairs; None if they are others, or in another order."""
+    names, values = ("a", "b", "c"), (object(), object(), object())
+    pairs = list(zip(names, values, strict=True))
+    for given in (dict(pairs), pairs):
+        assert _kernels.values_in_order(given, names) == values
+        assert _kernels.values_in_order(given, names[:2]) is None
+        assert _kernels.values_in_order(given, ("a", "c", "b")) is None
+    for unfit in ([*pairs[:2], list(pairs[2])], [*pairs[:2], (*pairs[2], 0)], [*pairs[:2], ("d", 0)]):
+        assert _kernels.values_in_order(unfit, names) is None
+        assert not _kernels.are_pairs(unfit) or unfit[2][0] == "d"

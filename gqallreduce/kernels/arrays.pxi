@@ -157,16 +157,38 @@ def share_no_memory(list every not None):
     return meet_nowhere(bounds)
 
 
-def values_in_order(dict named not None, tuple names not None):
-    """The values of a dict whose keys are these, in this order; None if they are not."""
+def values_in_order(named not None, tuple names not None):
+    """The values of a dict, or of a list of pairs, whose names are these, in this order; None if they are not."""
+    cdef tuple found
+    cdef Py_ssize_t number = 0
     if len(named) != len(names):
         return None
-    cdef Py_ssize_t number = 0
-    for name in named:
-        if name is not names[number] and name != names[number]:
+    if type(named) is list:
+        if not are_pairs(named):
+            return None
+        found = tuple([(<tuple> pair)[1] for pair in <list> named])
+        for pair in <list> named:
+            if not is_same((<tuple> pair)[0], names[number]):
+                return None
+            number += 1
+        return found
+    for name in <dict?> named:
+        if not is_same(name, names[number]):
             return None
         number += 1
     return tuple(named.values())
+
+
+cdef bint is_same(one, other) except -1:
+    return one is other or one == other
+
+
+def are_pairs(list every not None):
+    """Are all of them tuples of two?"""
+    for each in every:
+        if type(each) is not tuple or len(<tuple> each) != 2:
+            return False
+    return True
 
 
 def plain_keys(keys):

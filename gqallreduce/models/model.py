@@ -79,10 +79,10 @@ class Model:
     def in_order(self, named: dict | list[tuple]) -> tuple | None:
         """The arrays of a dict, or of pairs (name, array), in the order of the model; None if not every tensor is named
         once."""
-        given = named if isinstance(named, dict) else dict(named)
-        arrays = _kernels.values_in_order(given, self.names) if len(given) == len(named) else None
+        arrays = _kernels.values_in_order(named, self.names)
         if arrays is not None:
             return arrays
+        given = named if isinstance(named, dict) else dict(named)
         if len(given) < len(named) or given.keys() != self.tensors.keys():
             return None
         return tuple(given[name] for name in self.names)

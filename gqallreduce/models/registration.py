@@ -41,9 +41,9 @@ def pairs_of(named) -> list[tuple]:
     """(name, array) of each; TypeError if `named` is neither a mapping nor such pairs."""
     if isinstance(named, Mapping):
         return list(named.items())
+    if type(named) is list and _kernels.are_pairs(named):
+        return named
     pairs = list(named)
-    if set(map(type, pairs)) == {tuple} and set(map(len, pairs)) == {2}:
-        return pairs
     if not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in pairs):
         raise TypeError(f"got a {type(named).__name__}, expected a dict of names and arrays, or pairs (name, array)")
     return [tuple(each) for each in pairs]
