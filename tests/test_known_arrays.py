@@ -139,10 +139,10 @@ def test_values_come_in_the_order_of_names():
     """Of a dict, or of pairs; None if they are others, or in another order."""
     names, values = ("a", "b", "c"), (object(), object(), object())
     pairs = list(zip(names, values, strict=True))
-    for given in (dict(pairs), pairs):
-        assert _kernels.values_in_order(given, names) == values
-        assert _kernels.values_in_order(given, names[:2]) is None
-        assert _kernels.values_in_order(given, ("a", "c", "b")) is None
+    for named in (dict(pairs), pairs):
+        assert _kernels.values_in_order(named, names) == values
+        assert _kernels.values_in_order(named, names[:2]) is None
+        assert _kernels.values_in_order(named, ("a", "c", "b")) is None
     for unfit in ([*pairs[:2], list(pairs[2])], [*pairs[:2], (*pairs[2], 0)], [*pairs[:2], ("d", 0)]):
         assert _kernels.values_in_order(unfit, names) is None
         assert not _kernels.are_pairs(unfit) or unfit[2][0] == "d"
