@@ -148,7 +148,7 @@ struct Kernels {
   int (*plain_decode)(const std::uint8_t* wire, float* y, std::size_t n, int format, float scale, bool add,
                       bool streaming);
 
-  // onebit.hpp. Encoders and decoders return 0 if all is well, 1 if a value is not finite.
+  // onebit.hpp. Encoders and decoders return the bytes written or read, -1 if a value or a mean is not finite.
   std::size_t (*onebit_nbytes)(const Grid& grid, std::size_t n);
   std::int64_t (*onebit_encode)(const float* x, const float* e, float* r, std::uint8_t* wire, std::size_t n,
                                 const Grid& grid);

@@ -36,7 +36,7 @@ int levels_encode(const float* x, const float* e, float* r, std::uint8_t* wire, 
 int levels_decode(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions, float scale);
 int levels_decode_add(const std::uint8_t* wire, float* y, const Levels& levels, const Regions& regions);
 
-// The same of regions that lie apart, each where the tables say.
+// The same of regions that lie apart: where each is.
 int levels_encode_apart(const Vectors* vectors, std::uint8_t* wire, const Levels& levels, bool l2,
                         const Regions& regions, const Stream* streams);
 int levels_decode_apart(const std::uint8_t* wire, float* const* y, const Levels& levels, const Regions& regions,

@@ -109,6 +109,7 @@ struct Table {
 #if GQ_LEVEL == 2
   __m512 all;
   explicit Table(const float* entry, float factor = 1) : all((__m512)((Floats)_mm512_loadu_ps(entry) * factor)) {}
+  // All entries times a factor.
   Table times(float factor) const {
     Table made = *this;
     made.all = (__m512)((Floats)all * factor);
@@ -121,6 +122,7 @@ struct Table {
   explicit Table(const float* entry, float factor = 1)
       : low((__m256)((Floats)_mm256_loadu_ps(entry) * factor)),
         high((__m256)((Floats)_mm256_loadu_ps(entry + 8) * factor)) {}
+  // All entries times a factor.
   Table times(float factor) const {
     Table made = *this;
     made.low = (__m256)((Floats)low * factor);
