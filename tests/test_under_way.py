@@ -184,9 +184,11 @@ def step():
     "Rank 0 waits in a call of `one`, in which rank 1 is interrupted; and so is rank 2, with one of `two` beside it."
     if comm.rank == 2:
         requests = [each.start(np.ones(500, np.float32), key="w") for each in (one, two)]
+        side.send(None, 1)
         progress.Progress.run = interrupted
         requests[0].wait()
     if comm.rank == 1:
+        side.recv(source=2)  # It has started both: what it hears later cannot keep it from that.
         progress.Progress.run = interrupted
         one.start(np.ones(500, np.float32), key="w").wait()
     one(np.ones(500, np.float32), key="w")
