@@ -15,9 +15,8 @@ from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin, plan_for
-from gqallreduce.runtime.memory import Memory
+from gqallreduce.runtime.memory import Memory, keep_learned
 from gqallreduce.runtime.operand import Operand
-from gqallreduce.runtime.reduction import keep_learned
 from gqallreduce.scheduling.model import fixed_schedule
 from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.scheme import AUTO, DENSE, MPI_SUM, Scheme

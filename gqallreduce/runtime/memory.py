@@ -54,6 +54,11 @@ def _norm(key, state: State) -> float:
         return math.sqrt(sum_of_squares(state.processor, state.residual))
 
 
+def keep_learned(states, keys, learned) -> dict:
+    """The States after a call, each with what its codec has learned."""
+    return {key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)}
+
+
 class Memory:
     """The States of all keys."""
 

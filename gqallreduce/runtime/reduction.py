@@ -15,6 +15,7 @@ from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.indirect import begin
 from gqallreduce.runtime.integer_sum import add_by_mpi
+from gqallreduce.runtime.memory import keep_learned
 from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.plans import Agreed
 from gqallreduce.runtime.preparation import prepare
@@ -95,11 +96,6 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     plans.remember(label, agreed)
     call.states = states
     call.spent = take_effect(allreduce, given, half, states, norm, spent, call.wait, began)
-
-
-def keep_learned(states, keys, learned) -> dict:
-    """The States after a call, each with what its codec has learned."""
-    return {key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)}
 
 
 def take_effect(allreduce, given, half: Half | None, states, norm, spent: Spent, wait: float, began: float) -> Spent:

@@ -16,8 +16,9 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import arguments, native
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
+from gqallreduce.runtime.memory import keep_learned
 from gqallreduce.runtime.operand import Operands, step_of
-from gqallreduce.runtime.reduction import keep_learned, take_effect
+from gqallreduce.runtime.reduction import take_effect
 from gqallreduce.runtime.run import run_of
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call, call_in_words
