@@ -25,8 +25,8 @@ class Norm:
 
     __slots__ = ("__weakref__", "_states", "_value")
 
-    def __init__(self, states=None):
-        self._states, self._value = states, None
+    def __init__(self):
+        self._states = self._value = None
 
     def of(self, states) -> None:
         """Of these, by key."""
