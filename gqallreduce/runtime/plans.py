@@ -151,8 +151,7 @@ class Plans:
 
     def _forget(self, label: tuple) -> None:
         agreed, forms = self._known.pop(label), label[1]
-        for on_device in (False, True):
-            self._trials.pop((label, on_device), None)
+        self._trials.pop(label, None)
         if self._last.get(label[0]) is agreed:
             del self._last[label[0]]
         if all(each.form[1] != forms for each in self._known.values()):
@@ -193,17 +192,15 @@ class Plans:
             return model.best_exact(self.topology, forms, self.profile), f"{why}; for a GPU buffer our own"
         return choice, why
 
-    def trials(self, label: tuple, on_device: bool) -> Trials:
-        """What is known of (name, forms) by trying, where `measures`; for a buffer on a device never MPI's own sum."""
-        found = self._trials.get((label, on_device))
+    def trials(self, label: tuple) -> Trials:
+        """What is known of (name, forms) by trying, where `measures`."""
+        found = self._trials.get(label)
         if found is None:
             codec = self.scheme.codec
             names = model.candidates(codec, self.topology, label[1], self.profile)
             exact = set(filter(model.is_exact, names)) | (set(SCHEDULES) if codec.name == "raw" else set())
-            if on_device:
-                names.remove(model.DENSE)
-            found = self._trials[label, on_device] = Trials(self.choices(), exact, names, model.DENSE, on_device)
-            unknown = [each for each in self._trials if each[0] not in self._known]
+            found = self._trials[label] = Trials(self.choices(), exact, names, model.DENSE)
+            unknown = [each for each in self._trials if each not in self._known]
             for each in unknown[:-GROUPS_MOST]:  # of calls that have not succeeded
                 del self._trials[each]
         return found

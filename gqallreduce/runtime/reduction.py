@@ -253,9 +253,8 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
 
     last: what ran for these names and forms before.
     """
-    plans, trials = allreduce.plans, last and last.trials
-    if trials is None or trials.on_device != on_device:
-        trials = plans.trials(label, on_device)
+    plans = allreduce.plans
+    trials = (last and last.trials) or plans.trials(label)
     known = last is not None and not last.by_mpi and allreduce.check == "first"
     if known and trials.keeps(last.choice):
         (choice, why), place = trials.go_on(), None
@@ -263,7 +262,7 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     else:
         first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
         step = allreduce.number, _steps(allreduce.memory, label[0])
-        choice, why, place = yield from trials.stages(call, step, first.hashes, hash64(*first.hashes))
+        choice, why, place = yield from trials.stages(call, step, first.hashes, hash64(*first.hashes), on_device)
         last = first
     agreed = last if last.choice == choice else plans.instead(last, choice)
     agreed.why, agreed.trials = why, trials

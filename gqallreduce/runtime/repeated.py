@@ -111,7 +111,7 @@ class Repeat:
             if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
                 return False
             trials = last.trials
-            if plans.measures and (half is not None or trials.on_device or not trials.keeps(last.choice)):
+            if plans.measures and (half is not None or not trials.keeps(last.choice)):
                 return False
             if last.plan.recalls:
                 states = map(allreduce.memory.get, last.keys)

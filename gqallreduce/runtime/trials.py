@@ -32,22 +32,20 @@ class Trials:
     candidates
         those that this rank would try, as rank 0, in this order; the first also where no try succeeded.
     compared
-        the one of which ranks compare every call: its time has an agreement's in it.
-    on_device
-        are the buffers in the memory of a device?
+        MPI's own sum. Ranks compare every call of it, so its time has an agreement's in it. It is not tried for a
+        buffer on a device, which it would have copied to the host; what was chosen before a buffer moved is kept.
     """
 
-    def __init__(
-        self, names: list[str], exact: set[str], candidates: list[str], compared: str, on_device: bool = False
-    ):
-        self._names, self._exact, self._compared, self.on_device = names, exact, names.index(compared), on_device
-        self._candidates = [names.index(each) for each in candidates]
+    def __init__(self, names: list[str], exact: set[str], candidates: list[str], compared: str):
+        self._names, self._exact, self._compared = names, exact, names.index(compared)
+        self._all = [names.index(each) for each in candidates]
         self._left, self._chosen, self._reason = 0, None, ""
         self._begin()
 
     def _begin(self) -> None:
         """All are to be tried."""
-        self._next, self._tries, self._rounds = 0, [(number, 0) for number in self._candidates], 0
+        self._next, self._rounds = 0, 0
+        self._candidates, self._tries = [], []  # those of this series, and the tries, made at its first call
         self._agreement = np.inf  # seconds of the shortest
         self._times = np.full((len(self._names), TRIES), np.inf)
 
@@ -73,10 +71,10 @@ class Trials:
         """A call that has gone on failed, so that it does not count: not every rank may have begun it."""
         self._left += 1
 
-    def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int):
+    def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int, on_device: bool):
         """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""
         began = perf_counter()
-        word = yield from agree(call.link, hashes, step, self._word(), 3 * TRIES * len(self._names))
+        word = yield from agree(call.link, hashes, step, self._word(on_device), 3 * TRIES * len(self._names))
         self._agreement = min(self._agreement, perf_counter() - began)
         word, number = divmod(word, len(self._names))
         what, turn = divmod(word, TRIES)
@@ -95,8 +93,11 @@ class Trials:
         self._begin()
         return *self.go_on(), None
 
-    def _word(self) -> int:
+    def _word(self, on_device: bool) -> int:
         """What this rank says if it is rank 0: what to do, for which time, and which choice."""
+        if not self._candidates:
+            self._candidates = [each for each in self._all if not on_device or each != self._compared]
+            self._tries = [(number, 0) for number in self._candidates]
         if self._next == len(self._tries):
             self._add_tries()
         what, number, turn = DECIDE, self._candidates[0], 0

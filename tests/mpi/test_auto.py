@@ -115,7 +115,7 @@ def test_what_is_predicted_to_be_best_is_tried_first(comm):
     """So that calls that are made once run as well as without measuring."""
     allreduce = make(comm)
     _, ran, _ = call(allreduce, np.ones(1 << 20, np.float32))
-    forms = next(iter(allreduce.plans._trials))[0][1]
+    forms = next(iter(allreduce.plans._trials))[1]
     best, _ = model.choose(allreduce.scheme.codec, allreduce.plans.topology, forms, allreduce.plans.profile)
     assert ran.startswith(best)
 
@@ -250,7 +250,7 @@ def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds)
 
 
 def _tried(allreduce):
-    form = next(iter(allreduce.plans._trials))[0][1]
+    form = next(iter(allreduce.plans._trials))[1]
     return model.candidates(allreduce.scheme.codec, allreduce.plans.topology, form, allreduce.plans.profile)
 
 

@@ -11,6 +11,8 @@ from ranks import TIMEOUT, Oracle, bytes_of, carrying, everywhere, inputs, pairs
 import gqallreduce as gq
 from gqallreduce.backends.cuda import runtime
 from gqallreduce.backends.cuda.awareness import mpi_is_cuda_aware
+from gqallreduce.runtime import trials
+from gqallreduce.scheduling import model
 
 pytestmark = [pytest.mark.mpi, needs_device]
 SHAPE = (21, 60)
@@ -161,6 +163,30 @@ def test_auto_whatever_rank_0_chooses(comm, scheme):
         assert len(set(comm.allgather(bytes_of(content(mine))))) == 1
         if where == 0:
             assert not allreduce.stats.last.dense
+
+
+@pytest.mark.parametrize("fastest", ["dense", "direct", "recursive_doubling/raw"])
+def test_what_auto_has_found_is_kept_when_a_buffer_of_some_ranks_moves(comm, monkeypatch, fastest):
+    """To a device and back, until all is tried again: by then as rank 0's buffer lies."""
+    note = trials.Trials.note
+    monkeypatch.setattr(trials.Trials, "note", lambda self, at, _: note(self, at, 2 - (self._names[at[0]] == fastest)))
+    monkeypatch.setattr(model, "candidates", lambda *_: ["direct", "dense", "recursive_doubling/raw"])
+    monkeypatch.setattr(trials, "AGAIN_LEAST", 20)
+    monkeypatch.setattr(trials, "SHARE", 1e9)
+    allreduce, given, got, said = gq.Allreduce("auto/onebit/ef", comm=comm, timeout=TIMEOUT), 0, 0.0, []
+    for number in range(60):
+        arrays = inputs(comm.size, SHAPE, step=number)
+        moved = number >= 14 and (number // 3 + comm.rank) % 3 == 0
+        given = given + np.sum(arrays, axis=0, dtype=np.float64)
+        mine = OnDevice(arrays[comm.rank]) if moved else arrays[comm.rank]
+        got = got + content(allreduce(mine, key="w"))
+        said.append((allreduce.stats.last.scheme, allreduce.stats.last.reason.partition(";")[0]))
+        assert len(set(comm.allgather((bytes_of(content(mine)), *said[-1])))) == 1
+    if comm.size > 1:
+        assert sum(why.startswith("measured") for _, why in said) >= 35
+        assert sum(why.startswith("try 1 of") for _, why in said) >= 5
+    left = np.sum(comm.allgather(allreduce.state_dict()["keys"]["w"]["residual"].astype(np.float64)), axis=0)
+    assert np.allclose(got + left.reshape(SHAPE), given, rtol=0, atol=1e-4 * np.abs(given).max())
 
 
 def test_a_device_without_room_fails_everywhere_and_nothing_is_lost(comm):
