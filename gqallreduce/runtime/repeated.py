@@ -118,7 +118,7 @@ class Repeat:
                 self._known = last.plan.known([None if state is None else state.learned for state in states])
                 if self._known is None:
                     return False
-            if self._longest_exchanged(last.plan) > self._link.requests.shortest:
+            if (self._scatters or last.plan.shares_scales) and self._longest_exchanged() > self._link.requests.shortest:
                 return False  # it may not fit into one message
             given, result = arguments.known_as(last, buf, out, allreduce.memory, looked), buf if out is None else out
             if given is not None and half is not None:
@@ -131,8 +131,9 @@ class Repeat:
         self._given, self._result = given, result
         return given is not None
 
-    def _longest_exchanged(self, plan) -> int:
+    def _longest_exchanged(self) -> int:
         """Bytes of the longest message of an exchange before or after the Run."""
+        plan = self._last.plan
         return max(frame.SIZE * self._link.size * self._scatters, 8 * len(plan.tensors) * plan.shares_scales)
 
     def _prepare(self) -> None:

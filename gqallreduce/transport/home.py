@@ -16,6 +16,7 @@ from time import perf_counter
 
 from mpi4py import MPI
 
+from gqallreduce._kernels import Claim, Claims
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import Error, MismatchError
 from gqallreduce.hashing import hash64
@@ -51,9 +52,8 @@ class Home:
         self.freed = False
         self.unclaimed: list[Call] = []
         self._noticed = 0.0
-        self._caller: dict[str, weakref.ref] = {}
+        self._claims = Claims()
         self._objects: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by their numbers
-        self._removing = threading.RLock()  # a signal handler may call meanwhile
         self.group = _group(comm)
         _homes.add(self)
 
@@ -96,29 +96,23 @@ class Home:
         The caller keeps it in a variable `claim`. One that an exception kept from being released is over when its
         function is: it may still be referenced by the exception.
         """
-        mine = Claim(threading.get_ident())
-        caller = weakref.ref(mine)
-        while (found := self._caller.setdefault("caller", caller)) is not caller:
-            other = found()
-            if other is not None and (other.thread != mine.thread or _is_executing(other)):
+        mine, other = self._claims.take()
+        while mine is None:
+            if other.thread != threading.get_ident() or _is_executing(other):
                 raise Error(
                     "another thread, or a function that this one has interrupted, makes a call on this communicator; "
                     "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
                 )
-            with self._removing:
-                # Is it there still? Else it has been released meanwhile, and another thread may have claimed since.
-                if self._caller.get("caller") is found:
-                    self._caller.pop("caller", None)  # a call of a signal handler may have removed it just now
+            mine, other = self._claims.take(other)
         if self.link is not None:
             self.link.progress.take_back()
         return mine
 
     def release(self, claim: Claim) -> None:
-        found = self._caller.get("caller")
-        if found is not None and found() is claim:
+        if self._claims.holds(claim):
             if self.link is not None:
                 self.link.progress.hand_over()
-            del self._caller["caller"]
+            self._claims.release(claim)
 
     def connect(self, timeout: float, caller) -> Link:
         """The Link for a call of an object, which is made anew, by all ranks, if it is broken."""
@@ -229,15 +223,6 @@ class Home:
         self.cached.clear()
         if self.control is not None:
             _to_free.append(self.control)
-
-
-class Claim:
-    """Of one thread, for as long as it makes a call."""
-
-    __slots__ = ("__weakref__", "thread")
-
-    def __init__(self, thread: int):
-        self.thread = thread
 
 
 def _is_executing(claim: Claim) -> bool:
