@@ -25,42 +25,47 @@ void Lane::encode(const Instruction& instruction, Event& event) {
     }
   }
   const bool skipped = extent_ == 0 && flaw(instruction).known;
+  const Timed timed(operation.spent.encode);
   if (!skipped && !selected_) {
-    selected_ = select(instruction);
+    std::size_t elements = 0;
+    while (!selected_ && elements < kBetweenPolls && select(instruction)) {
+      elements += encoded.pieces[piece_].size;
+      selected_ = ++piece_ == encoded.pieces.size();
+    }
     return;
   }
   if (!skipped && extent_ < encoded.extents.size()) {
-    encode_extent(instruction, made, event);
-    ++extent_;
+    on_extents(encoded, event, [&](const Extent& extent) { encode_extent(instruction, extent, made, event); });
     if (event || extent_ < encoded.extents.size()) return;
   }
   seal(instruction, made);
 }
 
-// One step of choosing what of running values is encoded, of each tensor within its piece; true when done.
+// One step of choosing what of the running values of a piece is encoded; true when done.
 bool Lane::select(const Instruction& instruction) {
-  const Timed timed(operation.spent.encode);
   const Chunk& selected = chunk(instruction);
   if (selections_.size() < selected.pieces.size()) selections_.resize(selected.pieces.size());
   Selection& selection = selections_[piece_];
   if (!selecting_) {
     parts_.clear();
-    for (const Extent& extent : selected.extents) {
-      if (extent.piece != static_cast<int>(piece_)) continue;
+    const int piece = static_cast<int>(piece_);
+    const auto before = [](const Extent& extent, int of) { return extent.piece < of; };
+    const auto first = std::lower_bound(selected.extents.begin(), selected.extents.end(), piece, before);
+    for (auto at = first; at != selected.extents.end() && at->piece == piece; ++at) {
+      const Extent& extent = *at;
       const float* const x = running(instruction.chunk, extent);
       float* const errors = instruction.alone ? operation.errors(extent, false) : nullptr;
       parts_.push_back({&extent, x, errors == x ? nullptr : errors});
     }
-    if (parts_.empty()) return ++piece_ == selected.pieces.size();
-    const Extent& first = *parts_.front().extent;
-    selection.begin(operation, operation.coder(first).options, parts_, first.total);
+    if (parts_.empty()) return true;
+    selection.begin(operation, operation.coder(*first).options, parts_, first->total);
     selecting_ = true;
   }
   if (!selection.step()) return false;
   for (std::size_t at = 0; at < selection.parts(); ++at)
     if (instruction.alone) operation.keep(selection.extent(at), selection.errors(at));
   selecting_ = false;
-  return ++piece_ == selected.pieces.size();
+  return true;
 }
 
 // The values of an extent that were chosen; null if all are encoded.
@@ -94,9 +99,7 @@ bool Lane::too_large(const Extent& extent, const float* x) const {
 }
 
 // A value that is not finite does not keep later extents from being encoded: the first one in C order may lie there.
-void Lane::encode_extent(const Instruction& instruction, Slot& made, Event& event) {
-  const Timed timed(operation.spent.encode);
-  const Extent& extent = chunk(instruction).extents[extent_];
+void Lane::encode_extent(const Instruction& instruction, const Extent& extent, Slot& made, Event& event) {
   const Coder& coder = coder_of(instruction, extent);
   const bool region_by_region = by_region(instruction, extent);
   Operation::Own own = {nullptr, nullptr};

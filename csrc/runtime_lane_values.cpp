@@ -14,18 +14,13 @@ void Lane::make_room(int number_of_chunk) {
   Running& running = running_[number_of_chunk];
   if (running.known) return;
   running.known = true;
-  const std::size_t lent = lent_before(number_of_chunk, chunks_[number_of_chunk].pieces.size());
+  running.lent.clear();
+  std::size_t lent = 0;  // an even number of floats to each piece, so that float64 values are aligned
+  for (const Piece& piece : chunks_[number_of_chunk].pieces) {
+    running.lent.push_back(lent);
+    if (!operation.direct(piece.tensor)) lent += (piece.size * operation.width(piece.tensor) + 1) / 2 * 2;
+  }
   if (lent > 0) running.block = operation.pool.take(lent * sizeof(float));
-}
-
-// How many floats are lent to the pieces before one: an even number to each, so that float64 values are aligned.
-std::size_t Lane::lent_before(int number_of_chunk, std::size_t number_of_piece) const {
-  const std::vector<Piece>& pieces = chunks_[number_of_chunk].pieces;
-  std::size_t lent = 0;
-  for (std::size_t at = 0; at < number_of_piece; ++at)
-    if (!operation.direct(pieces[at].tensor))
-      lent += (pieces[at].size * operation.width(pieces[at].tensor) + 1) / 2 * 2;
-  return lent;
 }
 
 float* Lane::running(int number_of_chunk, int number_of_piece) {
@@ -33,7 +28,7 @@ float* Lane::running(int number_of_chunk, int number_of_piece) {
   if (running_[number_of_chunk].in_residual)
     return operation.tensors[piece.tensor].new_residual + piece.parts.front().start;
   if (!operation.direct(piece.tensor))
-    return running_[number_of_chunk].block.floats() + lent_before(number_of_chunk, number_of_piece);
+    return running_[number_of_chunk].block.floats() + running_[number_of_chunk].lent[number_of_piece];
   return operation.tensors[piece.tensor].target.floats() + piece.parts.front().start * operation.width(piece.tensor);
 }
 
@@ -74,9 +69,16 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
   make_room(instruction.chunk);
   if (summed.extents.empty()) return next();
   if (extent_ == 0) running_[instruction.chunk].in_residual = may_sum_in_residual(instruction);
-  const Extent& extent = summed.extents[extent_];
   const Timed timed(operation.spent.encode);
-  float* const y = running(instruction.chunk, extent);
+  on_extents(summed, event, [&](const Extent& extent) {
+    float* const y = running(instruction.chunk, extent);
+    if (!begin_extent(instruction, extent, y)) tell(event, Kind::kBegunFlaw, instruction.chunk, y);
+  });
+  if (extent_ == summed.extents.size()) next();
+}
+
+// y := own values of an extent; false if one is not finite.
+bool Lane::begin_extent(const Instruction& instruction, const Extent& extent, float* y) {
   const Coder& coder = operation.coder(extent);
   const bool region_by_region = operation.plain_batch(extent) && !coder.sums;
   const bool formed = region_by_region || running_[instruction.chunk].in_residual;
@@ -102,8 +104,7 @@ void Lane::begin_sum(const Instruction& instruction, Event& event) {
     if (errors) std::fill_n(errors, extent.size, 0.0f);
     operation.keep(extent, errors);
   }
-  if (!good) tell(event, Kind::kBegunFlaw, instruction.chunk, y);
-  if (end_of_extent(summed)) next();
+  return good;
 }
 
 // y := own values of each region of a batch, from where its tensor is. `clears`: the new residual becomes zero.
@@ -130,7 +131,7 @@ void Lane::decode(const Instruction& instruction, Event& event) {
       make_room(instruction.chunk);
   }
   const double scale = instruction.result ? program_.scale : 1;
-  if (decode_extent(instruction, scale, event)) close_payload(event);
+  if (decode_extents(instruction, scale, event)) close_payload(event);
 }
 
 // The bytes of a wire behind its header; false if a value of the chunk is not finite, so that they say nothing.
@@ -180,14 +181,20 @@ std::int64_t Lane::decode_regions(const Coder& coder, const Extent& extent, cons
   return static_cast<std::int64_t>(read);
 }
 
-// Decodes an extent; was it the last?
-bool Lane::decode_extent(const Instruction& instruction, double scale, Event& event) {
+// Decodes some extents; was the last of them that of the chunk, and all bytes lawful?
+bool Lane::decode_extents(const Instruction& instruction, double scale, Event& event) {
   const Chunk& decoded = chunk(instruction);
+  if (decoded.extents.empty()) return true;
+  const Timed timed(operation.spent.decode);
+  bool lawful = true;
+  on_extents(decoded, event, [&](const Extent& extent) { lawful = decode_extent(instruction, extent, scale, event); });
+  return lawful && extent_ == decoded.extents.size();
+}
+
+// False if its bytes are not lawful.
+bool Lane::decode_extent(const Instruction& instruction, const Extent& extent, double scale, Event& event) {
   const int number_of_chunk = instruction.chunk;
   const bool adds = instruction.adds, result = instruction.result;
-  if (decoded.extents.empty()) return true;
-  const Extent& extent = decoded.extents[extent_];
-  const Timed timed(operation.spent.decode);
   const Coder& coder = coder_of(instruction, extent);
   const bool region_by_region = result && by_region(instruction, extent), direct = operation.direct(extent.tensor);
   float* y = nullptr;
@@ -214,10 +221,10 @@ bool Lane::decode_extent(const Instruction& instruction, double scale, Event& ev
     return false;
   }
   offset_ += static_cast<std::size_t>(nbytes);
-  if (result && !direct && !region_by_region && operation.store(extent, decoded, number_of_chunk, y)) {
+  if (result && !direct && !region_by_region && operation.store(extent, chunk(instruction), number_of_chunk, y)) {
     tell(event, Kind::kResultFlaw, number_of_chunk, nullptr);
   }
-  return end_of_extent(decoded);
+  return true;
 }
 
 // Decodes what several ranks encoded alike into the running value, and keeps a slice of the error.
@@ -229,7 +236,7 @@ void Lane::share_error(const Instruction& instruction, Event& event) {
     make_room(instruction.chunk);
     if (operation.feeds_back) keep_slices(instruction);
   }
-  if (!decode_extent(instruction, 1, event)) return;
+  if (!decode_extents(instruction, 1, event)) return;
   end_slices();
   close_payload(event);
 }
@@ -273,19 +280,22 @@ void Lane::end_slices() {
 void Lane::finish(const Instruction& instruction, Event& event) {
   const Chunk& finished = chunk(instruction);
   if (finished.extents.empty() || (extent_ == 0 && flaw(instruction).known)) return next();
-  const Extent& extent = finished.extents[extent_];
   const Timed timed(operation.spent.decode);
+  on_extents(finished, event, [&](const Extent& extent) { finish_extent(instruction, extent, event); });
+  if (extent_ == finished.extents.size()) next();
+}
+
+void Lane::finish_extent(const Instruction& instruction, const Extent& extent, Event& event) {
   float* const y = running(instruction.chunk, extent);
   const bool direct = operation.direct(extent.tensor);
   const Coder& coder = operation.coder(extent);
   bool flawed = coder.sums && !coder.sums->finish(coder.options, y, extent.table());
   if (!flawed && !direct)
-    flawed = operation.store(extent, finished, instruction.chunk, y);
+    flawed = operation.store(extent, chunk(instruction), instruction.chunk, y);
   else if (!flawed)
     flawed = operation.wide(extent.tensor) ? wide_scale(doubles(y), program_.scale, extent.size)
                                            : scale(y, static_cast<float>(program_.scale), extent.size) != 0;
   if (flawed) tell(event, Kind::kFinishFlaw, instruction.chunk, direct || coder.sums ? y : nullptr);
-  if (end_of_extent(finished)) next();
 }
 
 }  // namespace gq::runtime

@@ -89,11 +89,22 @@ class Lane {
   };
 
   enum class Waits { kNot, kForSlot, kForAny };
+  static constexpr std::size_t kBetweenPolls = 1 << 15;  // elements of small extents or pieces, if there are several
 
   const Chunk& chunk(const Instruction& instruction) const { return chunks_[instruction.chunk]; }
   Flaw& flaw(const Instruction& instruction) { return operation.flaw(number, instruction.chunk); }
   void next() { ++at_, extent_ = 0; }
-  bool end_of_extent(const Chunk& chunk) { return ++extent_ >= chunk.extents.size(); }
+  // Works on extents from the one under way on, by work(extent), up to an event or so many elements that a poll may be
+  // due.
+  template <class Work>
+  void on_extents(const Chunk& chunk, const Event& event, Work work) {
+    std::size_t elements = 0;
+    do {
+      elements += chunk.extents[extent_].size;
+      work(chunk.extents[extent_]);
+      ++extent_;
+    } while (!event && extent_ < chunk.extents.size() && elements < kBetweenPolls);
+  }
 
   void trace(const Instruction& instruction, double began);
 
@@ -109,17 +120,19 @@ class Lane {
   void decode(const Instruction& instruction, Event& event);
   void share_error(const Instruction& instruction, Event& event);
   void finish(const Instruction& instruction, Event& event);
+  void finish_extent(const Instruction& instruction, const Extent& extent, Event& event);
 
   void tell(Event& event, Kind kind, int chunk, const void* data, std::size_t nbytes = 0) const;
   bool select(const Instruction& instruction);
   bool too_large(const Extent& extent, const float* x) const;  // for shared errors
   const Kept* kept_of(const Instruction& instruction, const Extent& extent, const Operation::Own& own, float* errors);
-  void encode_extent(const Instruction& instruction, Slot& made, Event& event);
+  void encode_extent(const Instruction& instruction, const Extent& extent, Slot& made, Event& event);
   bool by_region(const Instruction& instruction, const Extent& extent) const {
     const Coder& coder = coder_of(instruction, extent);
     return coder.by_region && coder.options.selects != Selects::kOfColumns && operation.plain_batch(extent);
   }
   std::int64_t encode_regions(const Instruction& instruction, const Extent& extent, const float* x, std::uint8_t* wire);
+  bool begin_extent(const Instruction& instruction, const Extent& extent, float* y);
   bool begin_regions(const Extent& extent, bool clears, float* y);
   std::int64_t decode_regions(const Coder& coder, const Extent& extent, const std::uint8_t* wire, std::size_t nbytes,
                               double scale);
@@ -127,7 +140,8 @@ class Lane {
   bool open(Slot& slot, Event& event);
   bool open_payload(const Instruction& instruction);
   void close_payload(Event& event);
-  bool decode_extent(const Instruction& instruction, double scale, Event& event);
+  bool decode_extents(const Instruction& instruction, double scale, Event& event);
+  bool decode_extent(const Instruction& instruction, const Extent& extent, double scale, Event& event);
   const Coder& coder_of(const Instruction& instruction, const Extent& extent) const {
     return instruction.exact && !operation.wide(extent.tensor) ? *program_.exact : operation.coder(extent);
   }
@@ -142,7 +156,6 @@ class Lane {
   }
   float* running(int chunk, int piece);
   bool may_sum_in_residual(const Instruction& instruction) const;
-  std::size_t lent_before(int chunk, std::size_t piece) const;
   void make_room(int chunk);
   Touched& touched(int chunk);
   std::int64_t encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
@@ -189,7 +202,8 @@ class Lane {
     bool known = false;
     bool in_residual = false;  // does it lie in the new residual?
     Pool::Block block;
-    std::vector<Touched> touched;  // of each extent, with exact sums
+    std::vector<std::size_t> lent;  // of each piece, where in the block its values begin
+    std::vector<Touched> touched;   // of each extent, with exact sums
   };
   std::vector<Running> running_;
   std::vector<Slice> slices_;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gq/runtime/coder.hpp"
@@ -171,6 +172,7 @@ class Operation {
   Pool::Block scratch_[4];
   std::size_t value_size_ = sizeof(float);  // bytes of the widest value
   std::vector<Stream> streams_;
+  std::pair<int, int> streams_of_ = {-1, -1};  // the hop and author that they are of
 };
 
 }  // namespace gq::runtime
