@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import gqallreduce as gq
-from gqallreduce import quantities
-from gqallreduce.cli import plan, schemes, tables
+from gqallreduce import __main__, quantities
+from gqallreduce.cli import needs, plan, schemes, tables
+from gqallreduce.cli.report import Report
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import model, profile
 from gqallreduce.scheduling.topology import apart
@@ -36,6 +37,23 @@ def printer(request, monkeypatch):
 def rows_of(text):
     """Words of every line of a table that has no rule in it."""
     return [line.split() for line in text.splitlines() if line.strip() and not set(line) <= set(" -─")]
+
+
+@pytest.mark.parametrize("command", ["calibrate", "bench", "timeline", "report"])
+def test_a_command_says_in_a_line_which_packages_it_needs(command, monkeypatch, capsys):
+    found, gone = importlib.util.find_spec, {"rich", "matplotlib", "plotly"}
+    monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: None if name in gone else found(name))
+    assert __main__.main([command, *(["nowhere.json"] if command in ("timeline", "report") else ())]) == 2
+    written = capsys.readouterr()
+    assert re.fullmatch(rf"{command}: needs [a-z, ]+: pip install 'gqallreduce\[bench\]'\n", written.err)
+    assert not written.out
+
+
+def test_a_benchmark_without_mpi_says_so_too(monkeypatch):
+    monkeypatch.setattr(needs, "BENCH", ("no_such_package",))
+    monkeypatch.setattr(needs.lacking, "__defaults__", (needs.BENCH, "bench"))
+    with pytest.raises(SystemExit, match="needs no_such_package: pip install"):
+        Report()
 
 
 # --- schemes ---

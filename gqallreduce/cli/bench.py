@@ -5,7 +5,6 @@ number is shows in its least and largest time. The matrices lie in host memory, 
 which the ranks of a node take in turn.
 """
 
-import importlib.util
 import sys
 
 import numpy as np
@@ -75,10 +74,7 @@ def run_on(comm, arguments):
 
 
 def _complaint(arguments):
-    """What is wrong with the arguments or the installation; "" if nothing is."""
-    missing = [name for name in ("rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"needs {', '.join(missing)}: pip install 'gqallreduce[bench]'"
+    """What is wrong with the arguments; "" if nothing is."""
     if arguments.min < 1 or arguments.seconds <= 0 or arguments.repetitions < 1:
         return "--min, --seconds and --repetitions must be positive"
     if arguments.max is not None and arguments.max < arguments.min:

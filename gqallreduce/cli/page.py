@@ -4,12 +4,12 @@ The page needs no network: the plotting library (plotly.js) is part of it.
 """
 
 import html
-import importlib.util
 import json
 import re
 import sys
 from pathlib import Path
 
+from gqallreduce.cli.needs import lacking
 from gqallreduce.cli.report import rows_of
 from gqallreduce.cli.views import figures, plain
 
@@ -27,8 +27,8 @@ def add_arguments(parser):
 
 def run(arguments):
     """Writes the page; 0, or 2 for what cannot be read."""
-    if importlib.util.find_spec("plotly") is None:
-        print("report: needs plotly: pip install 'gqallreduce[bench]'", file=sys.stderr)
+    if lacking(["plotly"]):
+        print(f"report: {lacking(['plotly'])}", file=sys.stderr)
         return 2
     try:
         found = {str(path): read(path) for path in paths(arguments.results)}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gqallreduce.cli.needs import lacking
+
 
 class Silent:
     """The report of a rank that keeps quiet."""
@@ -42,6 +44,8 @@ class Report(Silent):
     """
 
     def __init__(self, path=None):
+        if lacking():
+            sys.exit(lacking())
         from rich.console import Console
 
         # mpirun makes every log look like a terminal, so there are no colours.

@@ -4,6 +4,7 @@ import json
 import sys
 from collections import defaultdict
 
+from gqallreduce.cli.needs import lacking
 from gqallreduce.cli.tables import print_plain
 from gqallreduce.quantities import seconds_text
 
@@ -22,6 +23,9 @@ def add_arguments(parser):
 
 def run(arguments):
     """Prints what each rank did for how long, and draws it; the exit status."""
+    if lacking(["matplotlib"]):
+        print(f"timeline: {lacking(['matplotlib'])}", file=sys.stderr)
+        return 2
     try:
         ranks = [spans(path) for path in arguments.traces]
     except (OSError, ValueError, KeyError) as problem:

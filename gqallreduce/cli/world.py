@@ -6,6 +6,7 @@ import sys
 
 import gqallreduce as gq
 from gqallreduce.cli import dense, machine
+from gqallreduce.cli.needs import lacking
 
 
 def on_world(name, run_on, arguments):
@@ -18,6 +19,10 @@ def on_world(name, run_on, arguments):
     if wrong:
         print(f"{name}: {wrong}", file=sys.stderr)
         return 1
+    if lacking():
+        if comm.rank == 0:
+            print(f"{name}: {lacking()}", file=sys.stderr)
+        return 2
     try:
         return run_on(comm, arguments)
     except Exception as problem:

@@ -1,9 +1,9 @@
 """The command line: options, what is wrong with them, and the order of things."""
 
-import importlib.util
 import sys
 
 from gqallreduce.cli import machine
+from gqallreduce.cli.needs import lacking
 from gqallreduce.cli.places import place_of
 from gqallreduce.cli.report import Report, Silent, read
 from gqallreduce.cli.world import on_world
@@ -73,10 +73,9 @@ def run(arguments):
 
 def run_on(comm, arguments):
     """Trains on a communicator; the exit status."""
-    needs = [name for name in ("torch", "rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
     try:
-        if needs:
-            raise ValueError(f"needs {', '.join(needs)}: pip install 'gqallreduce[torch,bench]'")
+        if lacking(["torch"], "torch"):
+            raise ValueError(lacking(["torch"], "torch"))
         runs, setting = _runs(arguments), _setting(arguments)
         if setting.batch % comm.size:
             raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")

@@ -1,6 +1,5 @@
 """The command line of the training: options, what is wrong with them, and the order of things."""
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -106,9 +105,6 @@ def run(arguments):
 def run_on(comm, arguments):
     """Trains on a communicator; the exit status."""
     try:
-        needs = [name for name in ("rich", "psutil", "matplotlib") if importlib.util.find_spec(name) is None]
-        if needs:
-            raise ValueError(f"needs {', '.join(needs)}: pip install 'gqallreduce[bench]'")
         setting = _setting(arguments)
         rates = dict(map(rules.parse_rate, arguments.rates))
         names = weight_names([0, *setting.hidden, 0])
