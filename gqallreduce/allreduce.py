@@ -248,12 +248,13 @@ class Allreduce(Shards):
 
         Of a list, new rank r of P takes the old ranks r, r + P, ...: the sum of all residuals stays the same, but for
         float32 rounding, and so does what codecs have learned. ValueError for what does not fit; then nothing has
-        changed.
+        changed. gq.Error if this object was closed, or cannot be used any more.
         """
         self.restore(self.checked(state))
 
     def checked(self, state: dict | list[dict]) -> tuple[int, dict]:
         """(seed, key -> State) of what `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
+        self.require_usable()
         if self.memory.staging:
             raise ValueError("a step of this object is under way; load_state_dict() before or after it")
         self.finish()

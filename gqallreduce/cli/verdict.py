@@ -26,7 +26,7 @@ def _winner(rows, what):
     if best["speedup"] <= 1:
         return f"MPI's own allreduce wins; {what} takes {1 / best['speedup']:.1f} times as long at {size}."
     since = size_text(_wins_from(rows, best["scheme"]))
-    later = ", which later sums make good" if best["scheme"].endswith("/ef") else ""
+    later = ", which is added to later sums" if best["scheme"].endswith("/ef") else ""
     return (
         f"{best['scheme']} is {best['speedup']:.1f} times as fast as the better dense allreduce at {size} "
         f"({1e3 * median(best['seconds']):.3g} ms) and faster from {since} on; "

@@ -121,12 +121,20 @@ class Contributions:
         for each in self._kept.values():
             each.take_over()
 
-    def rescale(self, factor: float) -> None:
-        """Gradients are from now on in other units: so many times as large."""
+    def rescaled(self, factor: float) -> list[Kept]:
+        """Of those that have a momentum, times a factor; it is the momentum after `take_over`.
+
+        ValueError if one leaves its format.
+        """
+        found = []
         for home, names in self._by_home().items():
             with home.active(None, None):
                 for name in names:
-                    self._kept[name].scale(factor)
+                    kept = self._kept[name]
+                    if kept.now is not None and not kept.scale(factor):
+                        raise ValueError(f"factor: got {factor!r}, by which the momentum of {name!r} leaves its format")
+                    found += [kept] if kept.now is not None else []
+        return found
 
     # --- checkpoints ---
 

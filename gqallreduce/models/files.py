@@ -5,6 +5,7 @@ A save is complete when its manifest is in place, which replaces the last one at
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -36,18 +37,21 @@ def save(path, reducer) -> None:
         _replace(mine, content)
         return {"file": mine.name, "bytes": len(content), "blake2b": _digest(content)}
 
-    files = _on_all(comm, "write its state", write)
-
     def complete():
         if comm.rank == 0:
             text = json.dumps({"format": FORMAT, "ranks": comm.size, "files": files}, indent=1)
             _replace(folder / MANIFEST, text.encode())
 
-    _on_all(comm, "write the manifest", complete)
+    try:
+        files = _on_all(comm, "write its state", write)
+        _on_all(comm, "write the manifest", complete)
+    except Error:
+        _remove(mine)
+        raise
     if comm.rank == 0:
-        for each in folder.glob("*.rank*.npz"):
+        for each in folder.glob("*.rank*.npz*"):  # those of processes that have died, too
             if not each.name.startswith(f"{name}."):
-                each.unlink(missing_ok=True)
+                _remove(each)
 
 
 def load(path, reducer) -> None:
@@ -134,8 +138,9 @@ def _manifest(folder: Path) -> dict:
     try:
         found = json.loads((folder / MANIFEST).read_bytes())
         ranks, files = found["ranks"], found["files"]
-        fits = found["format"] == FORMAT and len(files) == ranks > 0
+        fits = found["format"] == FORMAT and type(ranks) is int and len(files) == ranks > 0
         fits = fits and all({"file", "bytes", "blake2b"} <= each.keys() for each in files)
+        fits = fits and all(type(each["file"]) is str for each in files)
     except OSError:
         raise
     except Exception as error:
@@ -156,11 +161,21 @@ def _read(folder: Path, entry: dict) -> dict:
 def _replace(path: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all."""
     part = path.with_name(f"{path.name}.part")
-    with open(part, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        _remove(part)
+        raise
+
+
+def _remove(path: Path) -> None:
+    """If it is there, and can be removed."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _digest(content: bytes) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gqallreduce.coding.layout import Form
 from gqallreduce.coding.order import to_array, to_vector
+from gqallreduce.runtime.memory import sum_of_squares
 
 
 class Kept:
@@ -67,9 +68,15 @@ class Kept:
         """after := the elements of a Buffer's `memory`, gaps left out."""
         self.processor.arithmetic.copy(self.after.reshape(memory.shape), memory)
 
-    def scale(self, factor: float) -> None:
-        if self.now is not None:
-            self.processor.arithmetic.multiply(self.now, factor, self.now)
+    def scale(self, factor: float) -> bool:
+        """after := factor * now; is it finite?"""
+        if self.after is None:
+            self.after = _room(self.processor, self.form)
+        with np.errstate(over="ignore"):
+            self.processor.arithmetic.multiply(self.now, factor, self.after)
+        if self.form.dtype == "float32":
+            return math.isfinite(sum_of_squares(self.processor, self.after))
+        return bool(np.isfinite(self.after).all())
 
     def take_over(self) -> None:
         """The step has taken effect."""

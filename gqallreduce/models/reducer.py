@@ -237,14 +237,16 @@ class Reducer:
         self.wait()
         return named
 
-    def discard(self) -> None:
+    def discard(self, begun: bool = False) -> None:
         """Leave the step that is under way, if any: nothing of it counts, and `wait` raises an error on other ranks.
 
-        Returns when they have come there.
+        Returns when they have come there. `begun`: a step is under way also where no gradient was started yet.
         """
         error = ValueError("this rank left the step")
         if self._early:
             self._leave_early(error)
+        elif begun:
+            self._begin()
         if self._step is not None:
             self._leave(error)
 
@@ -308,15 +310,19 @@ class Reducer:
 
         momentum
             and what `momentum` and `momentum_correction` keep: when gradients are in other units from now on.
+        ValueError for a factor that is not finite, or by which something leaves its format. After an error nothing has
+        changed on any rank.
         """
         self._require_no_step("scale_memory()")
         require_factor(factor)
+        self.failure_flags.scale_memory(factor)  # it has no residuals: ranks compare their factors
         with Together(*self.allreduces.values()):
             for allreduce in self.allreduces.values():
                 if allreduce.scheme.feedback:
                     allreduce.scale_memory(factor)
-        if momentum:
-            self.contributions.rescale(factor)
+            scaled = self.contributions.rescaled(factor) if momentum else []
+        for each in scaled:
+            each.take_over()
 
     def state_dict(self) -> dict:
         """Everything a checkpoint needs to go on bit-exactly with the same P: arrays and plain values, rank-local."""

@@ -20,7 +20,7 @@ from gqallreduce.torch.options import (
     tell,
     trained,
 )
-from gqallreduce.torch.replicas import broadcast, compare, tensors_of
+from gqallreduce.torch.replicas import broadcast, compare, described, tensors_of
 from gqallreduce.torch.tensors import array_of, from_tensors, tensor_of, to_tensors
 
 _NONFINITE = "raise", "skip"
@@ -72,16 +72,23 @@ class Attached:
         require_free(model)
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         require_all_in(optimizer, self._parameters)
-        self.skipped, self._accumulates, self._summed, self._took_effect = 0, False, False, True
-        self._holds_unsummed = self._flushing = False
-        self._started: set[str] = set()
+        self.skipped, self._accumulates, self._flushing = 0, False, False
+        self._started: set[str] = set()  # names, in the step under way
+        self._holds_unsummed = False  # has a pass in no_sync made gradients that are not summed yet?
+        self._summed, self._took_effect = (
+            False,
+            True,
+        )  # has wait() been called, and not the optimizer's step? Its result
+        self._versions: dict[str, int] = {}  # of each sum, as wait() left it
         self._scale = None if scaler is None else scaler.get_scale()
         self._clip = options.get("clip")
         self.reducer = reducer_for(optimizer, rules, self._comm, options)
         try:
-            self.reducer.register([(name, array_of(each.detach())) for name, each in self._parameters.items()])
+            named = [(name, array_of(each.detach())) for name, each in self._parameters.items()]
+            self.reducer.register(named, described(model))
             broadcast(self._comm, model)
         except BaseException:
+            tell(optimizer, None)
             self.reducer.close()
             raise
         self._optimizer = optimizer
@@ -97,6 +104,8 @@ class Attached:
 
     def _hook_of(self, name: str):
         def made(parameter):
+            if self._summed:
+                self._leave_sums(name, parameter)
             if self._accumulates:
                 self._holds_unsummed = True
             else:
@@ -104,11 +113,23 @@ class Attached:
 
         return made
 
+    def _leave_sums(self, name: str, parameter: torch.Tensor) -> None:
+        """A gradient has been made after wait(): the optimizer's step was left out, and another one begins.
+
+        ValueError if the sum is still there, and has been added to.
+        """
+        self._summed = False
+        if self._took_effect and parameter.grad._version == self._versions.get(name, -1) + 1:
+            self.discard()
+            raise ValueError(
+                f"a backward pass after wait() has added to {name!r}, which is a sum of all ranks: "
+                "call the optimizer's step before, or zero_grad() if that is left out"
+            )
+
     def _start(self, name: str, parameter: torch.Tensor) -> None:
         """A gradient has been made."""
         if not self._started:
             self._follow_scale()
-        self._summed = False
         try:
             if parameter.grad.layout != torch.strided:
                 raise ValueError(f"the gradient of {name!r} is sparse, expected a dense one: sparse=False")
@@ -128,9 +149,10 @@ class Attached:
 
         Nothing of it counts, and the other ranks get a MismatchError in their step. Returns when they have come there.
         """
+        begun = self._holds_unsummed and not self._started
         self._started.clear()
         self._summed = self._holds_unsummed = False
-        self.reducer.discard()
+        self.reducer.discard(begun)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -151,10 +173,11 @@ class Attached:
         before: to clip gradients, and before `scaler.unscale_` or `scaler.step`.
         A parameter without a gradient on this rank counts as zero there; its `grad` is the sum then. Called again
         before the optimizer's step, it does nothing. After a step that is skipped all `grad` are None, or, with a
-        scaler, NaN, by which the scaler knows. Raises NonFiniteError, and what else a call raises; ValueError for a
-        parameter that was not there when the model was attached.
+        scaler, NaN, by which the scaler knows. The optimizer's step may be left out then, but by a rank that makes no
+        gradient at all in the next one. Raises NonFiniteError, and what else a call raises; ValueError for a parameter
+        that was not there when the model was attached.
         """
-        if self._summed:
+        if self._summed and not self._scaler_has_left_it_out():
             return self._took_effect
         self._require_no_new_parameters()
         lost = [name for name in self._started if self._parameters[name].grad is None]
@@ -165,24 +188,26 @@ class Attached:
             )
         self._start_the_rest()
         self._started.clear()
-        self._summed, self._took_effect = True, True
+        self._summed = self._holds_unsummed = False  # until it has succeeded
         try:
             self.reducer.wait()
         except NonFiniteError:
             if self._nonfinite == "raise":
-                self._summed = False
                 raise
             self.skipped += 1
-            self._took_effect, self._summed = False, self._scaler is None  # a scaler skips the optimizer's step too
+            self._summed, self._took_effect = True, False
             self._invalidate_gradients()
             return False
-        except BaseException:
-            self._summed = False
-            raise
-        for parameter in self._parameters.values():
+        for name, parameter in self._parameters.items():
             if parameter.requires_grad:
                 torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
+                self._versions[name] = parameter.grad._version
+        self._summed = self._took_effect = True
         return True
+
+    def _scaler_has_left_it_out(self) -> bool:
+        """Has the scaler left out the optimizer's step, since that is skipped, and its scale been updated since?"""
+        return not self._took_effect and self._scaler is not None and self._scaler.get_scale() != self._scale
 
     def flush(self) -> None:
         """One more step of the optimizer with the exact sums of all residuals, which are then zero. Collective.
@@ -191,8 +216,9 @@ class Attached:
         parameter that is frozen is dropped. ValueError between a backward pass and its step, after which other ranks
         get a MismatchError.
         """
-        if self._started or self._summed or self._holds_unsummed:
+        if self._started or (self._summed and self._took_effect) or self._holds_unsummed:
             raise ValueError("flush() between backward and the optimizer's step, expected after the step")
+        self._summed = False
         self._follow_scale()
         sums = self.reducer.flush()
         for name, parameter in self._parameters.items():
@@ -229,8 +255,10 @@ class Attached:
         if not self._summed and self._scaler is not None:
             self.discard()
             raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
-        self.wait()
-        self._summed = self._holds_unsummed = False
+        took_effect = self.wait()
+        self._summed = False
+        if not took_effect and self._scaler is not None:
+            raise Error("this step is skipped on all ranks: leave it to scaler.step(optimizer), which knows by the NaN")
 
     def _invalidate_gradients(self) -> None:
         """No optimizer is to use them: None, or NaN where a scaler must see it."""
@@ -251,8 +279,8 @@ class Attached:
             self.reducer.contributions.clip = self._clip * now
 
     def _require_no_new_parameters(self) -> None:
-        found = {name for name, each in self._model.named_parameters() if each.requires_grad}
-        new = ", ".join(sorted(found - self._parameters.keys()))
+        found = [(name, each) for name, each in self._model.named_parameters() if each.requires_grad]
+        new = ", ".join(sorted(name for name, each in found if self._parameters.get(name) is not each))
         if new:
             self.discard()
             raise ValueError(f"parameters that were not there when the model was attached: {new}; attach it anew")

@@ -5,7 +5,7 @@
 import torch
 from mpi4py import MPI
 
-from gqallreduce.errors import Error
+from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.torch.options import reducer_for, require_optimizer, tell
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
@@ -18,7 +18,8 @@ class HookState:
 
     model, optimizer
         the DistributedDataParallel, and the optimizer of its parameters. An error in a backward pass would leave DDP in
-        an undefined state: it is raised by the optimizer's `step`, which then changes nothing.
+        an undefined state: it is raised by the optimizer's `step`, which then changes nothing. After a
+        NonFiniteError all gradients are NaN on all ranks, so that a torch.amp.GradScaler leaves the step out.
     rules, comm, options
         as of gq.Reducer; patterns are matched with the names in the module that DDP wraps. Ranks in `comm` are those
         of DDP's process group.
@@ -32,7 +33,13 @@ class HookState:
         self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
         self.reducer = reducer_for(optimizer, rules, MPI.COMM_WORLD if comm is None else comm, options)
         self._optimizer, self._closed = optimizer, False
-        self.reducer.register([(name, array_of(each.detach())) for each, name in self._names.items()])
+        try:
+            named = [(name, array_of(torch.empty_like(each))) for each, name in self._names.items()]
+            self.reducer.register(named)
+        except BaseException:
+            tell(optimizer, None)
+            self.reducer.close()
+            raise
         self._futures: list[tuple] = []
         self._error: Exception | None = None
         self._hook = optimizer.register_step_pre_hook(self._before_step)
@@ -42,18 +49,24 @@ class HookState:
         if self._closed:
             raise Error("this HookState is closed, so that nothing is summed: make a new DistributedDataParallel")
         future, buffer = torch.futures.Future(), bucket.buffer()
+        if not self._futures and isinstance(self._error, NonFiniteError):
+            self._error = None  # of a step that was left out, by a GradScaler
         self._futures.append((future, buffer))
         self._attempt(self._start, bucket)
         if bucket.is_last():
             self._attempt(self.reducer.wait)
             waiting, self._futures = self._futures, []
             for each, summed in waiting:
+                if isinstance(self._error, NonFiniteError):
+                    summed.fill_(float("nan"))  # by which a GradScaler knows, on all ranks
                 each.set_result(summed)
         return future
 
     def _start(self, bucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            self.reducer.start(self._names[parameter], array_of(gradient))
+            # DDP lays a gradient out as its parameter, where that has no gaps, and calls the axes by another order.
+            laid_out = gradient.as_strided(parameter.shape, torch.empty_like(parameter).stride())
+            self.reducer.start(self._names[parameter], array_of(laid_out))
 
     def _attempt(self, call, *given) -> None:
         """Keep an error until the optimizer's step; nothing more of this backward pass is done then."""

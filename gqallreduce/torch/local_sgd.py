@@ -22,7 +22,7 @@ from gqallreduce.torch.options import (
     require_optimizer,
     trained,
 )
-from gqallreduce.torch.replicas import broadcast, compare
+from gqallreduce.torch.replicas import broadcast, compare, described
 
 OPTIONS = "average", "momentum", "momentum_correction"  # of a Reducer: changes are averaged, momentum is the outer one
 
@@ -150,7 +150,7 @@ class LocalSGD:
 
     def _register(self, part: Fragment) -> None:
         try:
-            part.register(tuple(self._settings.values()))
+            part.register((*self._settings.values(), *described(self._model)))
         except MismatchError as error:
             why = f"they have another model, other rules, or others of {', '.join(self._settings)}, options"
             raise MismatchError(error.field, error.ranks, why) from error

@@ -30,6 +30,8 @@ class OneBitAdam(torch.optim.Optimizer):
         exact steps, 1 or more: 15 to 20 % of all steps in the paper, at least until the variance has settled.
     """
 
+    _copied = ("warmup",)
+
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, *, warmup):
         for name, value in {"lr": lr, "eps": eps, "weight_decay": weight_decay}.items():
             if not 0 <= value < math.inf:
@@ -38,7 +40,7 @@ class OneBitAdam(torch.optim.Optimizer):
             raise ValueError(f"betas={betas!r}, expected two numbers from 0 to below 1")
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 1:
             raise ValueError(f"warmup={warmup!r}, expected a whole number of steps, 1 or more")
-        self.warmup, self._reducer = warmup, None
+        self.warmup, self.reducer = warmup, None
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
 
     @property
@@ -51,7 +53,11 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def set_reducer(self, reducer) -> None:
         """Set the Reducer that sums the gradients; None: none any more."""
-        self._reducer = reducer
+        self.reducer = reducer
+
+    def __getstate__(self) -> dict:
+        """Of a copy, with which no model is attached."""
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in self._copied}, "reducer": None}
 
     def is_exact(self, step: int) -> bool:
         """Is a step, counted from 1, summed exactly, so that the variance is updated?"""
@@ -67,16 +73,16 @@ class OneBitAdam(torch.optim.Optimizer):
         """One step; `grad` of each parameter is the momentum m = beta1 m + g. `closure` has to be None."""
         if closure is not None:
             raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
-        if self._reducer is None:
+        if self.reducer is None:
             raise Error("no model is attached with this optimizer, so that grad is no momentum: gqt.attach(model, ...)")
-        summed, beta1 = self._reducer.contributions.options[1], {group["betas"][0] for group in self.param_groups}
+        summed, beta1 = self.reducer.contributions.options[1], {group["betas"][0] for group in self.param_groups}
         if beta1 != {summed}:
             raise ValueError(f"groups have beta1 {sorted(beta1)}, expected {summed}, of which momenta are summed")
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, group)
-        if self.is_exact(self._reducer.stats.steps):
+        if self.is_exact(self.reducer.stats.steps):
             self._fill_tensors_without_variance()
 
     def _fill_tensors_without_variance(self) -> None:
@@ -91,7 +97,7 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def _update(self, parameter: torch.Tensor, group: dict) -> None:
         state, momentum, (beta1, _) = self.state[parameter], parameter.grad, group["betas"]
-        summed = self._reducer.stats.steps
+        summed = self.reducer.stats.steps
         if state.get("summed") != summed:  # else these are residuals that were flushed
             self._follow(momentum, state, group, summed)
         if "divisor" not in state:
@@ -145,6 +151,8 @@ class ZeroOneAdam(OneBitAdam):
     freeze
         no step after this one is exact; None: there are always some.
     """
+
+    _copied = ("warmup", "interval", "freeze", "_next", "_count", "_exact")
 
     def __init__(
         self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, *, interval=16, freeze=None

@@ -64,6 +64,8 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
     TypeError for an unknown option; ValueError for one that the optimizer needs otherwise.
     """
     require_known(options)
+    if hasattr(optimizer, "set_reducer") and optimizer.reducer is not None:
+        raise ValueError("this optimizer has the sums of another model: detach that, or give each model its own")
     needed, kind = getattr(optimizer, "reducer_options", {}), type(optimizer).__name__
     for name, value in needed.items():
         if name in options and callable(value):
@@ -77,6 +79,9 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
 
 
 def tell(optimizer, reducer: Reducer | None) -> None:
-    """Tell an optimizer that has `set_reducer` which Reducer sums its gradients; None: no sums from now on."""
+    """Tell an optimizer that has `set_reducer`, and keeps it in `reducer`, which Reducer sums its gradients.
+
+    None: no sums from now on.
+    """
     if hasattr(optimizer, "set_reducer"):
         optimizer.set_reducer(reducer)

@@ -10,7 +10,7 @@ from gqallreduce.hashing import checksum
 
 
 def broadcast(comm, model: torch.nn.Module) -> None:
-    """Parameters and buffers become those of rank 0. Collective; their names and shapes are known to be alike."""
+    """Parameters and buffers become those of rank 0. Collective; ranks have compared what `described` says of them."""
     for tensor in tensors_of(model).values():
         if not tensor.numel():
             continue
@@ -29,6 +29,11 @@ def compare(comm, tensors: dict[str, torch.Tensor]) -> None:
         differing = [rank for rank, each in enumerate(found) if each != found[0]]
         if differing:
             raise ReplicaError(f"{name!r} of ranks {differing} differs from rank 0's")
+
+
+def described(model: torch.nn.Module) -> tuple[str, ...]:
+    """Of each parameter and buffer, its name, shape and dtype: what ranks must have alike."""
+    return tuple(f"{name} {tuple(each.shape)} {each.dtype}" for name, each in tensors_of(model).items())
 
 
 def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -33,7 +33,7 @@ def test_the_lines_say_who_wins_by_how_much_and_from_where_on():
     assert verdict.lines([(SHARED, slow), (PACED, fast)]) == [
         "4 ranks, shared memory: MPI's own allreduce wins; the fastest scheme takes 2.0 times as long at 4 KiB.",
         "4 ranks, paced link, 1 Gbit/s, 4 hosts: direct/onebit/ef is 14.0 times as fast as the better dense allreduce "
-        "at 4 KiB (0.286 ms) and faster from 4 KiB on; the error of a sum is 72 %, which later sums make good.",
+        "at 4 KiB (0.286 ms) and faster from 4 KiB on; the error of a sum is 72 %, which is added to later sums.",
         "There, without feedback: direct/qsgd(bits=4) is 7.0 times as fast as the better dense allreduce at 4 KiB "
         "(0.571 ms) and faster from 2 KiB on; the error of a sum is 25 %.",
     ]

@@ -1,7 +1,9 @@
 """Checkpoints that travel: to other numbers of ranks, and through files."""
 
 import contextlib
+import errno
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -174,11 +176,13 @@ def damage(folder, how):
         (folder / "manifest.json").write_text("{")
     elif how == "its files":
         (folder / "manifest.json").write_text(json.dumps({**manifest, "files": []}))
+    elif how == "its numbers":
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "ranks": float(manifest["ranks"])}))
     elif how == "all":
         (folder / "manifest.json").unlink()
 
 
-@pytest.mark.parametrize("how", ["a byte", "the end", "a file", "the manifest", "its files", "all"])
+@pytest.mark.parametrize("how", ["a byte", "the end", "a file", "the manifest", "its files", "its numbers", "all"])
 def test_a_damaged_save_changes_nothing(comm, folder, how):
     reducer = reducer_of(comm)
     step_of(reducer, comm, 0)
@@ -208,3 +212,33 @@ def test_a_folder_that_cannot_be_written_is_told_to_all(comm, folder):
     comm.Barrier()
     with pytest.raises(gq.Error, match="could not write its state"):
         gq.save(folder, reducer_of(comm))
+
+
+def test_a_save_that_failed_leaves_no_files(comm, folder, monkeypatch):
+    """Neither those of ranks that could write, nor the part that one had written."""
+    with reducer_of(comm) as reducer:
+        step_of(reducer, comm, 0)
+        gq.save(folder, reducer)
+        comm.Barrier()
+        before = sorted(each.name for each in Path(folder).iterdir())
+        comm.Barrier()
+        (Path(folder) / "0123456789ab.rank0.npz.part").write_bytes(b"of a process that has died")
+        comm.Barrier()
+        with monkeypatch.context() as patch:
+            if comm.rank == comm.size - 1:
+                patch.setattr(os, "fsync", _full)
+            for _ in range(2):
+                with pytest.raises(gq.Error, match="No space left"):
+                    gq.save(folder, reducer)
+        comm.Barrier()
+        found = sorted(each.name for each in Path(folder).iterdir() if not each.name.endswith(".part"))
+        assert found == before
+        assert len(list(Path(folder).glob("*.part"))) == 1
+        comm.Barrier()
+        gq.save(folder, reducer)
+        comm.Barrier()
+        assert len(list(Path(folder).iterdir())) == comm.size + 1
+
+
+def _full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")

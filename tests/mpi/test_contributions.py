@@ -409,3 +409,31 @@ def test_units_are_changed_with_the_momentum(comm):
     plain(one)
     scaled(two)
     assert bits({name: 4 * each for name, each in one.items()}) == bits(two)
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"momentum_correction": 0.9}])
+@pytest.mark.parametrize("rules", ["ring/raw", "direct/onebit/ef"])
+def test_a_factor_that_a_momentum_cannot_take_changes_nothing(comm, options, rules):
+    """On any rank: with momentum correction that of the last rank alone is too large for it."""
+    reducer = gq.Reducer(rules, comm=comm, timeout=TIMEOUT, **options)
+    for _ in range(2):
+        reducer({"w": np.full(300, 1e5 if comm.rank == comm.size - 1 else 1e-5, np.float32)})
+    before = reducer.state_dict()
+    with pytest.raises((ValueError, gq.MismatchError)):
+        reducer.scale_memory(1e37, momentum=True)
+    after = reducer.state_dict()
+    assert repr(after) == repr(before)
+    reducer.load_state_dict(after)
+    reducer({"w": np.ones(300, np.float32)})
+
+
+@pytest.mark.parametrize("rules", ["ring/raw", "direct/onebit/ef"])
+def test_factors_of_ranks_are_compared(comm, rules):
+    if comm.size == 1:
+        pytest.skip("needs two ranks that differ")
+    reducer = gq.Reducer(rules, comm=comm, timeout=TIMEOUT, momentum=0.9)
+    reducer({"w": np.ones(300, np.float32)})
+    before = reducer.state_dict()
+    with pytest.raises(gq.MismatchError):
+        reducer.scale_memory(1.0 + comm.rank, momentum=True)
+    assert repr(reducer.state_dict()) == repr(before)

@@ -91,6 +91,48 @@ def test_an_error_is_raised_by_the_step_and_training_goes_on(comm):
     assert state.reducer.stats.steps == 4
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_step_with_a_flaw_may_be_left_out(comm, scaled):
+    """As a GradScaler does, on all ranks, though a flaw is in the gradients of one."""
+    ddp, optimizer, state = make(comm, "direct/qsgd(bits=4)")
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=4.0, enabled=scaled)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = ddp(torch.ones(3, 6) * (comm.rank + step)).sum()
+        scaler.scale(loss * float("inf") if step == 1 and comm.rank == comm.size - 1 else loss).backward()
+        if scaled or step != 1:
+            scaler.step(optimizer)
+        scaler.update()
+        assert len(set(comm.allgather((scaler.get_scale(), content(ddp))))) == 1
+    assert scaler.get_scale() == (2.0 if scaled else 1.0)
+    assert state.reducer.stats.steps == 3
+
+
+def test_parameters_in_another_order_of_axes(comm):
+    """Their gradients have it too, and the shape that their rules see."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), torch.nn.Flatten())
+    model.append(torch.nn.Linear(16, 2))
+    model[2].weight = torch.nn.Parameter(torch.randn(16, 2).t())
+    alone, ddp = copy.deepcopy(model), torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+    state = gqt.HookState(ddp, optimizer, "ring/raw", comm=comm, timeout=TIMEOUT)
+    ddp.register_comm_hook(state, gqt.comm_hook)
+    for step in range(2):
+        optimizer.zero_grad()
+        alone.zero_grad()
+        for rank in range(comm.size):
+            x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(10 * step + rank), device="cpu")
+            (alone(x.to(DEVICE)).square().sum() / comm.size).backward()
+            if rank == comm.rank:
+                ddp(x.to(DEVICE)).square().sum().backward()
+        for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+    forms = {tensor.name: tensor.form for tensor in state.reducer.model.tensors.values()}
+    assert (forms["0.weight"].order, forms["2.weight"].order) == ("0,2,3,1", "F")
+    state.close()
+
+
 def test_gradients_may_be_accumulated(comm):
     ddp, optimizer, state = make(comm, "direct/onebit/ef")
     for step in range(2):
