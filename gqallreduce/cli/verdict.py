@@ -9,10 +9,12 @@ SMALL = 0.5  # of the sum: the error up to which a scheme is named that does not
 
 def lines(results):
     """Of (machine, "sum" rows) of each link: who wins there, and on the last one also who wins without feedback."""
-    found = [f"{place(machine)}: {_winner(rows, 'the fastest scheme')}" for machine, rows in results]
+    winners = [_winner(rows, "the fastest scheme") for _, rows in results]
+    found = [f"{place(machine)}: {winner}" for (machine, _), winner in zip(results, winners, strict=True)]
     unbiased = [row for row in results[-1][1] if row["dense"] or ("qsgd" in row["scheme"] and row["error"] < SMALL)]
     if any(not row["dense"] for row in unbiased):
-        found.append(f"There, without feedback: {_winner(unbiased, 'the fastest with a small error')}")
+        winner = _winner(unbiased, "the fastest with a small error")
+        found += [f"There, without feedback: {winner}"] if winner != winners[-1] else []
     return found
 
 

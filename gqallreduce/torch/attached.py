@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import weakref
 from collections.abc import Iterator
 
 import torch
@@ -24,6 +25,7 @@ from gqallreduce.torch.replicas import broadcast, compare, described, tensors_of
 from gqallreduce.torch.tensors import array_of, from_tensors, tensor_of, to_tensors
 
 _NONFINITE = "raise", "skip"
+_flushing: weakref.WeakSet = weakref.WeakSet()  # optimizers that make a step of residuals
 
 
 def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, **options) -> Attached:
@@ -72,7 +74,7 @@ class Attached:
         require_free(model)
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         require_all_in(optimizer, self._parameters)
-        self.skipped, self._accumulates, self._flushing = 0, False, False
+        self.skipped, self._accumulates = 0, False
         self._started: set[str] = set()  # names, in the step under way
         self._holds_unsummed = False  # has a pass in no_sync made gradients that are not summed yet?
         self._summed, self._took_effect = (
@@ -225,11 +227,18 @@ class Attached:
             parameter.grad = None
             if name in sums and parameter.requires_grad:
                 parameter.grad = tensor_of(sums[name]).to(parameter) / (self._scale or 1.0)
-        self._flushing = True
+        mine = {id(each) for each in self._parameters.values()}
+        every = [each for group in self._optimizer.param_groups for each in group["params"]]
+        others = [(each, each.grad) for each in every if id(each) not in mine]  # of another model
+        for parameter, _ in others:
+            parameter.grad = None
+        _flushing.add(self._optimizer)
         try:
             self._optimizer.step()
         finally:
-            self._flushing = False
+            _flushing.discard(self._optimizer)
+            for parameter, grad in others:
+                parameter.grad = grad
         for parameter in self._parameters.values():
             parameter.grad = None
 
@@ -247,7 +256,7 @@ class Attached:
             self._start(name, parameter)
 
     def _before_step(self, optimizer, args, kwargs) -> None:
-        if self._flushing:
+        if optimizer in _flushing:
             return
         if any(callable(each) for each in (*args, *kwargs.values())):
             self.discard()

@@ -167,6 +167,23 @@ def test_a_dense_call_adds_the_residuals(comm, dtype, average, monkeypatch):
     assert last.bytes_sent == (0 if comm.size == 1 else array.size * (8 if dtype == "float64" else 4))
 
 
+@pytest.mark.parametrize("codec", ["topk(k=3)", "topk(k=3)/ef", "topk(ratio=0.3, sums=union)/ef", "raw", "onebit/ef"])
+@pytest.mark.parametrize("schedule", ["direct", "ring", "allgather"])
+def test_the_first_of_several_tensors_of_a_group_is_named(comm, schedule, codec):
+    """Small ones, of which the runtime works on several before it looks whether a value was not finite."""
+    allreduce, keys = gq.Allreduce(f"{schedule}/{codec}", comm=comm, timeout=TIMEOUT), list("abcdef")
+    for step in range(3):
+        arrays = [inputs(comm.size, (40,), step=step * 10 + n)[comm.rank] for n in range(len(keys))]
+        if step == 1:
+            if comm.rank == comm.size - 1:
+                for number in (1, 3, 4):
+                    arrays[number][7 * number] = np.nan
+            kind, said = everywhere(comm, allreduce, arrays, key=keys)
+            assert (kind, said["rank"], said["key"], said["index"]) == (gq.NonFiniteError, comm.size - 1, "b", 7)
+        else:
+            allreduce(arrays, key=keys)
+
+
 def test_errors_of_one_call_do_not_reach_the_next_object(comm):
     broken = gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)
     arrays = spoil(inputs(comm.size, SHAPE), [0], np.nan)

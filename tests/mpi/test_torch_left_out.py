@@ -154,6 +154,23 @@ def test_all_that_is_made_alike_is_compared_first(comm, how, what):
         getattr(gqt, how)(model, optimizer, *more, rules="*=ring/raw", comm=comm, **options)
 
 
+def test_a_flush_is_no_step_of_another_model(comm):
+    """That has the same optimizer, and gradients that are not zeroed."""
+    both = torch.nn.ModuleList([torch_linear(), torch_linear()])
+    optimizer = torch.optim.SGD(both.parameters(), 0.1)
+    attached = [gqt.attach(each, optimizer, "*=direct/onebit/ef", comm=comm) for each in both]
+    sum(loss_of(each, *batch(comm, 0)) for each in both).backward()
+    optimizer.step()
+    before, grad = content(both[1]), both[1][0].weight.grad.clone()
+    attached[0].flush()
+    assert content(both[1]) == before
+    assert attached[1].reducer.stats.steps == 1
+    torch.testing.assert_close(both[1][0].weight.grad, grad)
+    for each in attached:
+        each.compare()
+        each.detach()
+
+
 # --- optimizers that know their sums ---
 
 
