@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gqallreduce.allreduce import Allreduce
 from gqallreduce.errors import Error
+from gqallreduce.runtime.meeting import meet
 
 MANIFEST, FORMAT = "manifest.json", 1
 _TREE = "tree"
@@ -25,9 +27,9 @@ def save(path, reducer) -> None:
     """Write the state of a Reducer, or an Allreduce, into a folder. Collective.
 
     An earlier save in the folder stays whole until this one is complete, and is removed then. Raises gq.Error on every
-    rank if a rank cannot write.
+    rank if a rank cannot write; MismatchError, TimeoutError if a rank does not come.
     """
-    comm, folder = _comm_of(reducer), Path(path)
+    comm, folder = _meet(reducer, "save()"), Path(path)
     name = comm.bcast(uuid.uuid4().hex[:12] if comm.rank == 0 else None)
     mine = folder / f"{name}.rank{comm.rank}.npz"
 
@@ -58,9 +60,9 @@ def load(path, reducer) -> None:
     """Go on from what `save` wrote, with the same number of ranks or another. Collective.
 
     Raises gq.Error on every rank, and changes nothing, if a file is missing, damaged, or of another save, scheme or
-    set of rules.
+    set of rules; MismatchError, TimeoutError if a rank does not come.
     """
-    comm, folder = _comm_of(reducer), Path(path)
+    comm, folder = _meet(reducer, "load()"), Path(path)
 
     def read():
         manifest = _manifest(folder)
@@ -113,12 +115,14 @@ def _unpacked(value: dict, arrays):
     return arrays[content] if kind == "array" else content
 
 
-def _comm_of(reducer):
-    comm = getattr(getattr(reducer, "failure_flags", reducer), "comm", None)
-    if comm is None:
+def _meet(reducer, what: str):
+    """The communicator, once all ranks have come here."""
+    allreduce = getattr(reducer, "failure_flags", reducer)
+    if not isinstance(allreduce, Allreduce):
         got = type(reducer).__name__
         raise TypeError(f"got a {got}, expected a Reducer or an Allreduce; of an attached model, attached.reducer")
-    return comm
+    meet(allreduce, what)
+    return allreduce.comm
 
 
 def _on_all(comm, what: str, call, share: bool = True):

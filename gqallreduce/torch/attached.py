@@ -11,6 +11,7 @@ import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.runtime.meeting import meet
 from gqallreduce.torch.options import (
     reducer_for,
     require_all_in,
@@ -298,6 +299,7 @@ class Attached:
 
     def compare(self) -> None:
         """ReplicaError, on every rank, if parameters or buffers of ranks differ; it names the first. Collective."""
+        meet(self.reducer.failure_flags, "compare()")
         compare(self._comm, tensors_of(self._model))
 
     def state_dict(self) -> dict:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from gqallreduce.errors import Error, MismatchError
 from gqallreduce.models.rules import assign, parse
 from gqallreduce.runtime.arguments import integer
+from gqallreduce.runtime.meeting import meet
 from gqallreduce.torch.fragments import Fragment, divide
 from gqallreduce.torch.options import (
     require_all_in,
@@ -259,6 +260,7 @@ class LocalSGD:
 
     def compare(self) -> None:
         """ReplicaError, on every rank, if outer parameters of ranks differ; it names the first. Collective."""
+        meet(self.parts[0].reducer.failure_flags, "compare()")
         compare(self._comm, self.outer_parameters())
 
     # --- checkpoints ---

@@ -214,6 +214,32 @@ def test_a_folder_that_cannot_be_written_is_told_to_all(comm, folder):
         gq.save(folder, reducer_of(comm))
 
 
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_a_rank_that_does_something_else_is_not_waited_for(comm, folder, what):
+    if comm.size == 1:
+        pytest.skip("needs another rank")
+    reducer = reducer_of(comm)
+    step_of(reducer, comm, 0)
+    gq.save(folder, reducer)
+    doing = (lambda: getattr(gq, what)(folder, reducer)) if comm.rank == 0 else (lambda: step_of(reducer, comm, 1))
+    with pytest.raises(gq.Error):
+        doing()
+    again = reducer_of(comm)
+    gq.load(folder, again)
+    step_of(again, comm, 1)
+
+
+def test_an_object_that_refuses_calls_can_be_saved(comm, folder):
+    reducer, again = reducer_of(comm), reducer_of(comm)
+    step_of(reducer, comm, 0)
+    reducer.close()
+    gq.save(folder, reducer)
+    gq.load(folder, again)
+    assert repr(again.state_dict()) == repr(reducer.state_dict())
+    with pytest.raises(gq.Error, match="cannot be used any more"):
+        gq.load(folder, reducer)
+
+
 def test_a_save_that_failed_leaves_no_files(comm, folder, monkeypatch):
     """Neither those of ranks that could write, nor the part that one had written."""
     with reducer_of(comm) as reducer:

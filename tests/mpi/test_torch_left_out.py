@@ -171,6 +171,18 @@ def test_a_flush_is_no_step_of_another_model(comm):
         each.detach()
 
 
+def test_a_rank_that_compares_does_not_wait_for_one_that_trains(comm):
+    if comm.size == 1:
+        pytest.skip("needs another rank")
+    model, optimizer, attached = make(comm, "ring/raw", model=torch_linear)
+    train(comm, model, optimizer, range(2))
+    with pytest.raises(gq.Error):
+        attached.compare() if comm.rank == 0 else train(comm, model, optimizer, [2])
+    attached.detach()
+    with gqt.attach(model, optimizer, "ring/raw", comm=comm) as attached:
+        attached.compare()
+
+
 # --- optimizers that know their sums ---
 
 
