@@ -289,6 +289,7 @@ def figure(panels, lines=1):
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "gqallreduce"
     from matplotlib import pyplot
 
     size = 5.2 * panels, 1.4 + 4.2 * lines
@@ -315,7 +316,7 @@ def save(drawing, title, machine, name):
     drawing.suptitle(f"{title}\n{_line(machine)}", fontsize="medium")
     paths = [f"{name}.png", f"{name}.svg"]
     for path in paths:
-        # Without a date the same rows give the same file.
+        # Without a date, and with names that are not drawn at random, the same rows give the same file.
         drawing.savefig(path, dpi=150, metadata={"Date": None} if path.endswith(".svg") else None)
     pyplot.close(drawing)
     return paths
