@@ -1,7 +1,8 @@
 """A transformer that predicts characters, trained over a slow link: `mpirun -n 4 python examples/torch_characters.py`.
 
 Local SGD: each rank trains by itself, and every 10 steps the changes of their parameters are averaged, compressed. The
-text is that of Python's own standard library; nothing is downloaded.
+text is that of Python's own standard library; nothing is downloaded. The model, the text and the choice of a device are
+this package's own (`gqallreduce.cli`), and may change: in a program of yours they are what you have.
 """
 
 import argparse

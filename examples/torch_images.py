@@ -1,7 +1,8 @@
 """Images by a perceptron or a small convolutional network: `mpirun -n 4 python examples/torch_images.py`.
 
 What is new beside the script of one process: `attach`, and each rank's own part of the data. Images are scikit-learn's
-digits, or those of a folder of MNIST's files.
+digits, or those of a folder of MNIST's files. The functions of `gqallreduce.cli` that load them and choose a device are
+this package's own, and may change: in a program of yours they are what you have.
 """
 
 import argparse
