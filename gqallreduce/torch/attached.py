@@ -78,10 +78,8 @@ class Attached:
         self.skipped, self._accumulates = 0, False
         self._started: set[str] = set()  # names, in the step under way
         self._holds_unsummed = False  # has a pass in no_sync made gradients that are not summed yet?
-        self._summed, self._took_effect = (
-            False,
-            True,
-        )  # has wait() been called, and not the optimizer's step? Its result
+        self._summed = False  # has wait() been called, and not the optimizer's step since?
+        self._took_effect = True  # what it returned
         self._versions: dict[str, int] = {}  # of each sum, as wait() left it
         self._scale = None if scaler is None else scaler.get_scale()
         self._clip = options.get("clip")
