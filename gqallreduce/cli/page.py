@@ -27,8 +27,8 @@ def add_arguments(parser):
 
 def run(arguments):
     """Writes the page; 0, or 2 for what cannot be read."""
-    if lacking(["plotly"]):
-        print(f"report: {lacking(['plotly'])}", file=sys.stderr)
+    if lack := lacking(["plotly"]):
+        print(f"report: {lack}", file=sys.stderr)
         return 2
     try:
         found = {str(path): read(path) for path in paths(arguments.results)}

@@ -44,8 +44,8 @@ class Report(Silent):
     """
 
     def __init__(self, path=None):
-        if lacking():
-            sys.exit(lacking())
+        if lack := lacking():
+            sys.exit(lack)
         from rich.console import Console
 
         # mpirun makes every log look like a terminal, so there are no colours.

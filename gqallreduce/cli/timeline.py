@@ -23,8 +23,8 @@ def add_arguments(parser):
 
 def run(arguments):
     """Prints what each rank did for how long, and draws it; the exit status."""
-    if lacking(["matplotlib"]):
-        print(f"timeline: {lacking(['matplotlib'])}", file=sys.stderr)
+    if lack := lacking(["matplotlib"]):
+        print(f"timeline: {lack}", file=sys.stderr)
         return 2
     try:
         ranks = [spans(path) for path in arguments.traces]

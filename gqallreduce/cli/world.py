@@ -19,9 +19,9 @@ def on_world(name, run_on, arguments):
     if wrong:
         print(f"{name}: {wrong}", file=sys.stderr)
         return 1
-    if lacking():
+    if lack := lacking():
         if comm.rank == 0:
-            print(f"{name}: {lacking()}", file=sys.stderr)
+            print(f"{name}: {lack}", file=sys.stderr)
         return 2
     try:
         return run_on(comm, arguments)

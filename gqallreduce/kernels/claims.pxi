@@ -3,8 +3,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
 
-@cython.no_gc_clear  # it takes itself out of its Claims when it goes
-@cython.no_gc
+@cython.no_gc  # it takes itself out of its Claims when it goes
 cdef class Claim:
     """Of one function in one thread, for as long as it makes a call, or until nothing refers to it."""
 

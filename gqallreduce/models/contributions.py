@@ -131,9 +131,11 @@ class Contributions:
             with home.active(None, None):
                 for name in names:
                     kept = self._kept[name]
-                    if kept.now is not None and not kept.scale(factor):
+                    if kept.now is None:
+                        continue
+                    if not kept.scale(factor):
                         raise ValueError(f"factor: got {factor!r}, by which the momentum of {name!r} leaves its format")
-                    found += [kept] if kept.now is not None else []
+                    found.append(kept)
         return found
 
     # --- checkpoints ---

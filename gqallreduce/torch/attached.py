@@ -14,12 +14,12 @@ from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.runtime.meeting import meet
 from gqallreduce.torch.options import (
     reducer_for,
+    release,
     require_all_in,
     require_fields,
     require_free,
     require_model,
     require_optimizer,
-    tell,
     trained,
 )
 from gqallreduce.torch.replicas import broadcast, compare, described, tensors_of
@@ -89,8 +89,7 @@ class Attached:
             self.reducer.register(named, described(model))
             broadcast(self._comm, model)
         except BaseException:
-            tell(optimizer, None)
-            self.reducer.close()
+            release(optimizer, self.reducer)
             raise
         self._optimizer = optimizer
         trained.add(model)
@@ -331,8 +330,7 @@ class Attached:
             hook.remove()
         self._hooks.clear()
         trained.discard(self._model)
-        tell(self._optimizer, None)
-        self.reducer.close()
+        release(self._optimizer, self.reducer)
 
     def __enter__(self) -> Attached:
         return self

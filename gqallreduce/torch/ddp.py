@@ -6,7 +6,7 @@ import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
-from gqallreduce.torch.options import reducer_for, require_optimizer, tell
+from gqallreduce.torch.options import reducer_for, release, require_optimizer
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
 
@@ -34,11 +34,12 @@ class HookState:
         self.reducer = reducer_for(optimizer, rules, MPI.COMM_WORLD if comm is None else comm, options)
         self._optimizer, self._closed = optimizer, False
         try:
-            named = [(name, array_of(torch.empty_like(each))) for each, name in self._names.items()]
-            self.reducer.register(named)
+            # DDP lays a gradient out as its parameter, where that has no gaps, and calls the axes by another order.
+            like = {each: torch.empty_like(each) for each in self._names}
+            self._strides = {each: made.stride() for each, made in like.items()}
+            self.reducer.register([(name, array_of(like[each])) for each, name in self._names.items()])
         except BaseException:
-            tell(optimizer, None)
-            self.reducer.close()
+            release(optimizer, self.reducer)
             raise
         self._futures: list[tuple] = []
         self._error: Exception | None = None
@@ -64,8 +65,7 @@ class HookState:
 
     def _start(self, bucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            # DDP lays a gradient out as its parameter, where that has no gaps, and calls the axes by another order.
-            laid_out = gradient.as_strided(parameter.shape, torch.empty_like(parameter).stride())
+            laid_out = gradient.as_strided(parameter.shape, self._strides[parameter])
             self.reducer.start(self._names[parameter], array_of(laid_out))
 
     def _attempt(self, call, *given) -> None:
@@ -95,9 +95,8 @@ class HookState:
     def close(self) -> None:
         """No further sums: a backward pass of its model is an error then. On all ranks."""
         self._closed = True
-        tell(self._optimizer, None)
         self._hook.remove()
-        self.reducer.close()
+        release(self._optimizer, self.reducer)
 
 
 def comm_hook(state: HookState, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -74,14 +74,17 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
             got = f"{name}={options[name]!r}"
             raise ValueError(f"got {got}, expected {name}={value!r} as the {kind} has it; leave {name} out")
     reducer = Reducer(rules, comm=comm, **{**needed, **options})
-    tell(optimizer, reducer)
+    _tell(optimizer, reducer)
     return reducer
 
 
-def tell(optimizer, reducer: Reducer | None) -> None:
-    """Tell an optimizer that has `set_reducer`, and keeps it in `reducer`, which Reducer sums its gradients.
+def release(optimizer, reducer: Reducer) -> None:
+    """The end of what `reducer_for` has made for this optimizer, on all ranks."""
+    _tell(optimizer, None)
+    reducer.close()
 
-    None: no sums from now on.
-    """
+
+def _tell(optimizer, reducer: Reducer | None) -> None:
+    """Tell an optimizer that has `set_reducer`, and keeps it in `reducer`, which Reducer sums its gradients."""
     if hasattr(optimizer, "set_reducer"):
         optimizer.set_reducer(reducer)

@@ -74,8 +74,8 @@ def run(arguments):
 def run_on(comm, arguments):
     """Trains on a communicator; the exit status."""
     try:
-        if lacking(["torch"], "torch"):
-            raise ValueError(lacking(["torch"], "torch"))
+        if lack := lacking(["torch"], "torch"):
+            raise ValueError(lack)
         runs, setting = _runs(arguments), _setting(arguments)
         if setting.batch % comm.size:
             raise ValueError(f"--batch {setting.batch}: expected a multiple of the {comm.size} ranks")
