@@ -204,3 +204,47 @@ report.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 request.wait()
 """
     assert ranks(script, 2) == [[3]] * 2
+
+
+def test_a_child_process_is_refused_and_leaves_calls_to_its_parent(ranks):
+    script = """
+allreduce = gq.Allreduce("direct/raw")
+allreduce(values(), key="a")
+array = values()
+
+def refusal(call):
+    "What the error of a call says."
+    try:
+        call()
+    except gq.Error as error:
+        return str(error)
+
+def find_out():
+    calls = [
+        request.wait,
+        lambda: allreduce(values(), key="a"),
+        lambda: gq.quantized_allreduce(values(), "raw"),
+        lambda: gq.Allreduce("raw", comm=MPI.COMM_SELF),
+    ]
+    found = [refusal(call) for call in calls]
+    from gqallreduce.transport import home
+    home._end_of_interpreter()  # what runs at exit; MPI's own end would wait for the parent
+    return found
+
+if comm.rank:
+    comm.Barrier()
+request = allreduce.start(array, key="a")
+if comm.rank == 0:  # whose call waits for the other rank
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, json.dumps(find_out()).encode())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    report.append(["is a fork of" in each for each in json.loads(os.read(read, 10_000))])
+    comm.Barrier()
+request.wait()
+report.append(sum_of_ranks(array))
+allreduce(values(), key="a")
+"""
+    assert ranks(script, 2) == [[[True] * 4, True], [True]]

@@ -7,6 +7,8 @@ memory, or with gaps at one place (a leading dimension): NumPy arrays, and whate
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from gqallreduce import _kernels
@@ -194,6 +196,12 @@ class Buffer:
         if self.readonly:
             hint = "; pass out=" if name == "buf" else ""
             raise ValueError(f"{name} is read-only{hint}")
+
+    def tell_written(self) -> None:
+        """It is about to be written. PyTorch counts that: else autograd would compute with changed values unnoticed."""
+        torch = sys.modules.get("torch")
+        if torch and isinstance(self.owner, torch.Tensor) and not self.owner.is_inference():
+            torch.autograd.graph.increment_version(self.owner)
 
     def load(self, start: int, stop: int, y: np.ndarray) -> None:
         """y := elements [start, stop), as y's dtype. A float64 beyond float32 becomes an infinity."""

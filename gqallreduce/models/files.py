@@ -24,7 +24,7 @@ _TREE = "tree"
 
 
 def save(path, reducer) -> None:
-    """Write the state of a Reducer, or an Allreduce, into a folder. Collective.
+    """Write the state of a Reducer, an Allreduce, or what `attach` of PyTorch returned, into a folder. Collective.
 
     An earlier save in the folder stays whole until this one is complete, and is removed then. Raises gq.Error on every
     rank if a rank cannot write; MismatchError, TimeoutError if a rank does not come.
@@ -98,9 +98,9 @@ def _packed(value, arrays: dict):
         return {"dict": [[_packed(key, arrays), _packed(each, arrays)] for key, each in value.items()]}
     if isinstance(value, (list, tuple)):
         return {type(value).__name__: [_packed(each, arrays) for each in value]}
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "__array__") and not isinstance(value, np.generic):  # of NumPy, or a tensor in host memory
         name = f"array{len(arrays)}"
-        arrays[name] = value
+        arrays[name] = np.asarray(value)
         return {"array": name}
     return {"value": value.item() if isinstance(value, np.generic) else value}
 
@@ -120,7 +120,7 @@ def _meet(reducer, what: str):
     allreduce = getattr(reducer, "failure_flags", reducer)
     if not isinstance(allreduce, Allreduce):
         got = type(reducer).__name__
-        raise TypeError(f"got a {got}, expected a Reducer or an Allreduce; of an attached model, attached.reducer")
+        raise TypeError(f"got a {got}, expected a Reducer, an Allreduce, or what attach() returned")
     meet(allreduce, what)
     return allreduce.comm
 

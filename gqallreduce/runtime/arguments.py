@@ -91,6 +91,12 @@ class Given:
                 target.copy_from_host(processor, result)
             processor.finish()
 
+    def tell_written(self) -> None:
+        """Its targets are about to be written."""
+        if self.arrays is None:  # else they are plain
+            for target in self.targets:
+                target.tell_written()
+
     def overlap(self, other: Given) -> str:
         """The argument that shares memory with what another call writes, or writes what it reads; "" if none does."""
         mine, theirs = self._plain(), other._plain()

@@ -50,6 +50,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
             _raise_unheard(allreduce)
         if half is not None:
             half.take_shards(given, allreduce.processors.of(given))
+        given.tell_written()
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
     label, processor = (given.name, given.forms), allreduce.processors.of(given)

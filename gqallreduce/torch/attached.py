@@ -311,6 +311,10 @@ class Attached:
 
         ValueError for what does not fit; then nothing has changed.
         """
+        self.restore(self.checked(state))
+
+    def checked(self, state: dict | list[dict]) -> tuple:
+        """What `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
         states = list(state) if isinstance(state, (list, tuple)) else [state]
         for each in states or [None]:
             require_fields(each, ("reducer", "scale", "skipped"))
@@ -321,8 +325,18 @@ class Attached:
         if isinstance(skipped, bool) or not isinstance(skipped, int) or skipped < 0:
             raise ValueError(f"state has skipped {skipped!r}, expected a number of steps")
         found = [from_tensors(each["reducer"]) for each in states]
-        self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
-        self._scale, self.skipped, self._summed = scale, skipped, False
+        return self.reducer.checked(found if isinstance(state, (list, tuple)) else found[0]), scale, skipped
+
+    def restore(self, found: tuple) -> None:
+        """Take over what `checked` has returned."""
+        state, self._scale, self.skipped = found
+        self.reducer.restore(state)
+        self._summed = False
+
+    @property
+    def failure_flags(self):
+        """As of a Reducer: so `gq.save` and `gq.load` take this."""
+        return self.reducer.failure_flags
 
     def detach(self) -> None:
         """Remove all hooks and close the reducer: from now on gradients are not summed. Call it on all ranks."""

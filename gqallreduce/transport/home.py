@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
 import weakref
@@ -30,6 +31,11 @@ from gqallreduce.transport.waiting import tidy
 _keyval = None
 _homes: weakref.WeakSet = weakref.WeakSet()
 _to_free: list[Control] = []
+_is_child = False  # of a process that has MPI, made by fork
+_FORKED = (
+    "this process is a fork of one that uses MPI, which belongs to that one: make calls there, and begin workers by "
+    "multiprocessing's 'spawn' if they need MPI"
+)
 
 
 class Home:
@@ -88,7 +94,11 @@ class Home:
             with contextlib.suppress(Exception):
                 self.run(call, timeout)
 
-    # --- one thread at a time ---
+    # --- one thread at a time, of one process ---
+
+    def leave_to_parent(self) -> None:
+        """This process is a fork of the one that the communicator belongs to: refuse all calls."""
+        self._claims = _NoClaims()
 
     def claim(self) -> Claim:
         """Error if a call is being made on this communicator. The claim ends with `release`.
@@ -235,6 +245,13 @@ def _is_executing(claim: Claim) -> bool:
     return False
 
 
+class _NoClaims:
+    """In the place of Claims: nothing here may make a call."""
+
+    def take(self, over: Claim | None = None):
+        raise Error(_FORKED)
+
+
 class _Attribute:
     """The value of an MPI attribute. MPI alone holds it, so it is dropped when MPI deletes the attribute.
 
@@ -254,6 +271,8 @@ class _Attribute:
 def home(comm, create: bool = True) -> Home | None:
     """The communicator's Home; local."""
     global _keyval
+    if _is_child:
+        raise Error(_FORKED)
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval()
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(), _Attribute(_before_finalize))
@@ -278,6 +297,19 @@ def _before_finalize() -> None:
     for home in list(_homes):
         if home.link is not None:
             home.link.progress.take_back(for_good=True)
+
+
+def _begin_as_child() -> None:
+    """Calls under way, and their messages, are the parent's: nothing is waited for here, nor told to other ranks."""
+    global _is_child
+    _is_child = MPI.Is_initialized()
+    if _is_child:
+        for home in list(_homes):
+            home.leave_to_parent()
+        _homes.clear()
+
+
+os.register_at_fork(after_in_child=_begin_as_child)
 
 
 @atexit.register
