@@ -1,4 +1,4 @@
-"""Buffers that are used again: an allreduce allocates nothing once it has run."""
+"""Buffers that are used again by calls of the same sizes."""
 
 from __future__ import annotations
 

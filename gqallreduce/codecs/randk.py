@@ -175,6 +175,8 @@ def drawn_with(stream, n: int, k: int, probability: float) -> np.ndarray:
 
 def _within(drawn, begin: int, size: int):
     """(which of the places are among elements [begin, begin + size), where among those)."""
+    if len(drawn) and begin <= drawn[0] and drawn[-1] < begin + size:
+        return slice(None), drawn - begin if begin else drawn
     first, last = np.searchsorted(drawn, (begin, begin + size))
     return slice(first, last), drawn[first:last] - begin
 

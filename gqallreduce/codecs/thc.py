@@ -135,10 +135,7 @@ class THC(IntegerCodec):
     def unit_of_scale(self, scale):
         """A step, so small that no sum of rotated integers leaves float32."""
         most = _LARGEST / (2 * self.terms * math.sqrt(self.bucket)) if self.rotate else math.inf
-        scale = np.minimum(np.asarray(scale, np.float64), most * self.steps)
-        unit = (scale / self.steps).astype(np.float32)
-        unit = np.where(unit * np.float64(self.steps) < scale, np.nextafter(unit, np.float32(np.inf)), unit)
-        return unit if unit.ndim else float(unit)
+        return _kernels.multiples_unit(scale, self.steps, most)
 
     def unit_of(self, x, residual, region):
         if self.unit_is_known:

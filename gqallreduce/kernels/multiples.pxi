@@ -1,5 +1,7 @@
 """Linear codecs with several steps: multiples of a unit that all ranks share; `units` as in integers.pxi."""
 
+from libc.math cimport INFINITY, nextafterf
+
 import numpy as np
 
 
@@ -25,6 +27,26 @@ def largest_deviation(const float[::1] x not None, const float[::1] e, double cl
         with nogil:
             c_largest_deviation(x_at, e_at, regions.table, clip, &view[0])
     return found
+
+
+cdef float unit_of_scale(double scale, int steps, double most) noexcept nogil:
+    cdef double used = scale if not most * steps < scale else most * steps
+    cdef float unit = <float> (used / steps)
+    return nextafterf(unit, INFINITY) if unit * <double> steps < used else unit
+
+
+def multiples_unit(scale, int steps, double most):
+    """The least float32 that `steps` of are no less than a scale, at most about `most`: of a float, or of an array."""
+    require_steps(steps)
+    if isinstance(scale, float):
+        return <double> unit_of_scale(scale, steps, most)
+    cdef double[::1] scales = np.ascontiguousarray(scale, np.float64)
+    cdef Py_ssize_t number
+    units = np.empty(scales.shape[0], np.float32)
+    cdef float[::1] view = units
+    for number in range(view.shape[0]):
+        view[number] = unit_of_scale(scales[number], steps, most)
+    return units
 
 
 def multiples_quantize(const float[::1] x not None, const float[::1] e, float[::1] r, float[::1] m not None,

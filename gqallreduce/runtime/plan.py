@@ -173,9 +173,14 @@ class Plan:
         return self.codec.prepare is not None and not self.selects_natively and self.encodes_own
 
     @cached_property
+    def own_scale(self):
+        """What is a rank's own scale of a tensor, of codecs whose ranks agree on the largest; else None."""
+        return self.codec.own_scale
+
+    @cached_property
     def shares_scales(self) -> bool:
         """Does the runtime in C++ carry a call out, once ranks have agreed on a scale of each tensor?"""
-        return self.native is not None and self.codec.own_scale is not None
+        return self.native is not None and self.own_scale is not None
 
     @cached_property
     def scale_order(self) -> list[int]:

@@ -97,7 +97,7 @@ class ScaledRun(Run):
     def own_scales(self) -> np.ndarray:
         """Of each tensor, in the order `plan.scale_order`: float64, 0 if a value is not finite."""
         plan, self._running = self.plan, super().native()
-        return self._running.own_scales(*plan.codec.own_scale, plan.scale_order)
+        return self._running.own_scales(*plan.own_scale, plan.scale_order)
 
     def take_scales(self, scales: np.ndarray) -> None:
         """What ranks have agreed on, in that order; WireError for what is no scale."""

@@ -5,7 +5,8 @@ among the lanes, sends and receives apart, so that no lane can starve another; c
 every 100 us of arithmetic, but not before as long as the last one took, since it may have lent the core to another
 process; a wait spins for 100 us, then yields. Abort frames are looked for where there is nothing else to do.
 
-What the runtime in C++ can carry out of a call, its engine advances, by the same rules (csrc/gq/runtime/engine.hpp).
+What the runtime in C++ can carry out of a call, its engine advances, by the same rules, but a wait spins for 5 us only
+(csrc/gq/runtime/engine.hpp).
 
 It knows no MPI: `transport` sends and receives (requests.py), or is another one (runtime/local.py).
 """

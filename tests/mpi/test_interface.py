@@ -7,6 +7,7 @@ import pytest
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
+from gqallreduce import __main__, _kernels
 from gqallreduce.transport import agreement as module
 from gqallreduce.transport import requests
 
@@ -294,3 +295,28 @@ def test_an_mpi_whose_functions_cannot_be_found(comm, monkeypatch):
         found.append((array.tobytes(), allreduce.residual("w").tobytes(), allreduce.stats.last.bytes_sent))
         assert ("functions of this MPI cannot be looked up" in allreduce.stats.last.reason) == hidden
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("variable", "hidden", "said"),
+    [
+        (None, False, "C++"),
+        (None, True, "Python: functions of this MPI cannot be looked up"),
+        ("python", False, "Python"),
+        ("fortran", False, "GQALLREDUCE_RUNTIME='fortran', expected native or python"),
+    ],
+    ids=["usual", "functions hidden", "Python wanted", "variable wrong"],
+)
+def test_info_says_which_runtime_runs_and_why(comm, monkeypatch, capsys, variable, hidden, said):
+    def not_found(*arguments):
+        raise LookupError("MPI_Isend")
+
+    monkeypatch.delenv("GQALLREDUCE_RUNTIME", raising=False)
+    if variable:
+        monkeypatch.setenv("GQALLREDUCE_RUNTIME", variable)
+    if hidden:
+        monkeypatch.setattr(_kernels, "MpiTransport", not_found)
+    assert __main__.main(["info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.removeprefix("runtime").strip() for line in lines if line.startswith("runtime ")]
+    assert found == ([said] if comm.rank == 0 else [])

@@ -1,5 +1,5 @@
 // The progress engine of a communicator, without Python: advances all operations under way, in the order in which they
-// were started. Its rules are those of gqallreduce/transport/progress.py.
+// were started. Its rules are those of gqallreduce/transport/progress.py, but a wait spins for 5 us only.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,5 @@
-// Memory that is used again, by size class: once a call has run, the next one of its kind allocates nothing.
+// Memory that is used again, by size class: of messages, running values and scratch arrays, which a call gives back and
+// the next one takes. Operations, lanes and their lists are allocated anew by each call.
 #pragma once
 #include <algorithm>
 #include <cstddef>
