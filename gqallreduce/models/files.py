@@ -31,7 +31,7 @@ def save(path, reducer) -> None:
     """
     comm, folder = _meet(reducer, "save()"), Path(path)
     name = comm.bcast(uuid.uuid4().hex[:12] if comm.rank == 0 else None)
-    mine = folder / f"{name}.rank{comm.rank}.npz"
+    mine = folder / _file_of(name, comm.rank)
 
     def write():
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,12 +65,13 @@ def load(path, reducer) -> None:
     comm, folder = _meet(reducer, "load()"), Path(path)
 
     def read():
-        manifest = _manifest(folder)
         files = manifest["files"]
         wanted = [comm.rank] if manifest["ranks"] == comm.size else range(manifest["ranks"])
         states = [_read(folder, files[rank]) for rank in wanted]
         return states[0] if manifest["ranks"] == comm.size else states
 
+    # One for all ranks: folders of several hosts may hold different saves.
+    manifest = _on_all(comm, "read the manifest", lambda: _manifest(folder) if comm.rank == 0 else None)[0]
     states = _on_all(comm, "read its state", read, share=False)
     reducer.restore(_on_all(comm, "take over its state", lambda: reducer.checked(states), share=False))
 
@@ -138,6 +139,11 @@ def _on_all(comm, what: str, call, share: bool = True):
     return comm.allgather(found) if share else found
 
 
+def _file_of(name: str, rank: int) -> str:
+    """That of a rank in the save of this name."""
+    return f"{name}.rank{rank}.npz"
+
+
 def _manifest(folder: Path) -> dict:
     try:
         found = json.loads((folder / MANIFEST).read_bytes())
@@ -145,12 +151,14 @@ def _manifest(folder: Path) -> dict:
         fits = found["format"] == FORMAT and type(ranks) is int and len(files) == ranks > 0
         fits = fits and all({"file", "bytes", "blake2b"} <= each.keys() for each in files)
         fits = fits and all(type(each["file"]) is str for each in files)
+        one = files[0]["file"].partition(".")[0] if fits else ""
+        fits = fits and [each["file"] for each in files] == [_file_of(one, rank) for rank in range(ranks)]
     except OSError:
         raise
     except Exception as error:
         raise ValueError(f"{MANIFEST} cannot be read: {type(error).__name__} {error}") from error
     if not fits:
-        raise ValueError(f"{MANIFEST} is not one of format {FORMAT} with a file for each of {ranks} ranks")
+        raise ValueError(f"{MANIFEST} is not one of format {FORMAT} with a file of one save for each of {ranks} ranks")
     return found
 
 

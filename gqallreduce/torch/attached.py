@@ -319,6 +319,8 @@ class Attached:
         for each in states or [None]:
             require_fields(each, ("reducer", "scale", "skipped"))
         scale, skipped = states[0]["scale"], states[0]["skipped"]
+        if any((each["scale"], each["skipped"]) != (scale, skipped) for each in states):
+            raise ValueError("states have other scales or numbers of skipped steps, expected one of each for all ranks")
         if (scale is None) != (self._scaler is None) or not (scale is None or _is_positive(scale)):
             expected = "None, since there is no scaler" if self._scaler is None else "the scale of its scaler"
             raise ValueError(f"state has scale {scale!r}, expected {expected}")

@@ -1,15 +1,14 @@
 """Checkpoints that travel: to other numbers of ranks, and through files."""
 
-import contextlib
 import errno
 import json
 import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from ranks import TIMEOUT, bytes_of, inputs
+from travelling import learned_of, require_same_sums, sizes, some
 
 import gqallreduce as gq
 
@@ -19,6 +18,8 @@ SCHEMES = [
     "direct/adaptive(pi=8)/ef",
     "direct/alq(bits=3)/ef",
     "direct/powersgd(rank=2)/ef",
+    "direct/gradiveq(warmup=0, train=1)/ef",
+    "direct/topk(ratio=0.1, sums=union, balance=2)/ef",
     "ring/raw",
 ]
 SHAPE = (24, 18)
@@ -29,14 +30,6 @@ def folder(comm):
     made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
     yield made / "saved"
     comm.Barrier()
-
-
-@contextlib.contextmanager
-def some(comm, size):
-    """A communicator of the first ranks, None on the others."""
-    made = comm.Split(0 if comm.rank < size else 1, comm.rank)
-    yield made if comm.rank < size else None
-    made.Free()
 
 
 def make(comm, scheme, **options):
@@ -52,14 +45,6 @@ def train(allreduce, comm, steps):
     return results
 
 
-def residuals(comm, allreduce):
-    """Their sums over ranks, in float64."""
-    state = allreduce.state_dict()["keys"]
-    own = {key: np.asarray(entry.get("residual", 0), np.float64) for key, entry in state.items()}
-    everyone = comm.allgather(own)
-    return {key: sum(each[key] for each in everyone) for key in own}
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_states_of_the_same_ranks_go_on_bit_by_bit(comm, scheme):
     first, second = make(comm, scheme), make(comm, scheme)
@@ -68,33 +53,31 @@ def test_states_of_the_same_ranks_go_on_bit_by_bit(comm, scheme):
     assert train(first, comm, range(3, 5)) == train(second, comm, range(3, 5))
 
 
-def travel(part, scheme, saved, expected, steps):
-    """Go on from states, if there are any; (states of all ranks, sums of residuals) at the end."""
+def travel(part, scheme, saved, steps):
+    """Of all ranks of a job that goes on from states, if there are any: states as loaded and at the end, results."""
     with make(part, scheme) as allreduce:
         if saved is not None:
             allreduce.load_state_dict(saved)
-            found = residuals(part, allreduce)
-            for key, total in expected.items():
-                np.testing.assert_allclose(found[key], total, atol=1e-5)
-            learned = [str(entry.get("learned")) for entry in allreduce.state_dict()["keys"].values()]
-            assert len(set(part.allgather(str(learned)))) == 1
-        results = train(allreduce, part, steps)
-        assert len(set(part.allgather(str(results)))) == 1
-        return part.allgather(allreduce.state_dict()), residuals(part, allreduce)
+        loaded, results = allreduce.state_dict(), train(allreduce, part, steps)
+        return [part.allgather(each) for each in (loaded, allreduce.state_dict(), results)]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_sum_of_residuals_travels_to_other_numbers_of_ranks(comm, scheme):
-    """All ranks, fewer, one, and back to all; what was learned is the same on all ranks, also new ones."""
-    sizes = [comm.size, max(1, comm.size - 1), 1, comm.size]
-    saved, expected, steps = None, None, 0
-    for size in sizes:
+def test_residuals_and_what_was_learned_travel_to_other_numbers_of_ranks(comm, scheme):
+    """The sum of residuals; and on each rank, also a new one, what was learned."""
+    saved, steps, learns = None, 0, gq.Scheme.parse(scheme).codec.learns
+    for size in sizes(comm):
+        found = None
         with some(comm, size) as part:
             if part is not None:
-                saved, expected = travel(part, scheme, saved, expected, range(steps, steps + 2))
-        saved, expected = comm.bcast(saved), comm.bcast(expected)
-        steps += 2
+                found = travel(part, scheme, saved, range(steps, steps + 2))
+        loaded, after, results = comm.bcast(found)
+        if saved is not None:
+            require_same_sums(loaded, saved)
+        assert all(each == results[0] for each in results)
+        saved, steps = after, steps + 2
         assert {entry["step"] for entry in saved[0]["keys"].values()} == {steps}
+        assert all((each is not None) == learns for each in learned_of(saved[0]).values())
 
 
 def changed(states, rank, **values):
@@ -130,8 +113,11 @@ def reducer_of(comm, rules=RULES):
     return gq.Reducer(rules, comm=comm, timeout=TIMEOUT)
 
 
-def step_of(reducer, comm, step):
-    named = {key: inputs(comm.size, SHAPE, step=2 * step + n)[comm.rank] for n, key in enumerate("ab")}
+def step_of(reducer, comm, step, shapes=None):
+    shapes = shapes or {"a": SHAPE, "b": SHAPE}
+    named = {
+        key: inputs(comm.size, shape, step=2 * step + n)[comm.rank] for n, (key, shape) in enumerate(shapes.items())
+    }
     reducer(named)
     return {key: bytes_of(each) for key, each in named.items()}
 
@@ -191,10 +177,130 @@ def test_a_damaged_save_changes_nothing(comm, folder, how):
         damage(folder, how)
     comm.Barrier()
     before = str(reducer.state_dict())
-    with pytest.raises(gq.Error, match="could not read its state"):
+    with pytest.raises(gq.Error, match="could not read (its state|the manifest)"):
         gq.load(folder, reducer)
     assert str(reducer.state_dict()) == before
     step_of(reducer, comm, 1)
+
+
+def contents(folder):
+    """The content of each rank's file of a save."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return [(folder / each["file"]).read_bytes() for each in manifest["files"]]
+
+
+def mix(folder, how, earlier):
+    """Make a save one of several; `earlier` has the contents of the files of one before."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files = [folder / each["file"] for each in manifest["files"]]
+    if how == "a file of an earlier save":
+        files[-1].write_bytes(earlier[-1])
+    elif how == "two files swapped":
+        for file, content in zip(files[-2:], contents(folder)[:-3:-1], strict=True):
+            file.write_bytes(content)
+    else:
+        manifest["files"][-2:] = manifest["files"][:-3:-1]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def save_mixed(comm, folder, how):
+    if comm.size == 1 and "swapped" in how:
+        pytest.skip("needs two ranks")
+    reducer, earlier = reducer_of(comm), None
+    for step in range(2):
+        step_of(reducer, comm, step)
+        earlier = contents(folder) if step and comm.rank == 0 else None
+        comm.Barrier()
+        gq.save(folder, reducer)
+    if comm.rank == 0:
+        mix(folder, how, earlier)
+    comm.Barrier()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("a file of an earlier save", "damaged, or of another save"),
+        ("two files swapped", "damaged, or of another save"),
+        ("two ranks swapped in the manifest", "a file of one save for each"),
+    ],
+)
+def test_a_mixed_save_changes_nothing(comm, folder, how, message):
+    save_mixed(comm, folder, how)
+    reducer = reducer_of(comm)
+    step_of(reducer, comm, 2)
+    before = repr(reducer.state_dict())
+    with pytest.raises(gq.Error, match=message):
+        gq.load(folder, reducer)
+    assert repr(reducer.state_dict()) == before
+    step_of(reducer, comm, 3)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_folders_of_ranks_hold_the_same_save_or_are_refused(comm, folder, fresh):
+    """As on hosts without a common file system; one has an earlier save."""
+    own, reducer, twin = folder / str(comm.rank), reducer_of(comm), reducer_of(comm)
+    step_of(reducer, comm, 0)
+    gq.save(own, reducer)
+    kept = {each: each.read_bytes() for each in own.iterdir()}
+    step_of(reducer, comm, 1)
+    gq.save(own, reducer)
+    if fresh or comm.size == 1:
+        gq.load(own, twin)
+        assert step_of(reducer, comm, 2) == step_of(twin, comm, 2)
+        return
+    if comm.rank == comm.size - 1:
+        for each in own.iterdir():
+            each.unlink()
+        for each, content in kept.items():
+            each.write_bytes(content)
+    with pytest.raises(gq.Error, match=f"rank {comm.size - 1} could not read its state: FileNotFoundError"):
+        gq.load(own, twin)
+    assert twin.stats.steps == 0
+
+
+@pytest.mark.parametrize("how", ["a file of an earlier save", "two files swapped"])
+def test_a_mixed_save_is_refused_by_another_number_of_ranks(comm, folder, how):
+    save_mixed(comm, folder, how)
+    with some(comm, max(1, comm.size - 1)) as part:
+        if part is not None:
+            with reducer_of(part) as reducer:
+                with pytest.raises(gq.Error, match="damaged, or of another save"):
+                    gq.load(folder, reducer)
+                step_of(reducer, part, 0)
+                assert reducer.stats.steps == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": SHAPE[::-1], "b": SHAPE}, {"a": SHAPE, "b": (24, 19)}, {"b": SHAPE, "c": SHAPE},
+        {"a": SHAPE, "b": SHAPE, "c": SHAPE},
+    ],
+    ids=["another shape", "another shape of a raw one", "another name", "one more"],
+)  # fmt: skip
+def test_a_save_of_another_model_is_refused_and_training_goes_on(comm, folder, other, known):
+    """By `load`, or, where the reducer does not know its tensors yet, by its first step."""
+    saved, reducer, twin = (reducer_of(comm) for _ in range(3))
+    step_of(saved, comm, 0, other)
+    gq.save(folder, saved)
+    if known:
+        for each in (reducer, twin):
+            step_of(each, comm, 1)
+        before = repr(reducer.state_dict())
+        with pytest.raises(gq.Error, match=r"could not take over its state.* as in this model"):
+            gq.load(folder, reducer)
+        assert repr(reducer.state_dict()) == before
+    else:
+        gq.load(folder, reducer)
+        with pytest.raises(ValueError, match="as in this model"):
+            step_of(reducer, comm, 1)
+        step_of(twin, comm, 1)
+        gq.save(folder, twin)
+        gq.load(folder, reducer)
+    assert step_of(reducer, comm, 2) == step_of(twin, comm, 2)
+    assert repr(reducer.state_dict()) == repr(twin.state_dict())
 
 
 def test_a_save_of_other_rules_is_refused(comm, folder):
@@ -238,6 +344,24 @@ def test_an_object_that_refuses_calls_can_be_saved(comm, folder):
     assert repr(again.state_dict()) == repr(reducer.state_dict())
     with pytest.raises(gq.Error, match="cannot be used any more"):
         gq.load(folder, reducer)
+
+
+@pytest.mark.parametrize("what", ["its state", "the manifest"])
+def test_after_a_save_that_failed_the_one_before_is_loaded(comm, folder, monkeypatch, what):
+    reducer, again = reducer_of(comm), reducer_of(comm)
+    step_of(reducer, comm, 0)
+    gq.save(folder, reducer)
+    saved = repr(reducer.state_dict())
+    step_of(reducer, comm, 1)
+    with monkeypatch.context() as patch:
+        if comm.rank == (0 if what == "the manifest" else comm.size - 1):
+            made = iter([os.fsync] if what == "the manifest" else [])
+            patch.setattr(os, "fsync", lambda file: next(made, _full)(file))
+        with pytest.raises(gq.Error, match=f"could not write {what}: .*No space left"):
+            gq.save(folder, reducer)
+    comm.Barrier()
+    gq.load(folder, again)
+    assert repr(again.state_dict()) == saved
 
 
 def test_a_save_that_failed_leaves_no_files(comm, folder, monkeypatch):

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, everywhere, inputs
 
 import gqallreduce as gq
@@ -113,6 +114,31 @@ def test_buckets_are_of_one_scheme_in_the_order_of_a_backward_pass(comm):
     ]  # fmt: skip
     with pytest.raises(ValueError, match="known already"):
         reducer.register(gradients(comm))
+
+
+@pytest.mark.parametrize("rule", ["ring/raw", "direct/onebit/ef", "direct/powersgd(rank=2)/ef"])
+def test_a_bucket_is_begun_as_soon_as_it_is_complete(comm, rule):
+    """Its sums come before `wait`, while calls of another object go on, and the next bucket is not complete."""
+    names, whole = ["late.a", "late.b", "early.a", "early.b"], make(comm, rule, bucket=2500)
+    reducer, other = make(comm, rule, bucket=2500), gq.Allreduce("ring/raw", comm=comm, timeout=TIMEOUT)
+    for step in range(2):
+        named = {name: inputs(comm.size, (20, 15), step=10 * step + n)[comm.rank] for n, name in enumerate(names)}
+        expected = {name: array.copy() for name, array in named.items()}
+        if step == 0:
+            reducer.register(named)
+            assert reducer.buckets == [["early.b", "early.a"], ["late.b", "late.a"]]
+        whole(expected)
+        early = {name: bytes_of(expected[name]) for name in names[2:]}
+        for name in ("early.a", "early.b", "late.a"):
+            reducer.start(name, named[name])
+        for _ in range(1000):
+            if comm.allreduce(taken({name: named[name] for name in early}) == early, MPI.LAND):
+                break
+            other(np.ones(3, np.float32))
+        assert taken({name: named[name] for name in early}) == early
+        reducer.start("late.b", named["late.b"])
+        reducer.wait()
+        assert taken(named) == taken(expected)
 
 
 def test_a_sum_is_not_averaged_if_so_asked(comm):

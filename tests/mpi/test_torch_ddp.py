@@ -5,9 +5,11 @@ import tempfile
 
 import pytest
 from ranks import TIMEOUT
-from torch_training import DEVICE, bytes_of, gqt, torch
+from torch_training import DEVICE, Net, batch, bytes_of, gqt, loss_of, torch
+from travelling import require_same_sums, sizes, some
 
 import gqallreduce as gq
+from gqallreduce.torch.tensors import from_tensors
 
 distributed = torch.distributed
 if not (distributed.is_available() and distributed.is_gloo_available()):
@@ -29,7 +31,7 @@ def group():
     distributed.destroy_process_group()
 
 
-def make(comm, rules=None, **options):
+def make(comm, rules=None, hook=gqt.comm_hook, **options):
     torch.manual_seed(3)
     model = torch.nn.Sequential(
         torch.nn.Linear(6, 600), torch.nn.Tanh(), torch.nn.Linear(600, 300), torch.nn.Linear(300, 8)
@@ -39,7 +41,7 @@ def make(comm, rules=None, **options):
     if rules is None:
         return ddp, optimizer, None
     state = gqt.HookState(ddp, optimizer, rules, comm=comm, timeout=TIMEOUT)
-    ddp.register_comm_hook(state, gqt.comm_hook)
+    ddp.register_comm_hook(state, hook)
     return ddp, optimizer, state
 
 
@@ -69,8 +71,19 @@ def test_exact_sums_are_those_of_ddp(comm, as_view):
 
 
 def test_each_tensor_has_its_rule_and_residual_in_buckets_that_are_made_anew(comm):
-    ddp, optimizer, state = make(comm, "*.bias=ring/raw; 0.*=direct/qsgd(bits=4); *=direct/onebit/ef")
-    train(comm, ddp, optimizer, range(5))
+    buckets = []  # of each step: the shapes in each
+
+    def hook(state, bucket):
+        assert isinstance(bucket, distributed.GradBucket)
+        buckets[-1].append([each.shape for each in bucket.parameters()])
+        return gqt.comm_hook(state, bucket)
+
+    ddp, optimizer, state = make(comm, "*.bias=ring/raw; 0.*=direct/qsgd(bits=4); *=direct/onebit/ef", hook)
+    for step in range(5):
+        buckets.append([])
+        train(comm, ddp, optimizer, [step])
+    assert len(buckets[0]) < len(buckets[1])
+    assert buckets[1:] == [buckets[1]] * 4
     assert len(set(comm.allgather(content(ddp)))) == 1
     stats = state.reducer.stats.tensors
     assert [each.rule for each in stats.values()] == [
@@ -133,6 +146,50 @@ def test_parameters_in_another_order_of_axes(comm):
     state.close()
 
 
+def copies(tensors):
+    return {name: None if each is None else each.detach().clone() for name, each in tensors}
+
+
+def test_a_layer_that_some_ranks_or_none_use_in_a_step(comm):
+    """Sums are those of DDP, which leaves the gradient of a layer alone that no rank has used."""
+    uses, models = [True, comm.rank == 0, comm.rank > 0, False, True], [Net(extra=True), Net(extra=True)]
+    models[1].load_state_dict(models[0].state_dict())
+    gradients, parameters = [], []
+    for model in models:
+        ddp = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+        if model is models[0]:
+            state = gqt.HookState(ddp, optimizer, "ring/raw", comm=comm, timeout=TIMEOUT)
+            ddp.register_comm_hook(state, gqt.comm_hook)
+        for step, use in enumerate(uses):
+            optimizer.zero_grad()
+            loss_of(ddp, *batch(comm, step), use_extra=use).backward()
+            gradients.append(copies((name, each.grad) for name, each in model.named_parameters()))
+            optimizer.step()
+        parameters.append(copies(model.named_parameters()))
+    torch.testing.assert_close(gradients[:5], gradients[5:])
+    torch.testing.assert_close(*parameters)
+    assert [each["extra.weight"] is not None for each in gradients[:5]] == [True, True, comm.size > 1, False, True]
+    assert state.reducer.stats.steps == 5
+    state.close()
+
+
+def test_replicas_stay_alike_where_some_ranks_do_not_use_a_layer(comm):
+    ddp = torch.nn.parallel.DistributedDataParallel(Net(extra=True), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+    state = gqt.HookState(ddp, optimizer, "*.bias=ring/raw; *=direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    ddp.register_comm_hook(state, gqt.comm_hook)
+    for step in range(6):
+        optimizer.zero_grad()
+        before = bytes_of(ddp.module.extra.weight)
+        loss_of(ddp, *batch(comm, step), use_extra=(step + comm.rank) % 3 == 0).backward()
+        optimizer.step()
+        assert len(set(comm.allgather(content(ddp)))) == 1
+        used = any((step + rank) % 3 == 0 for rank in range(comm.size))
+        assert (bytes_of(ddp.module.extra.weight) != before) == used
+    state.close()
+
+
 def test_gradients_may_be_accumulated(comm):
     ddp, optimizer, state = make(comm, "direct/onebit/ef")
     for step in range(2):
@@ -156,6 +213,34 @@ def test_a_checkpoint_goes_on_with_the_same_bits(comm):
         train(comm, *each, range(2, 4))
     assert content(again) == content(ddp)
     its_state.close()
+
+
+def test_all_ranks_states_travel_to_other_numbers_of_ranks(comm):
+    saved, rules = None, "*.bias=ring/raw; *=direct/onebit/ef"
+    for place, size in enumerate(sizes(comm)):
+        found, group = None, distributed.new_group(list(range(size)))
+        with some(comm, size) as part:
+            if part is not None:
+                ddp, optimizer, state = make(part, rules, process_group=group)
+                if saved is not None:
+                    ddp.load_state_dict(saved[0]["model"])
+                    state.load_state_dict([each["sums"] for each in saved[::-1]])  # in any order
+                loaded = state.state_dict()
+                train(part, ddp, optimizer, range(2 * place, 2 * place + 2))
+                made = {"model": ddp.state_dict(), "sums": state.state_dict()}
+                found = [part.allgather(each) for each in (loaded, made, content(ddp))]
+                state.close()
+        loaded, made, contents = comm.bcast(found)
+        if saved is not None:
+            new, old = (
+                [from_tensors(each)["schemes"] for each in states]
+                for states in (loaded, [each["sums"] for each in saved])
+            )
+            for text in old[0]:
+                require_same_sums([each[text] for each in new], [each[text] for each in old])
+        assert len(set(contents)) == 1
+        saved = made
+        assert from_tensors(saved[0]["sums"])["schemes"]["direct/onebit/ef"]["keys"]["2.weight"]["residual"].any()
 
 
 def test_an_optimizer_of_momenta_gets_them(comm):
