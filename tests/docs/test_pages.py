@@ -17,6 +17,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MADE_BY_RUNNING = ("bench/results/",)
+# Pages for jobs of several ranks, whose Python has to work, and to print the same, on each of them.
+ON_RANKS = [ROOT / "docs" / name for name in ("pytorch.md", "trainers.md")]
+MPIRUN = Path(sys.executable).with_name("mpirun")
+ONE_RANK = """
+import contextlib, runpy, sys
+from mpi4py import MPI
+with open(f"printed{MPI.COMM_WORLD.rank}", "w") as file, contextlib.redirect_stdout(file):
+    runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -59,16 +68,41 @@ def shell_commands():
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_and_prints_what_it_says(page, tmp_path):
+    script = written(page, tmp_path)
+    command = [sys.executable, "-W", "error", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=alone(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    require_promised(page, done.stdout)
+
+
+@pytest.mark.parametrize("page", ON_RANKS, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_on_two_ranks_and_prints_what_it_says_on_each(page, tmp_path):
+    script, rank = written(page, tmp_path), tmp_path / "rank.py"
+    if not MPIRUN.exists():
+        pytest.skip("there is no mpirun beside this Python")
+    rank.write_text(ONE_RANK)
+    # With -m mpi4py an error of one rank ends the job.
+    command = [MPIRUN, "-n", "2", sys.executable, "-W", "error", "-m", "mpi4py", rank, script]
+    environment = {**alone(), "MPIEXEC_TIMEOUT": "300", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for each in range(2):
+        require_promised(page, (tmp_path / f"printed{each}").read_text())
+
+
+def written(page, folder):
+    """The Python of a page as a script in a folder; skips the test where a package is not there."""
     source = program(page)
     for name in ("torch", "jax"):
         if re.search(f"^import {name}$", source, re.MULTILINE):
             pytest.importorskip(name, reason=f"{name} is not installed: make test-{name}")
-    script = tmp_path / f"page_{page.stem}.py"
+    script = folder / f"page_{page.stem}.py"
     script.write_text(source)
-    command = [sys.executable, "-W", "error", script]
-    done = subprocess.run(command, capture_output=True, text=True, env=alone(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    promised, printed = promised_output(source), done.stdout.splitlines()
+    return script
+
+
+def require_promised(page, output):
+    promised, printed = promised_output(program(page)), output.splitlines()
     assert len(printed) == len(promised), f"prints {printed}, says {promised}"
     wrong = [(said, got) for said, got in zip(promised, printed, strict=True) if not fnmatch(got, _literal(said))]
     assert not wrong

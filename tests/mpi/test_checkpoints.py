@@ -177,7 +177,7 @@ def test_a_damaged_save_changes_nothing(comm, folder, how):
         damage(folder, how)
     comm.Barrier()
     before = str(reducer.state_dict())
-    with pytest.raises(gq.Error, match="could not read (its state|the manifest)"):
+    with pytest.raises(gq.Error, match=r"could not read (its state|the manifest)"):
         gq.load(folder, reducer)
     assert str(reducer.state_dict()) == before
     step_of(reducer, comm, 1)

@@ -42,7 +42,7 @@ def table(rows, evaluations=(), target=None):
     dense = {(row["plain"], row["seed"]): row["loss"] for row in plain}
     ways = by_way(rows)
     lines = [_line(way, found, dense) for way, found in ways.items()]
-    timed = [row for row in evaluations if "seconds" in row]
+    timed = evaluations if all("seconds" in row for row in evaluations) else []
     if not timed or any(row["loss"] is None for row in next(iter(ways.values()))):
         return list(COLUMNS), lines
     target, first = target or usual_target(rows), None
