@@ -30,6 +30,7 @@ from gqallreduce.errors import (
     WireError,
 )
 
+threads.require_lock()
 registry.CODECS.load()
 registry.SCHEDULES.load()
 threads.configure()

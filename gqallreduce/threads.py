@@ -1,9 +1,13 @@
-"""How many threads a kernel call uses, and which SIMD level: from the environment, once. Neither changes a bit."""
+"""How many threads a kernel call uses, and which SIMD level: from the environment, once. Neither changes a bit.
+
+And what the threads of Python itself must be: under the lock.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 
 from gqallreduce import _kernels
 
@@ -30,6 +34,15 @@ def _first_number(text: str) -> int:
     """The first of a list such as "4, 2", which OpenMP allows; 0 if it is none. Never more than a call can use."""
     match = re.fullmatch(r"\s*(\d{1,18})\s*(,.*)?", text, re.ASCII | re.DOTALL)
     return min(int(match[1]), _MOST) if match else 0
+
+
+def require_lock() -> None:
+    """ImportError where Python runs without its lock: the extension, once loaded, turns it on if nobody forbids it."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise ImportError(
+            "gqallreduce got a free-threaded Python whose global interpreter lock is forced off, expected one that may "
+            "turn it on: leave out PYTHON_GIL=0 and -X gil=0, or take a Python that is not free-threaded"
+        )
 
 
 def configure() -> None:

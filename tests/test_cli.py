@@ -15,7 +15,7 @@ from gqallreduce.cli import needs, plan, schemes, tables
 from gqallreduce.cli.report import Report
 from gqallreduce.runtime.local import LocalAllreduce
 from gqallreduce.scheduling import model, profile
-from gqallreduce.scheduling.topology import apart
+from gqallreduce.scheduling.topology import apart, in_hosts
 
 
 def run(module, *words):
@@ -266,10 +266,11 @@ def test_plan_says_what_it_takes_from_a_profile(tmp_path, capsys):
         assert ("as the profile has it, beyond its largest size of 1.05 MB in proportion" in shown) == beyond
 
 
-@pytest.mark.slow
-def test_plan_takes_a_hundred_thousand_ranks():
-    found = plan.predictions([gq.Scheme.parse("onebit/ef")], 100_000, 25_000_000, model.Profile())
-    assert {each.rounds for each in found} == {None, 1, 2, 18, 34, 199_998}
+@pytest.mark.parametrize(("each", "more"), [(1, set()), (8, {4})])
+def test_plan_takes_a_hundred_thousand_ranks(each, more):
+    codecs = [gq.Scheme.parse(text) for text in ("onebit/ef", "qsgd(bits=4)")]
+    found = plan.predictions(codecs, in_hosts(100_000, each), 25_000_000, model.Profile())
+    assert {each.rounds for each in found} == {None, 1, 2, 18, 34, 199_998} | more
 
 
 @pytest.mark.parametrize("ranks", ["1", "2", "3"])

@@ -1,4 +1,8 @@
-"""How many threads a call uses: a rule on the environment and the affinity mask."""
+"""How many threads a call uses: a rule on the environment and the affinity mask. And Python's lock."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +93,26 @@ def test_configure_applies_both(monkeypatch):
     finally:
         _kernels.set_threads(before[0])
         _kernels.use_simd_level(before[1])
+
+
+@pytest.mark.parametrize("names", [{}, {"_is_gil_enabled": lambda: True}])
+def test_a_python_with_its_lock_is_taken(names, monkeypatch):
+    monkeypatch.delattr(sys, "_is_gil_enabled", raising=False)
+    for name, value in names.items():
+        monkeypatch.setattr(sys, name, value, raising=False)
+    threads.require_lock()
+
+
+def test_a_python_without_its_lock_is_refused_at_import():
+    program = "import sys; sys._is_gil_enabled = lambda: False; import gqallreduce"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ImportError: gqallreduce got a free-threaded Python" in done.stderr
+    assert "leave out PYTHON_GIL=0 and -X gil=0" in done.stderr
+
+
+def test_the_extension_does_not_declare_that_it_needs_no_lock():
+    """So a free-threaded Python turns it on when it loads the extension."""
+    root = Path(threads.__file__).parents[1]
+    sources = [root / "setup.py", *(root / "gqallreduce").glob("**/*.px[di]"), root / "gqallreduce" / "_kernels.pyx"]
+    assert not [path for path in sources if "freethreading_compatible" in path.read_text()]

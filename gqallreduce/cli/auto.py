@@ -8,6 +8,7 @@ times its time and 40 us; where a scheme is, 1.15 times that.
 
 import contextlib
 import random
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 import gqallreduce as gq
 from gqallreduce.cli import dense, machine
 from gqallreduce.cli.measure import TRIES_MOST
-from gqallreduce.cli.report import Report, Silent, size_text
-from gqallreduce.cli.tables import print_plain
+from gqallreduce.cli.report import Report, Silent, read, size_text
+from gqallreduce.cli.tables import markdown, print_plain
 from gqallreduce.cli.world import are_schemes, on_world
 from gqallreduce.quantities import count, seconds_text
 from gqallreduce.registry import SCHEDULES
@@ -38,12 +39,17 @@ def add_arguments(parser):
         "--longest", type=float, default=5.0, help="sizes whose dense sum takes more are left out (5 s)"
     )
     parser.add_argument("--link", help="what to call the link in the results")
-    name = "writes NAME.jsonl, NAME.png and NAME.svg (bench/results/auto)"
+    name = "writes NAME.jsonl, NAME.md, NAME.png and NAME.svg (bench/results/auto)"
     parser.add_argument("--output", default="bench/results/auto", metavar="NAME", help=name)
+    again = "measure nothing: table and plots of earlier results, FILE.jsonl, as NAME.md, NAME.png and NAME.svg"
+    parser.add_argument("--draw", metavar="FILE", help=again)
 
 
 def run(arguments):
     """Runs the benchmark on COMM_WORLD; its exit status."""
+    if arguments.draw:
+        _show(Report(), *read(arguments.draw, "auto"), arguments.output)
+        return 0
     return on_world("auto", run_on, arguments)
 
 
@@ -148,13 +154,25 @@ def _row(contenders, codec, nbytes):
 
 
 COLUMNS = "bytes", "scheme", "ran", "auto", "best dense", "best", "time of it", "ratio", "of what it may take"
+RIGHT = "bytes", "auto", "best dense", "time of it", "ratio", "of what it may take"
 
 
 def _show(report, about, rows, output):
-    """The table, the plots, and how many cells keep the bounds."""
+    """The table, printed and as a page, the plots, and how many cells keep the bounds."""
     from gqallreduce.cli import plots
 
-    cells = [
+    lines = cells(rows)
+    print_plain(COLUMNS, lines, RIGHT)
+    Path(f"{output}.md").write_text(markdown(COLUMNS, lines, RIGHT))
+    kept = sum(row["of_allowed"] <= 1 for row in rows)
+    report.say(f"within the bounds: {kept} of {len(rows)} cells")
+    written = plots.draw_auto(about, rows, output)
+    report.say("written: " + ", ".join([f"{output}.md", *written]))
+
+
+def cells(rows):
+    """Rows of results as text, under COLUMNS."""
+    return [
         [
             size_text(row["bytes"]), row["scheme"], row["ran"].partition("(")[0], seconds_text(row["auto"]),
             seconds_text(row["exact"]), row["best"], seconds_text(row["best_seconds"]), f"{row['ratio']:.2f}",
@@ -162,8 +180,3 @@ def _show(report, about, rows, output):
         ]
         for row in rows
     ]  # fmt: skip
-    print_plain(COLUMNS, cells, right=("bytes", "auto", "best dense", "time of it", "ratio", "of what it may take"))
-    kept = sum(row["of_allowed"] <= 1 for row in rows)
-    report.say(f"within the bounds: {kept} of {len(rows)} cells")
-    written = plots.draw_auto(about, rows, output)
-    report.say("written: " + ", ".join([f"{output}.jsonl", *written]))

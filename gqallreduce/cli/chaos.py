@@ -3,9 +3,9 @@
 Each training draws its faults from its seed: a rank is killed, stopped for a while or for longer than the timeout, late
 by more than the timeout, gives a NaN, has no memory for a tensor, or no room on its disk for its part of a state. After
 each fault it is checked that no rank hangs, that survivors have an error with a name within the timeout, that the job
-can begin again from the last state on as many ranks as are left, and at the end that the accuracy is that of
-undisturbed trainings. With `--links` jobs run on hosts of bench/netbed, and it is the links of hosts that fail: for a
-second, for good, or so that they carry a hundredth.
+can begin again from the last state on as many ranks as are left (on all again, if that is one), and at the end that the
+accuracy is that of undisturbed trainings. With `--links` jobs run on hosts of bench/netbed, and it is the links of
+hosts that fail: for a second, for good, or so that they carry a hundredth.
 """
 
 import json
@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 
 from gqallreduce.cli import machine
-from gqallreduce.cli.report import Report
-from gqallreduce.cli.tables import print_plain
+from gqallreduce.cli.report import Report, read
+from gqallreduce.cli.tables import markdown, print_plain
 
 KINDS = ("kill", "stop", "late", "pause", "nan", "memory", "disk")
 LINKS = ("link down", "link slow", "link lost")  # for a second; for two, a hundredth of its rate; for good
 HARMLESS = ("pause", "link down", "link slow")  # within the timeout: no rank may notice
 FATAL = ("kill", "link lost")  # the job begins again without that rank
+ENDING = (*FATAL, "stop", "late", "memory")  # the job begins again
 STEPS, EVERY, RANKS = 400, 20, 4
 TIMEOUT, SHORT, SLACK = 1.0, 0.3, 4.0  # seconds: of calls; of a pause; beyond the timeout until an error is noted
 ON_LINKS = 4.0  # the timeout of calls where links fail: TCP doubles its pause before each repetition
@@ -47,10 +48,15 @@ def add_arguments(parser):
     parser.add_argument("--links", action="store_true", help="on hosts of bench/netbed, whose links fail")
     name = "writes NAME.jsonl and NAME.md (bench/results/chaos)"
     parser.add_argument("--output", default="bench/results/chaos", metavar="NAME", help=name)
+    again = "no training: the table of earlier results, FILE.jsonl, as NAME.md"
+    parser.add_argument("--draw", metavar="FILE", help=again)
 
 
 def run(arguments):
     """Runs all trainings; 0 if each fault was met as it must be, else 1."""
+    if arguments.draw:
+        _show(read(arguments.draw, "fault")[1], arguments.output)
+        return 0
     arguments.kinds = arguments.kinds or (LINKS if arguments.links else KINDS)
     report = Report(f"{arguments.output}.jsonl")
     report.write("machine", machine.describe(ranks=arguments.ranks))
@@ -73,9 +79,7 @@ def run(arguments):
                 wrong.append(f"training {seed}: accuracy {ended['accuracy']:.3f}, undisturbed at least {min(calm):.3f}")
             progress.step()
     report.write("undisturbed", {"accuracies": calm})
-    table = summary(rows)
-    print_plain(*table, right=table[0][1:])
-    Path(f"{arguments.output}.md").write_text(markdown(*table))
+    _show(rows, arguments.output)
     for each in wrong:
         print(f"wrong: {each}")
     print(
@@ -148,17 +152,7 @@ class Training:
         path.write_text(json.dumps(job))
         program = [sys.executable, "-m", "gqallreduce.cli.chaos_rank", str(path)]
         if self.arguments.links:
-            words = [
-                sys.executable,
-                "bench/netbed",
-                "--quiet",
-                "--hosts",
-                str(ranks),
-                "--rate",
-                "1gbit",
-                "--",
-                *program,
-            ]
+            words = [sys.executable, *f"bench/netbed --quiet --hosts {ranks} --rate 1gbit --".split(), *program]
         else:
             words = [launcher(), *options(), "-n", str(ranks), *program]
         with open(folder / f"output.{self.jobs}", "w") as output:
@@ -256,19 +250,42 @@ def options():
     return ["--enable-recovery"] if survives() else []
 
 
+def _show(rows, output):
+    """Prints the table of these faults, and writes it to `output`.md."""
+    table = summary(rows)
+    print_plain(*table, right=table[0][1:])
+    Path(f"{output}.md").write_text(markdown(*table))
+
+
 def summary(rows):
     """(heads, cells) of the table: a row for each kind of fault."""
-    heads = "fault", "injected", "noticed by", "as", "median seconds", "longest", "named"
-    by_kind, cells = defaultdict(list), []
+    heads = "fault", "injected", "noticed by", "as", "median seconds", "longest", "named", "lost steps"
+    by_kind, lost, cells = defaultdict(list), Counter(), []
     for row in rows:
         by_kind[row["fault"]].append(row)
+    for training in {row["training"] for row in rows}:
+        lost.update(lost_steps([row for row in rows if row["training"] == training]))
     for kind, found in by_kind.items():
         seconds = [row["seconds"] for row in found if row["seconds"] is not None]
         errors = sum((Counter(row["errors"]) for row in found), Counter())
         times = [f"{value:.2f}" for value in (np.median(seconds), max(seconds))] if seconds else ["-", "-"]
         named = f"{sum(row['named'] for row in found)}"
-        cells.append([kind, str(len(found)), _noticed_by(found), ", ".join(sorted(errors)) or "-", *times, named])
+        as_what = ", ".join(sorted(errors)) or "-"
+        cells.append([kind, str(len(found)), _noticed_by(found), as_what, *times, named, str(lost[kind])])
     return heads, cells
+
+
+def lost_steps(rows):
+    """kind -> steps that were made in vain, of the faults of one training: those since the last state."""
+    lost, saved = Counter(), 0
+    for job in sorted({row["job"] for row in rows}):
+        met = [row for row in rows if row["job"] == job]
+        full = {row["step"] for row in met if row["fault"] == "disk"}
+        last = max(met, key=lambda row: (row["step"], row["fault"] in ENDING))
+        saved = max({saved, *range(0, last["step"] + 1, EVERY)} - full)
+        if last["fault"] in ENDING:
+            lost[last["fault"]] += last["step"] - saved
+    return lost
 
 
 def _noticed_by(rows):
@@ -280,9 +297,3 @@ def _noticed_by(rows):
     if all(row["noticed_by"] >= row["ranks"] - 1 for row in rows):
         return "all other ranks"
     return "some ranks"
-
-
-def markdown(heads, cells):
-    """The table, for docs."""
-    lines = [" | ".join(heads), " | ".join(["---"] * len(heads)), *(" | ".join(row) for row in cells)]
-    return "".join(f"| {line} |\n" for line in lines)

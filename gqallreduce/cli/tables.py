@@ -1,4 +1,4 @@
-"""Tables: on the terminal by rich where it is installed, else in aligned columns; and those of results, by rich."""
+"""Tables: on the terminal, by rich where it is installed; those of results, by rich; those of pages, as Markdown."""
 
 import importlib.util
 import sys
@@ -30,6 +30,12 @@ def print_table(columns, rows, right=()):
 def print_plain(columns, rows, right=()):
     """The same without rich."""
     print(plain_table(columns, rows, right))
+
+
+def markdown(columns, rows, right=()):
+    """The same as text for a page."""
+    rule = ["---:" if name in right else "---" for name in columns]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [columns, rule, *rows])
 
 
 def results(title, columns, lines, left=()):

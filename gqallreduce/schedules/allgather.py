@@ -8,8 +8,19 @@ below twice the vector or 16 MiB.
 Cost: (P-1) alpha + n (P-1) beta + n P gamma.  Encodings per contribution: 1.
 """
 
+from gqallreduce.scheduling.counts import Counts
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
 from gqallreduce.scheduling.topology import Topology
+
+
+def _counted(rank: int, topology: Topology) -> Counts:
+    found, (near, far) = Counts(), topology.others(rank)
+    found.encode(1)
+    found.send(near, near, 1, near=True)
+    found.send(far, far, 1, near=False)
+    found.receive(near + far)
+    found.round(far > 0)
+    return found
 
 
 @register(
@@ -17,6 +28,7 @@ from gqallreduce.scheduling.topology import Topology
     chunks=lambda topology: 1,
     error_holders=lambda chunk, topology: range(topology.size),
     contributions=lambda hop, topology: 1,
+    counted=_counted,
     held=lambda topology: topology.size,
     cost="(P-1) alpha + n(P-1) beta + nP gamma",
     source="Alistarh et al., QSGD, NeurIPS 2017 (algorithm 1: broadcast and decode all); differs: one fixed order of "

@@ -7,8 +7,21 @@ Destinations are staggered (rank + 1, rank + 2, ...), so that no two ranks send 
 Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n gamma.  Encodings per contribution: 2.
 """
 
+from gqallreduce.scheduling.counts import Counts
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
 from gqallreduce.scheduling.topology import Topology
+
+
+def _counted(rank: int, topology: Topology) -> Counts:
+    found, size = Counts(), topology.size
+    near, far = topology.others(rank)
+    for contributions in 1, size:
+        found.send(near, near, contributions, near=True)
+        found.send(far, far, contributions, near=False)
+    found.encode(size)
+    found.receive(2 * (size - 1))
+    found.round(far > 0, 2)
+    return found
 
 
 @register(
@@ -17,6 +30,7 @@ from gqallreduce.scheduling.topology import Topology
     error_holders=lambda chunk, topology: alone(chunk),
     contributions=lambda hop, topology: topology.size if hop else 1,
     scatter_rounds=lambda topology: 1,
+    counted=_counted,
     cost="2(P-1) alpha + 2n(P-1)/P beta + n gamma",
     source="Dryden et al., MLHPC 2016 (pairwise exchange); Seide et al., Interspeech 2014; differs: the owner adds in "
     "rank order and keeps the decoded sum",

@@ -9,6 +9,7 @@ Cost: (2 log2 p2 + 2) alpha + n (2 (p2-1)/p2 + 2) beta + 2 n gamma.  Encodings p
 and one more if folded.
 """
 
+from gqallreduce.scheduling.counts import Counts
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, power_of_two, register
 from gqallreduce.scheduling.topology import Topology
 
@@ -26,12 +27,44 @@ def _scatter_rounds(topology: Topology) -> int | None:
     return p2.bit_length() - 1 if p2 == topology.size else None
 
 
+def _counted(rank: int, topology: Topology) -> Counts:
+    found, size, hosts = Counts(), topology.size, topology.hosts
+    p2 = power_of_two(size)
+    folded = rank ^ p2
+
+    def meet(mate: int, given: int, taken: int, contributions: int = size) -> None:
+        near = hosts[mate] == hosts[rank]
+        found.send(given > 0, given, contributions, near)
+        found.receive(taken)
+        found.round(not near)
+
+    if rank >= p2:
+        found.encode(p2)
+        meet(folded, p2, 0, 1)
+        meet(folded, 0, p2)
+        return found
+    found.encode(p2)
+    if folded < size:
+        meet(folded, 0, p2)
+    blocks = [p2 >> hop for hop in range(1, p2.bit_length())]
+    for hop, block in enumerate(blocks, 1):
+        meet(rank ^ block, block, block, _contributions(hop, topology))
+    for block in reversed(blocks):
+        meet(rank ^ block, block, block)
+    if folded < size:
+        meet(folded, p2, 0)
+    if size == 1:
+        found.round(far=False)
+    return found
+
+
 @register(
     "halving_doubling",
     chunks=lambda topology: power_of_two(topology.size),
     error_holders=lambda chunk, topology: alone(chunk),
     contributions=_contributions,
     scatter_rounds=_scatter_rounds,
+    counted=_counted,
     cost="(2 log2 P + 2) alpha + n(2(P-1)/P + 2) beta + 2n gamma",
     source="Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; differs: partial sums are "
     "encoded when sent, finished chunks once",

@@ -24,9 +24,11 @@ leaders
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from gqallreduce.registry import SCHEDULES
+from gqallreduce.scheduling.counts import Counts, count
 from gqallreduce.scheduling.schedule import Encode, Recv, Round, Schedule, Send, Wire, alone
 from gqallreduce.scheduling.topology import Topology, apart
 
@@ -65,8 +67,8 @@ def hierarchical(outer: str = "direct", leaders: str = "all") -> Schedule:
         return alone(topology.groups[host][share])
 
     def contributions(hop: int, topology: Topology) -> int:
-        ranks = sorted(map(len, topology.groups), reverse=True)
-        return sum(ranks[: between.contributions(hop - 1, apart(len(ranks)))]) if hop else 1
+        most = _most_ranks(topology)
+        return most[between.contributions(hop - 1, apart(len(topology.groups)))] if hop else 1
 
     return Schedule(
         _name(outer=outer, leaders=leaders),
@@ -75,6 +77,7 @@ def hierarchical(outer: str = "direct", leaders: str = "all") -> Schedule:
         error_holders=error_holders,
         contributions=contributions,
         scatter_rounds=scatter_rounds,
+        counted=lambda rank, topology: _Rank(between, leaders, rank, topology).counted(),
         cost="2(H-1) alpha + 2n(H-1)/(HR) beta + n/R gamma",
         source="Karonis et al., IPDPS 2000 (multilevel collectives); Goyal et al., arXiv:1706.02677 (sums within a "
         "server, between servers, and shared); differs: all ranks lead a share, and finished bytes are passed on",
@@ -102,6 +105,12 @@ def _all_lead(leaders: str, topology: Topology) -> bool:
 
 
 @lru_cache(maxsize=64)
+def _most_ranks(topology: Topology) -> tuple[int, ...]:
+    """Number of hosts -> of how many ranks they are at most."""
+    return 0, *accumulate(sorted(map(len, topology.groups), reverse=True))
+
+
+@lru_cache(maxsize=64)
 def _chunks_of(between: Schedule, leaders: str, topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Of each share, numbered as the ranks of a host, the chunks that the outer schedule sums, in its order.
 
@@ -124,7 +133,7 @@ class _Rank:
     """What one rank does."""
 
     def __init__(self, between: Schedule, leaders: str, rank: int, topology: Topology):
-        self._between, self._rank, self._groups = between, rank, topology.groups
+        self._between, self._rank, self._topology, self._groups = between, rank, topology, topology.groups
         self._hosts, self._shares = apart(len(topology.groups)), _shares(leaders, topology)
         self._host = next(number for number, ranks in enumerate(topology.groups) if rank in ranks)
         self._mates = self._groups[self._host]
@@ -139,6 +148,34 @@ class _Rank:
             yield from self._sum_between_hosts()
         if others:
             yield tuple(self._share())
+
+    def counted(self) -> Counts:
+        """What the rounds have, counted."""
+        found, each, others = Counts(), len(self._chunks[0]), len(self._mates) - 1
+        leads = self._place < self._shares
+        theirs = self._shares - leads  # shares of others on this host
+        if others:
+            found.encode(theirs * each, exact=True)
+            found.send(theirs * each, theirs * each, 1, near=True, exact=True)
+            found.receive(others * each * leads, exact=True)
+            found.round(far=False)
+        if leads:
+            self._count_between_hosts(found)
+        if others:
+            found.send(others * leads, others * leads * each, self._topology.size, near=True)
+            found.receive(theirs * each)
+            found.round(far=False)
+        return found
+
+    def _count_between_hosts(self, found: Counts) -> None:
+        outer, most = count(self._between, self._host, self._hosts), _most_ranks(self._topology)
+        for kind, chunks in outer.sent.items():
+            found.send(0, chunks, most[kind.contributions], kind.near)
+        found.messages += outer.messages
+        found.encode(outer.encoded[False])
+        found.receive(outer.decoded[False])
+        found.round(True, outer.far_rounds)
+        found.round(False, outer.rounds - outer.far_rounds)
 
     def _exchange(self) -> Iterator[tuple[int, int]]:
         """(to whom, from whom), as places in the host; staggered, so that no rank is sent to by all others at once."""
@@ -170,8 +207,9 @@ class _Rank:
             if source < self._shares:
                 yield Recv(self._mates[source], self._finished(source), reduce=False)
 
-    def _finished(self, share: int) -> tuple[Wire, ...]:
-        """What the outer schedule ends with on this host: of each chunk the last bytes that were made or came."""
+    @cached_property
+    def _authors(self) -> dict[int, int]:
+        """chunk of the outer schedule -> the host whose bytes it ends with on this one, the last made or received."""
         authors: dict[int, int] = {}
         for moves in self._between.rounds(self._host, self._hosts):
             for move in moves:
@@ -179,7 +217,11 @@ class _Rank:
                     authors[move.chunk] = move.holders[0]
                 elif isinstance(move, Recv) and not move.reduce:
                     authors.update({wire.chunk: wire.author for wire in move.wires})
-        leader = self._leaders(share)
+        return authors
+
+    def _finished(self, share: int) -> tuple[Wire, ...]:
+        """What the outer schedule ends with on this host, of the chunks of a share."""
+        leader, authors = self._leaders(share), self._authors
         return tuple(Wire(chunk, leader[authors[inside]]) for inside, chunk in enumerate(self._chunks[share]))
 
 

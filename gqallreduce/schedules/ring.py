@@ -8,10 +8,23 @@ Cost: 2(P-1) alpha + 2 n (P-1)/P beta + n (P-1)/P gamma.  Encodings per contribu
 A rank encodes another chunk at every hop, so that from hop 65535 on the number may stay: no random bits are used twice.
 """
 
+from gqallreduce.scheduling.counts import Counts, Sent
 from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire, alone, register
 from gqallreduce.scheduling.topology import Topology
 
 _LAST_HOP = 2**16 - 1
+
+
+def _counted(rank: int, topology: Topology) -> Counts:
+    found, size, hosts = Counts(), topology.size, topology.hosts
+    right, left = (hosts[(rank + step) % size] == hosts[rank] for step in (1, -1))
+    partial = min(size - 1, _LAST_HOP)  # those of 1, 2, ... contributions
+    found.sent.update({Sent(each, exact=False, near=right): 1 for each in range(1, partial + 1)})
+    found.send(2 * (size - 1), 2 * (size - 1) - partial, size, near=right)
+    found.encode(size)
+    found.receive(2 * (size - 1))
+    found.round(not (right and left), max(1, 2 * (size - 1)))
+    return found
 
 
 @register(
@@ -19,6 +32,7 @@ _LAST_HOP = 2**16 - 1
     chunks=lambda topology: topology.size,
     error_holders=lambda chunk, topology: alone(chunk),
     contributions=lambda hop, topology: topology.size if hop == _LAST_HOP else hop + 1,
+    counted=_counted,
     scatter_rounds=lambda topology: topology.size - 1,
     cost="2(P-1) alpha + 2n(P-1)/P beta + n(P-1)/P gamma",
     source="Patarasuk and Yuan, JPDC 69(2), 2009; differs: partial sums are encoded on every hop",

@@ -26,7 +26,7 @@ def half_of(schedule: Schedule, half: str | None) -> Schedule:
         every = schedule.rounds(rank, topology)
         return every[:first] if half == REDUCE_SCATTER else every[first:]
 
-    return replace(schedule, rounds=rounds, half=half)
+    return replace(schedule, rounds=rounds, half=half, counted=None)
 
 
 def why_not(schedule: Schedule, topology: Topology) -> str:

@@ -23,9 +23,10 @@ from gqallreduce.coding.codec import Codec
 from gqallreduce.coding.lanes import LANES_MOST, lane_count
 from gqallreduce.coding.layout import Form, Grid, Region
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.scheduling.counts import Sent
 from gqallreduce.scheduling.profile import Profile as Profile
 from gqallreduce.scheduling.topology import Topology
-from gqallreduce.scheduling.work import Sent, topology_of, work
+from gqallreduce.scheduling.work import topology_of, work
 
 FEW_BYTES = 4 << 10  # of one encoding: rounds count
 FEW_RANKS, SOME_RANKS = 8, 16  # so many messages at once cost little, where they are short; or where they are longer
@@ -136,7 +137,7 @@ def _bytes(schedule: str, vector: Summed, topology: Topology, sent: dict[Sent, f
     wires, lossless, itemsize = Counter(), bound.of_sums.exact, bound.working.itemsize
     for (contributions, exact, near), lengths in sent.items():
         # all one where sums take no more bytes than own values
-        sums = _rounded(contributions) if vector.codec.sums_grow else 1
+        sums = contributions if vector.codec.sums_grow else 1
         wires[sums, exact and not lossless, near] += lengths * chunks * lanes
     found = [0.0, 0.0]
     for (sums, exact, near), count in wires.items():
@@ -148,12 +149,6 @@ def _bytes(schedule: str, vector: Summed, topology: Topology, sent: dict[Sent, f
 def _adds_exactly(vector: Summed) -> bool:
     """Does the codec send sums without loss, so that it encodes what else would be sent as float32?"""
     return vector.codec.bind(Form((vector.elements,), "C", vector.dtype), 1).of_sums.exact
-
-
-def _rounded(count: int) -> int:
-    """Up to four binary digits and zeros: few different ones."""
-    zeros = max(0, count.bit_length() - 4)
-    return -(-count >> zeros << zeros)
 
 
 def predict(

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling.topology import Topology
+
+if TYPE_CHECKING:
+    from gqallreduce.scheduling.counts import Counts
 
 
 class Wire(NamedTuple):
@@ -98,6 +101,9 @@ class Schedule:
         REDUCE_SCATTER or ALLGATHER for what halves.py makes of another schedule.
     options
         (name, value) of those that it may have; of the registered one the defaults.
+    counted
+        (rank, topology) -> what its rounds have, counted without writing them: for plans of many ranks. None: counted
+        from the rounds.
     """
 
     name: str
@@ -112,6 +118,7 @@ class Schedule:
     scatter_rounds: Callable[[Topology], int | None] = lambda topology: None
     half: str | None = None
     options: tuple[tuple[str, object], ...] = ()
+    counted: Callable[[int, Topology], Counts] | None = None
 
     @property
     def resolved(self) -> str:

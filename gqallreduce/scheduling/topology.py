@@ -26,6 +26,11 @@ class Topology(NamedTuple):
         """Are there several ranks on a host?"""
         return len(self.groups) < self.size
 
+    def others(self, rank: int) -> tuple[int, int]:
+        """How many other ranks there are on a rank's host, and how many elsewhere."""
+        near = self.hosts.count(self.hosts[rank])
+        return near - 1, self.size - near
+
 
 @lru_cache(maxsize=64)
 def _groups(topology: Topology) -> tuple[tuple[int, ...], ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from gqallreduce.registry import SCHEDULES
-from gqallreduce.scheduling.schedule import Encode, Recv, Send, Wire
+from gqallreduce.scheduling.counts import Sent, count
 from gqallreduce.scheduling.topology import Topology, apart
 
 COUNTED_MOST = 1 << 20  # ranks of a host times all ranks, up to which all of the host are counted
@@ -21,7 +20,7 @@ class Work:
     rounds, far_rounds
         all of them, and those in which a message goes to another host.
     sent
-        vector lengths of each kind of wire, of the rank that sends most.
+        vector lengths of each kind of wire, of the rank that sends most; contributions as `rounded` has them.
     leaving
         of each kind those that leave a host, of all its ranks together.
     encoded, decoded
@@ -37,68 +36,42 @@ class Work:
     decoded: tuple[float, float]
 
 
-class Sent(NamedTuple):
-    """Wires of one kind: of how many ranks' values they hold the sum, encoded without loss or by the codec, and sent to
-    a rank on the same host or on another."""
-
-    contributions: int
-    exact: bool
-    near: bool
-
-
 def topology_of(ranks: int | Topology) -> Topology:
     """The Topology, of so many ranks on hosts of their own if it is a number."""
     return ranks if isinstance(ranks, Topology) else apart(ranks)
 
 
-@lru_cache(maxsize=64)  # direct and ring have O(P) moves to count
+def rounded(number: int) -> int:
+    """Up to four binary digits and zeros: few different ones."""
+    zeros = max(0, number.bit_length() - 4)
+    return -(-number >> zeros << zeros)
+
+
+@lru_cache(maxsize=64)
 def work(schedule: str, ranks: int | Topology) -> Work:
-    """Counted from the rounds of the ranks on rank 0's host; where those are many, of its first and its last."""
-    topology = topology_of(ranks)
-    mine, share = topology.groups[0], 1.0
-    if len(mine) * topology.size > COUNTED_MOST:
-        share, mine = len(mine) / 2, (mine[0], mine[-1])
-    every = [_work_of(schedule, rank, topology) for rank in mine]
+    """Counted of the ranks on rank 0's host; where those are many, of its first, its last, and one for all others."""
+    topology, found = topology_of(ranks), SCHEDULES[schedule]
+    mine = topology.groups[0]
+    alike = dict.fromkeys(mine, 1)
+    if len(mine) * topology.size > COUNTED_MOST and len(mine) > 3:
+        alike = {mine[0]: 1, mine[1]: len(mine) - 2, mine[-1]: 1}
+    every = {rank: count(found, rank, topology) for rank in alike}
     leaving = Counter()
-    for each in every:
-        for kind, lengths in each.leaving.items():
-            leaving[kind] += share * lengths
-    busiest = max(every, key=lambda each: (sum(each.sent.values()), each.messages))
-    rounds, far, messages = (
-        max(getattr(each, name) for each in every) for name in ("rounds", "far_rounds", "messages")
+    for rank, each in every.items():
+        for kind, chunks in each.sent.items():
+            if not kind.near:
+                leaving[kind] += alike[rank] * chunks
+    busiest = max(every.values(), key=lambda each: (each.sent.total(), each.messages))
+    return Work(
+        *(max(getattr(each, name) for each in every.values()) for name in ("rounds", "far_rounds", "messages")),
+        *(_lengths(chunks, found.chunks(topology)) for chunks in (busiest.sent, leaving)),
+        *(tuple(part / found.chunks(topology) for part in parts) for parts in (busiest.encoded, busiest.decoded)),
     )
-    return Work(rounds, far, messages, busiest.sent, dict(leaving), busiest.encoded, busiest.decoded)
 
 
-def _work_of(schedule: str, rank: int, topology: Topology) -> Work:
-    """Of one rank, `leaving` too."""
-    found, hosts = SCHEDULES[schedule], topology.hosts
-    chunks, rounds = found.chunks(topology), found.rounds(rank, topology)
-    messages, far_rounds, sent = 0, 0, Counter()
-    hops: dict[Wire, int] = {}  # of what this rank encodes; what it passes on is a finished sum
-    sums: dict[int | None, int] = {None: topology.size}  # hop -> contributions
-    encoded, decoded = [0, 0], [0, 0]
-    for moves in rounds:
-        far = False
-        for move in moves:
-            if isinstance(move, Encode):
-                hops[move.wire] = move.hop
-                encoded[move.exact] += 1
-                continue
-            peer = move.to if isinstance(move, Send) else move.source
-            near = hosts[peer] == hosts[rank]
-            far |= not near
-            messages += isinstance(move, Send)
-            for wire in move.wires:
-                if isinstance(move, Recv):
-                    decoded[wire.exact] += 1
-                    continue
-                hop = hops.get(wire)
-                if hop not in sums:
-                    sums[hop] = found.contributions(hop, topology)
-                sent[Sent(sums[hop], wire.exact, near)] += 1
-        far_rounds += far
-    lengths = {kind: wires / chunks for kind, wires in sent.items()}
-    leaving = {kind: length for kind, length in lengths.items() if not kind.near}
-    parts = [(coded / chunks, exact / chunks) for coded, exact in (encoded, decoded)]
-    return Work(len(rounds), far_rounds, messages, lengths, leaving, *parts)
+def _lengths(sent: dict[Sent, int], chunks: int) -> dict[Sent, float]:
+    """Chunks of each kind as vector lengths."""
+    found = Counter()
+    for kind, number in sent.items():
+        found[kind._replace(contributions=rounded(kind.contributions))] += number
+    return {kind: number / chunks for kind, number in found.items()}

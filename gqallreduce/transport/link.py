@@ -93,7 +93,9 @@ class Link:
             self.requests.give_up(call)
             raise
         names, came_for = everyone.found.T.tolist()
-        return Topology(tuple(map(names.index, names))), frozenset(map(bool, came_for))
+        lowest: dict[int, int] = {}
+        hosts = tuple(lowest.setdefault(name, rank) for rank, name in enumerate(names))
+        return Topology(hosts), frozenset(map(bool, came_for))
 
     @property
     def jobs(self) -> Class:

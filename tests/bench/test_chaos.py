@@ -67,6 +67,28 @@ def test_an_error_is_that_of_the_fault_at_its_step(tmp_path):
     assert not training.wrong
 
 
+def test_lost_steps_are_those_since_the_last_state_of_a_job_that_ended():
+    """A disk that is full leaves the state before; the next job saves at that step again."""
+    met = [(0, "pause", 30), (0, "kill", 47), (1, "disk", 60), (1, "memory", 60), (2, "late", 61), (3, "nan", 79)]
+    rows = [{"job": job, "fault": kind, "step": step} for job, kind, step in met]
+    assert chaos.lost_steps(rows) == {"kill": 7, "memory": 20, "late": 1}
+
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("chaos*.jsonl")), ids=lambda path: path.stem)
+def test_the_table_of_results_is_that_of_their_rows(path, tmp_path):
+    """And its lost steps are those that the trainings counted."""
+    assert chaos.run(arguments(tmp_path, "--draw", str(path))) == 0
+    assert (tmp_path / "chaos.md").read_text() == path.with_suffix(".md").read_text()
+    _, trainings = report.read(path, "training")
+    _, rows = report.read(path, "fault")
+    for each in trainings:
+        lost = chaos.lost_steps([row for row in rows if row["training"] == each["seed"]])
+        assert lost.total() == each["steps_lost"]
+
+
 @pytest.mark.slow
 def test_each_kind_of_fault_is_met(tmp_path, capsys, monkeypatch):
     pytest.importorskip("sklearn", reason="the training is of scikit-learn's digits")
