@@ -273,6 +273,10 @@ cdef class NativeOperation:
         """A value that is not finite."""
         self.data.flaw(lane, chunk).note(rank, number)
 
+    def give_up(self):
+        """No lane of it goes on: what it was given is not needed any more, only the memory of its messages."""
+        self.held = None
+
     def trace(self):
         """Note from now on what its lanes do, and when."""
         self.data.traced = True
@@ -325,6 +329,9 @@ cdef class NativeExchange:
     @property
     def done(self):
         return self.data.done()
+
+    def give_up(self):
+        """It does not go on; its memory is that of its messages."""
 
     def count(self, Spent spent not None):
         """Add what it has cost."""

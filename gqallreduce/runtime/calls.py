@@ -38,6 +38,7 @@ class Calls:
     def claim(self, call: Call, request) -> None:
         """A caller holds a request of this call: its key and buffers belong to it until that is waited for."""
         call.request = weakref.ref(request)
+        call.forget_frames()
         self.home.unclaimed.append(call)
 
     def perform(self, name: str, stages, *given):

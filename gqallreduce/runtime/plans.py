@@ -99,6 +99,7 @@ class Plans:
         self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
         self._last: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
+        self._plans_most = GROUPS_MOST  # then those are forgotten that belong to no known call
         self._trials: dict[tuple, Trials] = {}
         self.measures = scheme.schedule == AUTO and self.size > 1 and measures()
 
@@ -157,6 +158,13 @@ class Plans:
         if all(each.form[1] != forms for each in self._known.values()):
             for name in [name for name in self._plans if name[1] == forms]:  # of all choices
                 del self._plans[name]
+
+    def _forget_plans(self, but: tuple[Form, ...]) -> None:
+        """Those of calls that have not succeeded, of `flush`, and of before `clear`; not those for these forms."""
+        used = {each.form[1] for each in self._known.values()} | {but}
+        for which in [which for which in self._plans if which[1] not in used]:
+            del self._plans[which]
+        self._plans_most = len(self._plans) + GROUPS_MOST
 
     def clear(self) -> None:
         """Agree on everything anew."""
@@ -279,6 +287,8 @@ class Plans:
             given = schedule, codec, self.rank, self.topology, forms, self.average, processor, *borders
             found = plan_for(*given, half=self.half)
             self._plans[which] = found
+            if len(self._plans) > self._plans_most:
+                self._forget_plans(agreed.form[1])
             if moves:
                 same = [each for each in self._plans if each[:3] == which[:3]]
                 for each in same[:-BORDERS_MOST]:

@@ -102,6 +102,12 @@ class Call:
             self.stages.close()
             self.stages = None
 
+    def forget_frames(self) -> None:
+        """Its error is raised where its request is waited for, if it is. Frames that it has passed refer to those that
+        called them, and so to what they have: a request that its caller has dropped would never go."""
+        if self.error is not None and self.request is not None:
+            self.error.__traceback__ = None
+
 
 class OneLane:
     """A Stage of one lane, which is itself that lane; what it sends is not counted."""

@@ -90,7 +90,7 @@ class Link:
         try:
             self.progress.run(call, timeout)
         except BaseException:
-            self.requests.give_up(call)
+            self.requests.give_up([call])
             raise
         names, came_for = everyone.found.T.tolist()
         lowest: dict[int, int] = {}

@@ -77,6 +77,7 @@ class Progress:
             if not (call.known_to_all or self.link.alike(error)):
                 raise
             self._end(call, error)
+            call.forget_frames()
             return
         if stage is None:
             self._end(call)

@@ -133,10 +133,15 @@ class Requests:
             ctypes.memmove(MPI._addressof(statuses[-1]), content, len(content))
         raise ForeignFrame(_truncated(statuses, self._rank))
 
-    def give_up(self, *kept) -> None:
-        """After an error: what is under way stays behind, with the memory that it uses; receives are cancelled."""
+    def give_up(self, calls) -> None:
+        """After an error: what is under way stays behind, with the memory of its messages; receives are cancelled."""
         requests, messages = self._under_way
         self._under_way = [], []
+        for message in messages:
+            message.channel = None  # which has the call, and that the caller's buffers and the object
+        kept = [call.running[0] for call in calls if call.running is not None]
+        for running in kept:
+            running.give_up()
         pairs = [(each, message.counts) for each, message in zip(requests, messages, strict=False)]
         if self.native is not None:
             pairs += [(MPI.Request.fromhandle(each), receives) for each, receives in self.native.abandon()]

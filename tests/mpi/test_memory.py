@@ -1,5 +1,6 @@
 """What an allreduce takes of memory: bounded by the buffer, nothing per call, nothing left over."""
 
+import contextlib
 import gc
 import os
 import sys
@@ -14,6 +15,7 @@ from ranks import TIMEOUT, inputs
 
 import gqallreduce as gq
 from gqallreduce.registry import CODECS, SCHEDULES
+from gqallreduce.runtime import plans
 from gqallreduce.scheduling import model
 from gqallreduce.transport.waiting import abandoned
 
@@ -251,3 +253,78 @@ def test_what_the_process_takes_beyond_the_buffer(comm, scheme):
     peak = resident("VmHWM") - before
     most = 3.0 if allreduce.scheme.feedback else 1.2
     assert peak <= most * array.nbytes + 4 * MIB, f"{peak / array.nbytes:.2f} times the buffer"
+
+
+@pytest.mark.parametrize("what", ["a shape", "a group", "a checkpoint"])
+def test_plans_of_calls_that_count_nowhere_do_not_pile_up(comm, what, monkeypatch):
+    """Of calls that failed, and of those before a state was loaded."""
+    monkeypatch.setattr(plans, "GROUPS_MOST", 20)
+    allreduce = gq.Allreduce("direct/raw/ef", comm=comm, timeout=TIMEOUT)
+    nothing = allreduce.state_dict()
+
+    def call(number):
+        if what == "a checkpoint":
+            allreduce(np.ones(number + 1, np.float32), key="w")
+            allreduce.load_state_dict(nothing)
+            return
+        given, key = np.full(number + 1, np.nan, np.float32), "w"
+        if what == "a group":
+            given, key = [given, np.ones(3, np.float32)], [f"w{number}", "b"]
+        with pytest.raises(gq.NonFiniteError):
+            allreduce(given, key=key)
+
+    for number in range(70):
+        call(number)
+        assert len(allreduce.plans._plans) <= 22
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("scheme", ["direct/raw", "direct/onebit/ef", "ring/qsgd/ef"])
+@pytest.mark.parametrize("runtime", ["native", "python"])
+def test_of_a_call_given_up_its_messages_alone_are_kept(comm, scheme, runtime, monkeypatch):
+    """A long message that no rank receives stays with MPI for good; not so the object, its residuals and buffers."""
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
+    left_behind, kept = len(abandoned), []
+    for _ in range(3):
+        allreduce, array = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT), np.ones(MIB, np.float32)
+        allreduce(array, key="w")
+        allreduce.timeout = 0.2
+        comm.Barrier()
+        if comm.rank == comm.size - 1:
+            time.sleep(0.5)
+        with pytest.raises(gq.Error):
+            allreduce(array, key="w")
+        comm.Barrier()
+        kept += [weakref.ref(array), weakref.ref(allreduce)]
+        if scheme.endswith("/ef"):
+            kept.append(weakref.ref(allreduce.memory.get("w").residual))
+        del allreduce, array
+    gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT).close()
+    gc.collect()
+    assert max(comm.allgather(len(abandoned))) > left_behind  # on the rank that came late
+    assert [each() is None for each in kept] == [True] * len(kept)
+
+
+@pytest.mark.parametrize("waited", [0, 2])
+def test_requests_dropped_after_an_error_go_although_frames_are_kept(comm, waited):
+    """Two values are not finite: the error of the second call, which no one waits for, keeps nothing of the caller."""
+    other = gq.Allreduce("direct/raw", comm=comm, timeout=TIMEOUT)
+
+    def step():
+        allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+        arrays = [np.ones(500, np.float32) for _ in "abc"]
+        arrays[0][3] = arrays[1][3] = np.nan
+        requests = [allreduce.start(array, key=key) for array, key in zip(arrays, "abc", strict=True)]
+        kept.extend(map(weakref.ref, [allreduce, *requests, *arrays]))
+        requests[waited].wait()
+
+    for _ in range(5):
+        kept = []
+        with contextlib.suppress(gq.NonFiniteError):
+            step()
+        gc.collect()
+        gq.Allreduce("direct/raw", comm=comm, timeout=TIMEOUT).close()  # finishes the calls
+        other(np.ones(5, np.float32), key="w")  # looks at what was dropped
+        gc.collect()
+        assert [each() is None for each in kept] == [True] * 7
+        assert not other.home.unclaimed
