@@ -121,11 +121,11 @@ class Incoming(Frame):
 
 
 class Collective:
-    """A collective operation of MPI's with these peers; `ready` when it is over."""
+    """A collective operation of MPI's with these peers on this memory, which it keeps; `ready` when it is over."""
 
     receives, counts = True, False
     parts_left = 0  # once it is complete
-    __slots__ = ("channel", "peers", "ready")
+    __slots__ = ("channel", "memory", "peers", "ready")
 
-    def __init__(self, peers: tuple[int, ...]):
-        self.peers, self.ready = peers, False
+    def __init__(self, peers: tuple[int, ...], memory):
+        self.peers, self.memory, self.ready = peers, memory, False

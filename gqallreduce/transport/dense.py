@@ -69,7 +69,7 @@ class Summing(OneLane):
         if self.finished:
             return
         self._at += len(part)
-        self._under_way = Collective(tuple(self._link.others))
+        self._under_way = Collective(tuple(self._link.others), part)
         messages.start(self._under_way, self._link.comm.Iallreduce, MPI.IN_PLACE, [part, _TYPES[part.dtype.name]])
 
 
