@@ -1,6 +1,6 @@
 """How many threads a kernel call uses, and which SIMD level: from the environment, once. Neither changes a bit.
 
-And what the threads of Python itself must be: under the lock.
+Also the check that Python's own threads run under its global interpreter lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def _first_number(text: str) -> int:
 
 
 def require_lock() -> None:
-    """ImportError where Python runs without its lock: the extension, once loaded, turns it on if nobody forbids it."""
+    """ImportError if Python runs without its global interpreter lock.
+
+    A free-threaded Python turns it on when it loads the extension, unless PYTHON_GIL=0 or -X gil=0 forbids that.
+    """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise ImportError(
             "gqallreduce got a free-threaded Python whose global interpreter lock is forced off, expected one that may "

@@ -52,7 +52,7 @@ class Counts:
 
 def count(schedule: Schedule, rank: int, topology: Topology) -> Counts:
     """What a rank does; the rounds of many ranks are not written where the schedule can do without."""
-    return (schedule.counted or (lambda *where: of_rounds(schedule, *where)))(rank, topology)
+    return of_rounds(schedule, rank, topology) if schedule.counted is None else schedule.counted(rank, topology)
 
 
 def of_rounds(schedule: Schedule, rank: int, topology: Topology) -> Counts:

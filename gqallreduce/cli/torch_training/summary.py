@@ -6,7 +6,7 @@ import numpy as np
 
 from gqallreduce.cli.plots import figure, place, save, ticks
 from gqallreduce.cli.report import size_text
-from gqallreduce.cli.tables import results
+from gqallreduce.cli.tables import markdown, results
 from gqallreduce.cli.training.curves import styles
 from gqallreduce.cli.training.summary import by_way, spread
 from gqallreduce.quantities import seconds_text
@@ -24,8 +24,7 @@ def show(report, machine, rows, evaluations, name, target=None):
     """
     columns, lines = table(rows, evaluations, target)
     report.table(results("Loss after the last step, and a step's bytes and times", columns, lines, left=COLUMNS[:2]))
-    rule = ["---", "---", *["---:"] * (len(columns) - 2)]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in [columns, rule, *lines]) + "\n"
+    text = markdown(columns, lines, right=columns[2:])
     if "to target" in columns:
         text += f"\nTarget: a validation loss of {target or usual_target(rows):.3f}.\n"
     Path(f"{name}.md").write_text(text)

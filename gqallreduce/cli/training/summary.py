@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gqallreduce.cli import tables
 from gqallreduce.cli.report import size_text
 from gqallreduce.quantities import seconds_text
 
@@ -76,5 +77,4 @@ def table(rows, loss_at):
 def markdown(rows, loss_at):
     """The same table as text for a page."""
     names, body = cells(rows, loss_at)
-    rule = ["---", "---", *["---:"] * (len(names) - 2)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [names, rule, *body]) + "\n"
+    return tables.markdown(names, body, right=names[2:])
