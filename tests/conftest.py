@@ -1,10 +1,10 @@
 """Settings of every test session, with make or without.
 
-With `--pairs`, which `make FULL=1 test` passes, a test is run with every two values of each two of its parameters, but
-not with all combinations of three and more. With `--each`, with every value of each parameter. With `--few`, which
-`make test` passes, so too, but tests and values that are marked `slow` are left out, and Hypothesis tries a tenth of
-its examples. Hypothesis draws the same examples wherever chance would make runs differ, and a test that starts an
-mpirun of its own may do so as root and with more ranks than cores.
+With `--pairs`, which `make FULL=pairs test` passes, a test is run with every two values of each two of its parameters,
+but not with all combinations of three and more. With `--each`, which `make FULL=1 test` passes, with every value of
+each parameter. With `--few`, which `make test` passes, so too, but tests and values that are marked `slow` are left
+out, and Hypothesis tries a tenth of its examples. Hypothesis draws the same examples wherever chance would make runs
+differ, and a test that starts an mpirun of its own may do so as root and with more ranks than cores.
 """
 
 import functools

@@ -11,10 +11,13 @@ cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 place=$PWD/build/aarch64
 packages="numpy scipy ml_dtypes pytest hypothesis"
-tests=(tests/codecs/test_forgotten.py::test_the_wire_format_is_the_one_on_file
-  tests/codecs/test_isgq.py::test_the_message_is_the_one_on_file tests/whole/test_golden_sums.py tests/test_frame.py)
+# Files are dealt to processes in turn: the longest first, so that two of them take as long as each other.
+tests=(tests/kernels/test_levels.py tests/whole/test_golden_sums.py tests/kernels/test_adaptive.py tests/kernels/test_onebit.py
+  tests/codecs/test_forgotten.py::test_the_wire_format_is_the_one_on_file
+  tests/codecs/test_isgq.py::test_the_message_is_the_one_on_file tests/test_frame.py)
 for each in tests/kernels/test_*.py; do
-  [[ $each == *few_threads* ]] || tests+=("$each") # that one compiles what it runs
+  # The last one compiles what it runs.
+  [[ " ${tests[*]} " == *" $each "* || $each == *few_threads* ]] || tests+=("$each")
 done
 [ $# -eq 0 ] || tests=("$@")
 

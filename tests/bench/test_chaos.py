@@ -100,7 +100,7 @@ def test_each_kind_of_fault_is_met(tmp_path, capsys, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
     monkeypatch.setattr(chaos, "SPREAD", 0.3)  # after so few steps
-    words = "--trainings", "1", "--faults", "7", "--steps", "120", "--ranks", "3"
+    words = "--trainings", "1", "--faults", "7", "--steps", "60", "--ranks", "3"
     status = chaos.run(arguments(tmp_path, *words))
     assert status == 0, capsys.readouterr().out
     rows = [row for kind, row in report.rows_of(tmp_path / "chaos.jsonl") if kind == "fault"]

@@ -67,8 +67,9 @@ def test_both_links_or_one_and_why(network, tmp_path, monkeypatch):
         [sys.executable, str(BENCH / "first_look.py"), *words, *schemes], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    # Which of them is the faster one depends on the machine, and with it how many lines say so.
     *_, last = done.stdout.strip().splitlines()
-    assert last.startswith("There, without feedback:")
+    assert any(scheme in last for scheme in ("direct/onebit/ef", "direct/qsgd(bits=4)")), last
     assert json.loads((tmp_path / "x_shared_memory.jsonl").read_text().splitlines()[0])["ranks"] == 2
     made = (tmp_path / "x_1gbit.jsonl").exists()
     assert made is not ("No emulated network here" in done.stdout)
