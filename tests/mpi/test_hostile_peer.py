@@ -90,18 +90,23 @@ PAYLOADS = {
 }
 
 
-def lying(comm, monkeypatch, lie, scheme, sender=interpreter):
-    """What a call of a new object comes to on this rank, where the last one lies: None, or its error."""
+def lying(comm, monkeypatch, lie, scheme, sender=interpreter, only=None, **options):
+    """What a call of a new object comes to on this rank, where the last one lies: None, or its error.
+
+    only: the rank that it lies to; None: to all.
+    """
     with monkeypatch.context() as patch:
         lies = comm.rank == comm.size - 1
         if lies:
             patch.setenv("GQALLREDUCE_RUNTIME", "python")
-        allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT)
+        allreduce = gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, **options)
         if lies:
             random, outgoing = np.random.default_rng(5), sender.Outgoing
 
             def changed(to, data, bound, made=None):
-                return outgoing(to, np.frombuffer(lie(bytearray(data), random), np.uint8).copy(), bound, made)
+                if only in (None, to):
+                    data = np.frombuffer(lie(bytearray(data), random), np.uint8).copy()
+                return outgoing(to, data, bound, made)
 
             patch.setattr(sender, "Outgoing", changed)
         return guarded(allreduce, inputs(comm.size, SIZE)[comm.rank])
@@ -132,6 +137,23 @@ def test_bytes_that_lie(comm, monkeypatch, scheme):
     for lie in PAYLOADS.values():
         lying(comm, monkeypatch, lie, scheme)
     works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT))
+
+
+def one_value(values, _):
+    """The highest bit of the mantissa of a float32, or a sign."""
+    found = values.copy()
+    found[2] ^= 0x40
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["direct/raw", "ring/raw", "allgather/raw", "direct/onebit/ef", "ring/onebit"])
+def test_valid_bytes_that_lie_to_one_rank_alone_are_found_by_verify(comm, monkeypatch, scheme):
+    """Nothing else notices them: ranks go on with different sums."""
+    found = comm.allgather(lying(comm, monkeypatch, payload(one_value), scheme, only=0))
+    assert found == [None] * comm.size
+    found = comm.allgather(lying(comm, monkeypatch, payload(one_value), scheme, only=0, verify=1))
+    assert {type(error) for error in found} == {gq.ReplicaError}, found
+    works(comm, gq.Allreduce(scheme, comm=comm, timeout=TIMEOUT, verify=1))
 
 
 EXCHANGES = {
