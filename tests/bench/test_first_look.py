@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gqallreduce.cli import verdict
+from gqallreduce.cli import report, verdict
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "bench"
@@ -67,10 +67,11 @@ def test_both_links_or_one_and_why(network, tmp_path, monkeypatch):
         [sys.executable, str(BENCH / "first_look.py"), *words, *schemes], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # Which of them is the faster one depends on the machine, and with it how many lines say so.
-    *_, last = done.stdout.strip().splitlines()
-    assert any(scheme in last for scheme in ("direct/onebit/ef", "direct/qsgd(bits=4)")), last
     assert json.loads((tmp_path / "x_shared_memory.jsonl").read_text().splitlines()[0])["ranks"] == 2
     made = (tmp_path / "x_1gbit.jsonl").exists()
     assert made is not ("No emulated network here" in done.stdout)
+    # Who wins, and so how many lines say it, depends on the machine.
+    files = [tmp_path / f"x_{link}.jsonl" for link in ("shared_memory", "1gbit")[: 1 + made]]
+    expected = verdict.lines([report.read(file, "sum") for file in files])
+    assert done.stdout.rstrip().splitlines()[-len(expected) :] == expected
     assert network or not made

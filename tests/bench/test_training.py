@@ -219,5 +219,46 @@ def test_every_way_to_train_looks_different():
     assert len(set(looks)) == len(looks)
 
 
+def test_ways_with_one_optimizer_share_panels():
+    ways = [(scheme, optimizer) for scheme in ("dense", "onebit/ef") for optimizer in ("adam", "sgd")]
+    groups = {name: {(scheme, name): scheme for scheme in ("dense", "onebit/ef")} for name in ("adam", "sgd")}
+    assert curves.grouped(ways) == groups
+
+
+@pytest.mark.parametrize("more", [[], [("terngrad", "adam")]])
+def test_so_do_codecs_with_the_same_options_where_there_are_many(more):
+    """Each with the exact ways; but not if one of them has no options."""
+    letters, options = "abcde", ("bits=3, bucket=64", "bits=3, bucket=512", "bits=4")
+    coded = [(f"{letter}({words})/ef", "adam") for words in options for letter in letters]
+    found = curves.grouped([("raw", "adam"), *coded, *more])
+    if more:
+        assert list(found) == ["adam"]
+        return
+    assert list(found) == [f"adam, {words}" for words in options]
+    for number, labels in enumerate(found.values()):
+        mine = coded[len(letters) * number : len(letters) * (number + 1)]
+        assert labels == {("raw", "adam"): "raw"} | dict(zip(mine, [f"{each}/ef" for each in letters], strict=True))
+
+
+@pytest.mark.parametrize("optimizers", [["adam"], ["adam", "sgd"]])
+def test_every_way_is_a_line_of_each_panel_of_its_own(optimizers, tmp_path, monkeypatch):
+    rows = [
+        {"scheme": scheme, "optimizer": optimizer, "seed": 1, "step": step, "sent": step * 10}
+        | {"accuracy": 0.5, "test_loss": 1.0, "error": 0.1}
+        for scheme in ("raw", "onebit/ef")
+        for optimizer in optimizers
+        for step in (1, 2)
+    ]
+    drawn = []
+    monkeypatch.setattr(curves, "save", lambda drawing, *_: drawn.append(drawing) or [])
+    curves.draw({}, rows, str(tmp_path / "x"))
+    curves.draw_errors({}, rows, str(tmp_path / "x"))
+    several = len(optimizers) > 1
+    assert [len(drawing.axes) for drawing in drawn] == [6 if several else 4, 2 if several else 1]
+    for drawing in drawn:
+        assert all([line.get_label() for line in panel.lines] == ["raw", "onebit/ef"] for panel in drawing.axes)
+        assert [text.get_text() for text in drawing.legends[0].get_texts()] == ["raw", "onebit/ef"]
+
+
 def test_the_defaults_are_runs_that_make_sense():
     assert len(rules.plan(command.SCHEMES, command.RULES, ["adam"], {}, NAMES)) == len(command.SCHEMES)

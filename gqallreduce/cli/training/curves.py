@@ -1,4 +1,10 @@
-"""The plots of a training: accuracy and loss against steps and against bytes, drawn from its rows alone."""
+"""The plots of a training: accuracy and loss against steps and against bytes, drawn from its rows alone.
+
+Ways to train with one optimizer share a line of panels, named by it, and so do, where these are still many, codecs with
+the same options.
+"""
+
+import re
 
 import numpy as np
 
@@ -7,36 +13,79 @@ from gqallreduce.cli.training.rules import DENSE, RING
 from gqallreduce.cli.training.summary import by_way
 
 MIB = 1 << 20
+EXACT = DENSE, RING, "raw"
+# More lines than that in one panel cannot be told apart.
+MOST = 12
+ACROSS = {"step": "step", "sent": "MiB sent per rank"}
+SHOWN = ("accuracy", "step"), ("accuracy", "sent"), ("test_loss", "step"), ("test_loss", "sent")
+UNIT = {"accuracy": 100, "test_loss": 1}
 
 
 def draw(machine, evaluations, name):
     """Draws "evaluation" rows into name.png and name.svg; returns their paths. Bands go from least to largest seed."""
-    drawing, axes = figure(2, 2)
     ways = by_way(evaluations)
-    for (way, rows), style in zip(ways.items(), styles(list(ways)).values(), strict=True):
-        for panels, quantity, unit in ((axes[:2], "accuracy", 100), (axes[2:], "test_loss", 1)):
-            for panel, horizontal in zip(panels, ("step", "sent"), strict=True):
-                _curve(panel, rows, horizontal, quantity, unit, style, ", ".join(way))
-    _frame(axes, evaluations)
-    return _saved(drawing, axes[0], "Training", machine, name)
+    groups = grouped(list(ways))
+    shown = SHOWN if len(groups) == 1 else SHOWN[:3]
+    drawing, axes = figure(2, 2) if len(groups) == 1 else figure(3, len(groups))
+    looks = styles([(label, "") for labels in groups.values() for label in labels.values()])
+    for line, (title, labels) in enumerate(groups.items()):
+        panels = axes[len(shown) * line : len(shown) * (line + 1)]
+        for way, label in labels.items():
+            for panel, (quantity, across) in zip(panels, shown, strict=True):
+                _curve(panel, ways[way], across, quantity, UNIT[quantity], looks[label, ""], label)
+        panels[0].set_title(title, loc="left")
+    _frame(axes, shown * len(groups), evaluations)
+    return _saved(drawing, axes, "Training", machine, name)
 
 
 def draw_errors(machine, errors, name):
     """Draws "error" rows into name.png and name.svg, but for exact sums; returns their paths."""
-    drawing, (panel,) = figure(1)
-    drawing.set_size_inches(10.4, 5.6)  # room for the legend
     ways = by_way([row for row in errors if row["scheme"] not in (DENSE, RING)])
-    for (way, rows), style in zip(ways.items(), styles(list(ways)).values(), strict=True):
-        _curve(panel, rows, "step", "error", 1, style, ", ".join(way))
-    panel.set(xlabel="step", ylabel="|sum - exact sum|² / |exact sum|²", yscale="log")
-    ticks(panel.yaxis)
-    return _saved(drawing, panel, "Error of the sums in training", machine, name)
+    groups = grouped(list(ways))
+    drawing, axes = figure(len(groups))
+    if len(groups) == 1:
+        drawing.set_size_inches(10.4, 5.6)  # room for the legend
+    looks = styles([(label, "") for labels in groups.values() for label in labels.values()])
+    for panel, (title, labels) in zip(axes, groups.items(), strict=True):
+        for way, label in labels.items():
+            _curve(panel, ways[way], "step", "error", 1, looks[label, ""], label)
+        panel.set(xlabel="step", ylabel="|sum - exact sum|² / |exact sum|²", yscale="log")
+        panel.set_title(title, loc="left")
+        ticks(panel.yaxis)
+    return _saved(drawing, axes, "Error of the sums in training", machine, name)
 
 
-def _saved(drawing, panel, what, machine, name):
-    """The legend of one panel serves all; the paths of the files."""
-    handles, labels = panel.get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+def grouped(ways):
+    """title -> {way: name of its line}, for ways (scheme, optimizer): what shares panels.
+
+    Exact ways are in all groups of their optimizer, so that the others can be compared with them.
+    """
+    found = {}
+    for optimizer in dict.fromkeys(optimizer for _, optimizer in ways):
+        mine = {way: way[0] for way in ways if way[1] == optimizer}
+        parts = _by_options(mine) if len(mine) > MOST else {}
+        if not parts:
+            found[optimizer] = mine
+        for options, labels in parts.items():
+            found[f"{optimizer}, {options}"] = {way: way[0] for way in mine if way[0] in EXACT} | labels
+    return found
+
+
+def _by_options(ways):
+    """options -> {way: its codec}; none if some have no options, or few have the same."""
+    found, exact = {}, sum(scheme in EXACT for scheme, _ in ways)
+    for way in ways:
+        scheme = re.fullmatch(r"(\w+)\((.*)\)(/ef)?", way[0])
+        if scheme and way[0] not in EXACT:
+            found.setdefault(scheme[2], {})[way] = scheme[1] + (scheme[3] or "")
+    return found if max(3 * len(found), 1) <= sum(map(len, found.values())) == len(ways) - exact else {}
+
+
+def _saved(drawing, axes, what, machine, name):
+    """One legend serves all panels; the paths of the files."""
+    lines = {line.get_label(): line for panel in axes for line in panel.lines}
+    columns = max(2, round(drawing.get_figwidth() / 5))
+    drawing.legend(lines.values(), lines, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     return save(drawing, f"{what} on {machine.get('data', 'images')} over {place(machine)}", machine, name)
 
 
@@ -76,17 +125,18 @@ def _curve(panel, rows, horizontal, quantity, unit, style, label):
     panel.fill_between(across, least, largest, color=style["color"], alpha=0.08, linewidth=0)
 
 
-def _frame(axes, rows):
-    """Titles and scales; the accuracy's axis begins above the worst fifth of all evaluations."""
-    worst = 100 * float(np.quantile([row["accuracy"] for row in rows], 0.2))
-    for panel, across in zip(axes, ("step", "MiB sent per rank") * 2, strict=True):
-        panel.set_xlabel(across)
+def _frame(axes, shown, rows):
+    """Titles and scales; that of accuracies is one for all, and begins above the worst fifth of evaluations."""
+    accuracies = [100 * row["accuracy"] for row in rows]
+    bottom, best = min(float(np.quantile(accuracies, 0.2)), 99), max(accuracies)
+    limits = bottom, best + max(0.05 * (best - bottom), 0.1)
+    for panel, (quantity, across) in zip(axes, shown, strict=True):
+        panel.set_xlabel(ACROSS[across])
         if across != "step" and max(row["sent"] for row in rows) > 0:
             panel.set_xscale("log")
             ticks(panel.xaxis)
-    for panel in axes[:2]:
-        panel.set(ylabel="test accuracy, %")
-        panel.set_ylim(bottom=min(worst, 99), top=min(100.5, panel.get_ylim()[1]))
-    for panel in axes[2:]:
-        panel.set(ylabel="test loss", yscale="log")
-        ticks(panel.yaxis)
+        if quantity == "accuracy":
+            panel.set(ylabel="test accuracy, %", ylim=limits)
+        else:
+            panel.set(ylabel="test loss", yscale="log")
+            ticks(panel.yaxis)
