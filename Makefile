@@ -100,12 +100,13 @@ else
 test: test-alone test-harness test-ranks
 endif
 
-# Whole calls, hostile bytes (`make sanitize` has all of them), and devices in an emulator: many tests, each long.
-MANY := tests/whole tests/fuzz tests/cuda
+# Whole calls, hostile bytes (with FULL=1 they are left to `make sanitize`), and devices in an emulator: many tests, each
+# long.
+MANY := tests/whole tests/cuda $(if $(filter 1,$(FULL)),,tests/fuzz)
 
 # Everything that needs no MPI, on all cores, so BLAS gets one for each process; `make docs` has the rest.
 test-alone: build
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' $(addprefix --ignore=,tests/docs tests/browser $(MANY) $(HARNESS))
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n auto -m 'not mpi' $(addprefix --ignore=,tests/docs tests/browser tests/fuzz $(MANY) $(HARNESS))
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(call part_on,many) -n auto $(MANY)
 
 # They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough.
@@ -154,7 +155,7 @@ $(SANITIZED)/.complete: $(SOURCES) $(CUDA) $(shell find gqallreduce -name '*.py'
 sanitize: $(SANITIZED)/.complete sanitize-inputs sanitize-threads
 	LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
-	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
+	  PYTHONPATH=$(SANITIZED)/lib sh -c '$(BIN)/pytest --each -n auto $(SANITIZE_TESTS) && $(BIN)/pytest -n auto tests/cuda -k "any_bytes or faults"'
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/mpirun -n 2 \
 	  env LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \

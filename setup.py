@@ -8,7 +8,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS = ["-std=c++17", "-O3", "-g1", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
 NOISE = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # GCC 12 warns inside its own AVX-512 headers
 kernels = Extension(
     "gqallreduce._kernels",
