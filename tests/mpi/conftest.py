@@ -166,6 +166,11 @@ def describe(outcomes):
     return "\n".join(blocks).rstrip()
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("native") and os.environ.get("GQALLREDUCE_RUNTIME") == "python":
+        pytest.skip("tests the runtime in C++, and GQALLREDUCE_RUNTIME=python")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
     report = yield

@@ -185,6 +185,7 @@ def test_after_some_calls_all_are_tried_again(comm, seconds, monkeypatch):
     assert settled(comm, allreduce)[1] == "dense/ef"
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("keys", ["w", ["a", "b"]], ids=["one", "group"])
 def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys):
     """Also beside ranks that make Calls of theirs: all count alike when to try again."""

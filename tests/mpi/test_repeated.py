@@ -16,7 +16,7 @@ from gqallreduce import allreduce as allreduce_module
 from gqallreduce.runtime.run import Run
 from gqallreduce.transport.progress import Progress
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.native]
 LATE = 0.2  # seconds, longer than any rank waits at first
 
 

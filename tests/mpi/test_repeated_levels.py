@@ -16,7 +16,7 @@ from gqallreduce import shards as shards_module
 from gqallreduce.transport import progress
 from gqallreduce.transport.progress import Progress
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.native]
 SIZE, LATE, SOON = 40, 0.2, progress.LISTEN
 KEYS, SIZES = ["a", "b", "c"], (SIZE, 1, 3 * SIZE)
 UPDATES = "bucket=16, updates=(0, 4), every=0, samples=2"  # calls 0 and 4 update, call 3 gathers

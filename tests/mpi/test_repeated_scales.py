@@ -17,7 +17,7 @@ from gqallreduce.transport import progress
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.native]
 SIZE, LATE, SOON = 40, 0.2, progress.LISTEN
 KEYS, SIZES = ["a", "b", "c"], (SIZE, 0, 3 * SIZE)
 

@@ -11,7 +11,7 @@ from gqallreduce.runtime import repeated
 from gqallreduce.transport.home import Home
 from gqallreduce.transport.progress import Progress
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.native]
 TWO_SCHEMES, ONE_SCHEME = "a=direct/raw; *=direct/onebit/ef", "*=direct/onebit/ef"
 
 
