@@ -61,8 +61,7 @@ NOT_ON_3 := $(if $(filter mpich,$(MPI)),$(PROGRAMS))
 else ifneq ($(FULL),)
 EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8 $(if $(filter pairs,$(FULL)),many harness),harness 3)
 endif
-without = $(patsubst %,--ignore=tests/mpi/test_%.py,$(1))
-files_on = $(call without,$(NOT_ON_$(1)))
+files_on = $(NOT_ON_$(1):%=--ignore=tests/mpi/test_%.py)
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
@@ -127,10 +126,8 @@ test-%: build
 	@test -e .pytest-logs/$(MPI)-$*/finished || { echo "the session of $* ranks did not come to its end"; exit 1; }
 
 # The same calls, carried out by the interpreter in Python, which otherwise is tried beside the runtime in C++ alone.
-test-interpreter: build
-	@rm -rf .pytest-logs/$(MPI)-2
-	GQALLREDUCE_RUNTIME=python OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) --few $(call without,$(PROGRAMS) $(ALONE))
-	@test -e .pytest-logs/$(MPI)-2/finished || { echo "the session of 2 ranks did not come to its end"; exit 1; }
+test-interpreter:
+	GQALLREDUCE_RUNTIME=python $(MAKE) FULL= NOT_ON_2='$(PROGRAMS) $(ALONE)' test-2
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

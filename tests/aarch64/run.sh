@@ -16,7 +16,7 @@ tests=(tests/kernels/test_levels.py tests/whole/test_golden_sums.py tests/kernel
   tests/codecs/test_forgotten.py::test_the_wire_format_is_the_one_on_file
   tests/codecs/test_isgq.py::test_the_message_is_the_one_on_file tests/test_frame.py)
 for each in tests/kernels/test_*.py; do
-  # The last one compiles what it runs.
+  # test_few_threads compiles what it runs.
   [[ " ${tests[*]} " == *" $each "* || $each == *few_threads* ]] || tests+=("$each")
 done
 [ $# -eq 0 ] || tests=("$@")

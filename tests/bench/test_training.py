@@ -212,10 +212,10 @@ def test_a_run_that_diverged_says_so_beside_those_that_did_not():
     assert found["to 91 %"].endswith("(1 of 2)")
 
 
-def test_every_way_to_train_looks_different():
+def test_every_scheme_of_a_plot_looks_different():
     schemes = ["dense", "dense(ring)", "a", "a/ef", *(f"{letter}/ef" for letter in "bcdefghijk")]
-    ways = [(scheme, optimizer) for scheme in schemes for optimizer in ("adam", "sgd")]
-    looks = [tuple(sorted(map(str, style.items()))) for style in curves.styles(ways).values()]
+    looks = [tuple(sorted(map(str, style.items()))) for style in curves.styles(schemes).values()]
+    assert len(looks) == len(schemes)
     assert len(set(looks)) == len(looks)
 
 

@@ -123,12 +123,12 @@ def _draw(machine, evaluations, name):
     optimizers = list(dict.fromkeys(optimizer for _, optimizer in ways))
     across = ["step", *["seconds"] * all("seconds" in row for row in evaluations), "sent"]
     drawing, axes = figure(len(across), lines=len(optimizers))
-    looks = styles([(scheme, optimizers[0]) for scheme in dict.fromkeys(scheme for scheme, _ in ways)])
+    looks = styles([scheme for scheme, _ in ways])
     for line, optimizer in enumerate(optimizers):
         panels = axes[len(across) * line : len(across) * (line + 1)]
         for (scheme, used), found in ways.items():
             if used == optimizer:
-                _curves(panels, across, found, looks[scheme, optimizers[0]], scheme)
+                _curves(panels, across, found, looks[scheme], scheme)
         for panel, what in zip(panels, across, strict=True):
             label = "MiB sent by a rank" if what == "sent" else what
             panel.set(title=optimizer, xlabel=label, ylabel="validation loss, nats per character")

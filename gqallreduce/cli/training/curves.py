@@ -27,12 +27,12 @@ def draw(machine, evaluations, name):
     groups = grouped(list(ways))
     shown = SHOWN if len(groups) == 1 else SHOWN[:3]
     drawing, axes = figure(2, 2) if len(groups) == 1 else figure(3, len(groups))
-    looks = styles([(label, "") for labels in groups.values() for label in labels.values()])
+    looks = styles([label for labels in groups.values() for label in labels.values()])
     for line, (title, labels) in enumerate(groups.items()):
         panels = axes[len(shown) * line : len(shown) * (line + 1)]
         for way, label in labels.items():
             for panel, (quantity, across) in zip(panels, shown, strict=True):
-                _curve(panel, ways[way], across, quantity, UNIT[quantity], looks[label, ""], label)
+                _curve(panel, ways[way], across, quantity, UNIT[quantity], looks[label], label)
         panels[0].set_title(title, loc="left")
     _frame(axes, shown * len(groups), evaluations)
     return _saved(drawing, axes, "Training", machine, name)
@@ -45,10 +45,10 @@ def draw_errors(machine, errors, name):
     drawing, axes = figure(len(groups))
     if len(groups) == 1:
         drawing.set_size_inches(10.4, 5.6)  # room for the legend
-    looks = styles([(label, "") for labels in groups.values() for label in labels.values()])
+    looks = styles([label for labels in groups.values() for label in labels.values()])
     for panel, (title, labels) in zip(axes, groups.items(), strict=True):
         for way, label in labels.items():
-            _curve(panel, ways[way], "step", "error", 1, looks[label, ""], label)
+            _curve(panel, ways[way], "step", "error", 1, looks[label], label)
         panel.set(xlabel="step", ylabel="|sum - exact sum|² / |exact sum|²", yscale="log")
         panel.set_title(title, loc="left")
         ticks(panel.yaxis)
@@ -89,22 +89,17 @@ def _saved(drawing, axes, what, machine, name):
     return save(drawing, f"{what} on {machine.get('data', 'images')} over {place(machine)}", machine, name)
 
 
-def styles(ways):
-    """(scheme, optimizer) -> line: one colour per scheme, dotted without feedback; one marker per optimizer.
-
-    Schemes beyond the colours have these again, with other markers.
-    """
-    schemes = dict.fromkeys(scheme.removesuffix("/ef") for scheme, _ in ways if scheme not in (DENSE, RING))
-    numbers = {scheme: divmod(number, len(COLOURS)) for number, scheme in enumerate(schemes)}
-    optimizers = list(dict.fromkeys(optimizer for _, optimizer in ways))
+def styles(schemes):
+    """scheme -> line: one colour for each, dotted without feedback. Beyond the colours: the same with other markers."""
+    coded = dict.fromkeys(scheme.removesuffix("/ef") for scheme in schemes if scheme not in (DENSE, RING))
+    numbers = {scheme: divmod(number, len(COLOURS)) for number, scheme in enumerate(coded)}
     found = {}
-    for scheme, optimizer in ways:
+    for scheme in schemes:
         exact = scheme in (DENSE, RING)
         again, colour = numbers.get(scheme.removesuffix("/ef"), (0, 0))
-        look = {"color": "#000000" if exact else COLOURS[colour]}
+        look = {"color": "#000000" if exact else COLOURS[colour], "marker": MARKERS[again % len(MARKERS)]}
         look["linestyle"] = "--" if scheme == RING else "-" if exact or scheme.endswith("/ef") else ":"
-        look["marker"] = MARKERS[(optimizers.index(optimizer) + again * len(optimizers)) % len(MARKERS)]
-        found[scheme, optimizer] = look | {"markersize": 3.5, "linewidth": 1.4}
+        found[scheme] = look | {"markersize": 3.5, "linewidth": 1.4}
     return found
 
 
