@@ -78,6 +78,8 @@ class Allreduce(Shards):
         self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
         self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
+        self._by_mpi = self.scheme.schedule == MPI_SUM
+        self._ring_vectors = 2 * (self.size - 1) / self.size  # a dense ring sends so many times the vector
         self.memory, self.stats = Memory(), Statistics(self._residual_norm)
         self.begun = 0
         self.trace = None if trace is None else Trace(trace, self.rank)
@@ -89,6 +91,8 @@ class Allreduce(Shards):
         finally:
             self.home.release(claim)
         self.processors = Processors(cuda_aware, self.home.link.requests.native is not None)
+        # May calls be carried out at once (runtime/repeated.py)?
+        self.repeats = check == "first" and not verify and trace is None and not self.processors.host.hindrance
         link = self.home.link
         profile = find(link.jobs) if self.scheme.schedule == AUTO else None
         self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
@@ -98,12 +102,6 @@ class Allreduce(Shards):
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"
 
     # --- the call ---
-
-    @property
-    def repeats(self) -> bool:
-        """May calls be carried out at once (runtime/repeated.py)?"""
-        plain = self.check == "first" and not self.verify and self.trace is None
-        return plain and not self.processors.host.hindrance
 
     def __call__(self, buf, *, key: str | list[str] | None = None, out=None):
         """Sum (or average) `buf` over all ranks, in place or into `out`; returns the object it wrote.
@@ -152,13 +150,17 @@ class Allreduce(Shards):
             self._plans_of_halves[half] = Plans(*more, half=half)
         return self._plans_of_halves[half]
 
-    def account(self, spent: Spent, nbytes: int, norm: Norm) -> Spent:
-        """A call has succeeded: what `stats.last` is now."""
-        counted_once = spent.dense or self.scheme.schedule == MPI_SUM  # MPI does not tell how often it sends a buffer
-        vectors = 1 if counted_once else 2 * (self.size - 1) / self.size
-        spent.dense_bytes = vectors * nbytes
+    def take_effect(self, states, spent: Spent, nbytes: float, norm: Norm) -> None:
+        """A call has succeeded: its States replace the old ones, and `stats.last` is what it cost. nbytes: of what was
+        summed."""
+        self.memory.commit(states)
+        self.account(spent, nbytes, norm)
+
+    def account(self, spent: Spent, nbytes: float, norm: Norm) -> None:
+        """What `stats.last` is now."""
+        # MPI does not tell how often it sends a buffer.
+        spent.dense_bytes = nbytes if spent.dense or self._by_mpi else self._ring_vectors * nbytes
         self.stats.record(spent, norm)
-        return spent
 
     # --- the end of an object ---
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gqallreduce._kernels import GroupStates
+from gqallreduce._kernels import GroupStates, states_fit
 from gqallreduce.backends.processor import Host
 from gqallreduce.backends.workspace import Workspace
 from gqallreduce.hashing import checksum, hash64
@@ -19,7 +19,7 @@ FORM = ((3,), "C", "float32")
 
 def call(memory, key, values, commit=True):
     """One call that leaves `values` as the residual; returns the residual before it and the State after it."""
-    states, norm = memory.next([key], [FORM], HOST)
+    states, norm = memory.next((key,), (FORM,), HOST)
     after = states[key]
     residual = after.spare.copy()
     after.residual[:] = values
@@ -64,7 +64,7 @@ def test_a_failed_first_call_leaves_nothing():
     """Also no form: the next first call may have another shape."""
     memory = Memory()
     call(memory, "w", 1, commit=False)
-    states, _ = memory.next(["w"], [((5,), "C", "float32")], HOST)
+    states, _ = memory.next(("w",), (((5,), "C", "float32"),), HOST)
     assert states["w"].spare.shape == (5,)
 
 
@@ -200,7 +200,7 @@ def test_states_of_groups_are_those_of_each_key(calls, feedback):
         now = known if staged is None else staged
         if what in ("call", "again", "failed", "apart"):
             names = names if what == "again" else list(keys)
-            states, _ = memory.next(names, (FORM,) * len(names), HOST, feedback, apart=what == "apart")
+            states, _ = memory.next(tuple(names), (FORM,) * len(names), HOST, feedback, apart=what == "apart")
             assert list(states) == names
             assert len(states) == len(states.values()) == len(names)
             assert what != "apart" or type(states) is dict
@@ -268,10 +268,10 @@ def test_keys_of_a_group_that_has_learned_or_is_halfway_are_kept_apart():
 def test_a_group_of_another_form_does_not_fit():
     memory, other = Memory(), ((5,), "C", "float32")
     memory.commit(memory.next(tuple("abc"), (FORM,) * 3, HOST)[0])
-    assert memory.fit(tuple("abc"), (FORM,) * 3)
-    assert memory.fit(tuple("abd"), (FORM, FORM, other))
-    assert not memory.fit(tuple("abc"), (FORM, FORM, other))
-    assert not memory.fit(("c",), (other,))
+    assert states_fit(tuple("abc"), (FORM,) * 3, memory.kept, memory.kept_in_step)
+    assert states_fit(tuple("abd"), (FORM, FORM, other), memory.kept, memory.kept_in_step)
+    assert not states_fit(tuple("abc"), (FORM, FORM, other), memory.kept, memory.kept_in_step)
+    assert not states_fit(("c",), (other,), memory.kept, memory.kept_in_step)
 
 
 class Key(str):

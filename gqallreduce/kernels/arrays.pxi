@@ -67,7 +67,7 @@ cdef class KnownForms:
         self.nbytes += step
         return 0
 
-    def look(self, buf, Places places=None):
+    cpdef Arrays look(self, buf, Places places=None):
         """The Arrays that `buf` is, an array or a list, or those at these places of it; None if Python must look.
 
         None for what is not plain, has another form or strides, is read-only, or shares memory with another.

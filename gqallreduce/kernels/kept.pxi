@@ -233,7 +233,7 @@ def next_states(tuple keys not None, tuple forms not None, Kept committed not No
     committed, staged
         the States of before; those of a step that is not over, or None.
     processor, norm
-        in whose memory residuals lie, a weak reference to the Norm of the call; None without feedback.
+        in whose memory residuals lie, None without feedback; the Norm of the call.
     apart
         a dict in any case: States that are not committed as they are.
     unusual
@@ -243,6 +243,7 @@ def next_states(tuple keys not None, tuple forms not None, Kept committed not No
     cdef GroupStates group = committed.of_group(keys)
     if len(keys) != len(forms):
         raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
+    norm = None if processor is None else PyWeakref_NewRef(norm, None)
     if (not apart and group is not None and group.processor is processor and group.is_of(forms)
             and (staged is None or not staged.meets(group, committed))):
         return group.after(norm)
@@ -270,7 +271,7 @@ def next_states(tuple keys not None, tuple forms not None, Kept committed not No
     return (None if apart else GroupStates.of(keys, forms, states)) or dict(zip(keys, states))
 
 
-def states_fit(tuple keys not None, tuple forms not None, Kept committed not None, Kept staged):
+cpdef bint states_fit(tuple keys, tuple forms, Kept committed, Kept staged) except -1:
     """Is each key bound to this form, or to none yet?"""
     cdef GroupStates group = committed.of_group(keys)
     cdef State state
@@ -288,7 +289,7 @@ def states_fit(tuple keys not None, tuple forms not None, Kept committed not Non
     return True
 
 
-def steps_before(states):
+cpdef uint64_t steps_before(states) except? 0:
     """How many calls had succeeded before those that led to these States, of all keys together."""
     if isinstance(states, GroupStates):
         return (<GroupStates> states).steps_before()

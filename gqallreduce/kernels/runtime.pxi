@@ -142,13 +142,11 @@ cdef int read(vector[CTensor]& made, operands) except -1:
     return 0
 
 
-cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states,
-                    const uint64_t[::1] streams) except -1:
+cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states, const uint64_t* streams) except -1:
     """The same from arrays that are summed, into others or (None) in place; the States after the call, by key; and
-    what random streams are made of."""
+    what random streams are made of, of as many."""
     cdef CTensor* tensor = made.data()
     cdef size_t number
-    require("streams", streams.shape[0], made.size())
     require("states", len(states), made.size())
     for number in range(made.size()):
         tensor[number].source.data = arrays.data[number]
@@ -165,7 +163,7 @@ cdef int read_known(vector[CTensor]& made, Arrays arrays, Arrays into, states,
     return 0
 
 
-cdef int read_group(CTensor* tensor, GroupStates states, const uint64_t[::1] streams) except -1:
+cdef int read_group(CTensor* tensor, GroupStates states, const uint64_t* streams) except -1:
     cdef size_t number
     for number in range(states.steps.size()):
         if states.residuals is not None:
@@ -188,28 +186,50 @@ cdef class NativeOperation:
     cdef Pool pool
     cdef object held
 
-    def __cinit__(self, Program program not None, Pool pool not None, operands, uint64_t signature, uint32_t step,
-                  list coders=None, bint selects=False):
+    def __init__(self, Program program not None, Pool pool not None, operands, uint64_t signature, uint32_t step,
+                 list coders=None, bint selects=False):
         """operands: an Operand (runtime/operand.py) of each tensor, or the Operands; coders: those of this call, None
         for the Program's; selects: does it choose what is encoded of own values, or is that told by `keep`?
         """
         cdef vector[CTensor] made = program.tensors
         cdef Coder coder
         cdef Py_ssize_t number
-        if program.data.lanes.empty() or made.size() != <size_t> len(operands):
-            raise ValueError(f"got {len(operands)} operands, expected {made.size()}, and at least a lane and a tensor")
+        cdef const uint64_t[::1] streams
+        if self.data != NULL:
+            raise ValueError("made already")
+        if made.empty() or made.size() != <size_t> len(operands):
+            raise ValueError(f"got {len(operands)} operands, expected {made.size()}, and at least a tensor")
         arrays = getattr(operands, "arrays", None)
         if arrays is not None:
-            read_known(made, arrays, operands.into, operands.states, operands.streams)
+            streams = operands.streams
+            require("streams", streams.shape[0], made.size())
+            read_known(made, arrays, operands.into, operands.states, &streams[0])
         else:
             read(made, operands)
         for number in range(len(coders) if coders is not None else 0):
             coder = coders[number]
             made[number].coder = &coder.data
-        self.program, self.pool, self.held = program, pool, [operands, coders]
-        self.data = new COperation(program.data, pool.data, move(made), signature, step)
+        self._take(program, pool, [operands, coders], move(made), signature, step, selects)
+
+    @staticmethod
+    cdef NativeOperation of_known(KnownCall known, Arrays arrays, Arrays into, states):
+        """One more call like that before."""
+        cdef NativeOperation found = NativeOperation.__new__(NativeOperation)
+        cdef vector[CTensor] made = known.program.tensors
+        read_known(made, arrays, into, states, known.streams.data())
+        found._take(known.program, known.pool, [arrays, into, states], move(made), known.signature,
+                    <uint32_t> steps_before(states), known.selects)
+        return found
+
+    cdef int _take(self, Program program, Pool pool, list held, vector[CTensor] tensors, uint64_t signature,
+                   uint32_t step, bint selects) except -1:
+        if program.data.lanes.empty():
+            raise ValueError("got a program without lanes")
+        self.program, self.pool, self.held = program, pool, held
+        self.data = new COperation(program.data, pool.data, move(tensors), signature, step)
         if selects:
             self.data.select_own()
+        return 0
 
     def __dealloc__(self):
         del self.data

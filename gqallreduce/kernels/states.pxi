@@ -1,5 +1,7 @@
 """What is kept of a key from call to call: its State, and the one that a call leads to."""
 
+from cpython.weakref cimport PyWeakref_NewRef
+
 
 @cython.freelist(512)
 @cython.no_gc  # nothing that it holds refers to a State
@@ -77,6 +79,13 @@ cdef class State:
         made.residual, made.spare, made.spare_norm = self.spare, self.residual, self.norm
         made.residual_at, made.spare_at = self.spare_at, self.residual_at
         return made
+
+
+cdef class NormOfStates:
+    """What is kept of the norm of the residuals that a call leaves (memory.py): the States, by key, then the value."""
+
+    cdef object __weakref__
+    cdef public object states, value
 
 
 cdef int compute_norm(norm) except -1:

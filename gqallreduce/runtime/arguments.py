@@ -154,20 +154,8 @@ def known(buf, out, key, plans, memory, looked=None) -> Given | None:
         the Arrays that `buf` is, by forms of the caller's, if it knows; these are compared once.
     """
     last = plans.last(key)
-    return None if last is None else known_as(last, buf, out, memory, looked)
-
-
-def known_as(last, buf, out, memory, looked=None) -> Given | None:
-    """The same for a caller that has the Agreed of the key's last call."""
-    if not memory.fit(last.keys, last.kept):
-        return None
-    if looked is not None and looked.forms is not last.known and looked.forms.forms == last.known.forms:
-        last.known = looked.forms
-    arrays = looked if looked is not None and looked.forms is last.known else last.known.look(buf)
-    if arrays is None or out is None:
-        return None if arrays is None else Given.known(last, arrays, None)
-    into = last.known.look(out)
-    return None if into is None or into.meet(arrays) else Given.known(last, arrays, into)
+    found = last and _kernels.known_arrays(last, buf, out, memory, looked)
+    return None if found is None else Given.known(last, *found)
 
 
 def given(buf, out, key, allreduce, plans, name: str = "buf") -> Given:

@@ -74,7 +74,7 @@ class LocalAllreduce:
     def __call__(self, arrays, *, key: str | list[str] | None = None, out=None):
         """Reduce; NonFiniteError as on every rank under MPI. For a group, a list of arrays per rank and of keys."""
         group = isinstance(key, (list, tuple))
-        keys = list(key) if group else [key]
+        keys = tuple(key) if group else (key,)
         results = [written(*each) for each in zip(arrays, out or [None] * self.size, strict=True)]
         results = arrays if all(map(operator.is_, results, arrays)) else results
         sources, targets = [], []
@@ -90,7 +90,7 @@ class LocalAllreduce:
         self.spent = [Spent() for _ in range(self.size)]
         streams = [hash64(self.seed, each, self.group) for each in keys]
         for rank in range(self.size):
-            forms = [source.form.kept for source in sources[rank]]
+            forms = tuple(source.form.kept for source in sources[rank])
             after, _ = self.memory[rank].next(keys, forms, self.processors[rank], self.scheme.feedback)
             states.append(after)
             parts = zip(sources[rank], targets[rank], after.values(), streams, strict=True)

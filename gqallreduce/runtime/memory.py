@@ -11,40 +11,33 @@ import weakref
 
 import numpy as np
 
-from gqallreduce._kernels import Kept, State, next_states, states_fit
+from gqallreduce._kernels import Kept, NormOfStates, State, next_states
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
 from gqallreduce.rounding import usual_arithmetic
 
 
-class Norm:
+class Norm(NormOfStates):
     """The Euclidean norm of the residuals that a call leaves, as long as it is referenced.
 
     It is computed when it is asked for, or before one of their arrays is used again.
     """
 
-    __slots__ = ("__weakref__", "_states", "_value")
-
-    def __init__(self):
-        self._states = self._value = None
-
-    def of(self, states) -> None:
-        """Of these, by key."""
-        self._states = states
+    __slots__ = ()
 
     @usual_arithmetic()
     def __call__(self) -> float:
-        if self._value is None:
-            self._value = math.hypot(*[_norm(key, state) for key, state in self._states.items()])
-            self._states = None
-        return self._value
+        if self.value is None:
+            self.value = math.hypot(*[_norm(key, state) for key, state in self.states.items()])
+            self.states = None
+        return self.value
 
     def settle(self) -> None:
         """Compute it now; NaN if that fails."""
         try:
             self()
         except Exception:
-            self._value, self._states = math.nan, None
+            self.value, self.states = math.nan, None
 
 
 def _norm(key, state: State) -> float:
@@ -60,11 +53,15 @@ def keep_learned(states, keys, learned) -> dict:
 
 
 class Memory:
-    """The States of all keys."""
+    """The States of all keys.
+
+    kept, kept_in_step
+        those that were committed, and those that were since `stage`; None outside of a step.
+    """
 
     def __init__(self):
-        self._kept = Kept()
-        self._staged: Kept | None = None
+        self.kept = Kept()
+        self.kept_in_step: Kept | None = None
 
     def __contains__(self, key) -> bool:
         """Is there a residual for the key?"""
@@ -78,19 +75,12 @@ class Memory:
     @property
     def states(self) -> dict:
         """key -> State of all, those of a step that is not over yet included."""
-        return self._kept.as_dict() | (self._staged.as_dict() if self._staged else {})
+        return self.kept.as_dict() | (self.kept_in_step.as_dict() if self.kept_in_step else {})
 
     def get(self, key) -> State | None:
         """The State of a key, None before its first call has succeeded."""
-        newer = self._staged.get(key) if self._staged else None
-        return self._kept.get(key) if newer is None else newer
-
-    def fit(self, keys: tuple, forms: tuple) -> bool:
-        """Are keys bound to these forms, or to none yet?
-
-        The forms of an earlier call need not be those of now: what bound a key may have been taken back.
-        """
-        return states_fit(keys, forms, self._kept, self._staged)
+        newer = self.kept_in_step.get(key) if self.kept_in_step else None
+        return self.kept.get(key) if newer is None else newer
 
     def residual(self, key: str):
         """The residual."""
@@ -110,16 +100,16 @@ class Memory:
 
     # --- the next State ---
 
-    def next(self, keys, forms, processor, feedback: bool = True, apart: bool = False):
+    def next(self, keys: tuple, forms: tuple, processor, feedback: bool = True, apart: bool = False):
         """The States after a call, by key, and the norm of what it leaves.
 
         The residual of before lies in `spare` of such a State, `residual` is an array to be written. Without feedback
         both are None. What is returned is not changed; `apart`: it is no more than what other States are made of.
         """
-        norm = Norm()
-        fed = (processor, weakref.ref(norm)) if feedback else (None, None)
-        states = next_states(tuple(keys), tuple(forms), self._kept, self._staged, *fed, apart, self._next_alone)
-        norm.of(states)
+        norm, fed = Norm(), processor if feedback else None
+        norm.states = states = next_states(
+            keys, forms, self.kept, self.kept_in_step, fed, norm, apart, self._next_alone
+        )
         return states, norm
 
     def _next_alone(self, key, form, processor, norm: weakref.ref) -> State:
@@ -155,44 +145,44 @@ class Memory:
         return after
 
     def _after(self, key, before: State, norm: weakref.ref | None = None) -> State:
-        if before.spare is None or (self._staged is not None and before.spare is self._committed_residual(key)):
+        if before.spare is None or (self.kept_in_step is not None and before.spare is self._committed_residual(key)):
             zeros = before.processor.zeros(len(before.residual))
             before = before.replaced(spare=zeros, spare_norm=None)
         return before.after(norm)
 
     def _committed_residual(self, key):
         """What the end of a step may have to go back to."""
-        committed = self._kept.get(key)
+        committed = self.kept.get(key)
         return None if committed is None else committed.residual
 
     def commit(self, states) -> None:
         """The calls have succeeded: all these States replace the old ones, at once."""
-        (self._kept if self._staged is None else self._staged).put(states)
+        (self.kept if self.kept_in_step is None else self.kept_in_step).put(states)
 
     def forget(self, key) -> None:
         """Nothing of this key is kept from now on."""
-        self._kept.forget(key)
+        self.kept.forget(key)
 
     def holds(self, states, for_good: bool = False) -> bool:
         """Have these States been committed? `for_good`: not only until the end of a step."""
-        return (self._kept if for_good or self._staged is None else self._staged).holds(states)
+        return (self.kept if for_good or self.kept_in_step is None else self.kept_in_step).holds(states)
 
     # --- several calls as one ---
 
     @property
     def staging(self) -> bool:
-        return self._staged is not None
+        return self.kept_in_step is not None
 
     def stage(self) -> None:
         """Keep what is committed from now on apart, until `unstage`."""
-        self._staged = Kept()
+        self.kept_in_step = Kept()
 
     def unstage(self, keep: bool) -> None:
         """All that was committed since `stage` takes effect, or nothing of it."""
         if keep:
-            self._kept.update(self._staged)
-        dropped = () if keep else self._staged.norms()
-        self._staged = None
+            self.kept.update(self.kept_in_step)
+        dropped = () if keep else self.kept_in_step.norms()
+        self.kept_in_step = None
         for norm in dropped:  # computed now, since their arrays will be used again
             if (kept := norm()) is not None:
                 kept.settle()
@@ -200,7 +190,7 @@ class Memory:
     @property
     def staged(self) -> dict:
         """key -> State of what was committed since `stage`."""
-        return self._staged.as_dict()
+        return self.kept_in_step.as_dict()
 
     @property
     def staged_steps(self) -> list[tuple]:

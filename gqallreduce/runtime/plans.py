@@ -50,6 +50,8 @@ class Agreed:
         by which plain arrays are known again; None before a call has succeeded.
     plan
         the one that was used last.
+    again
+        what all calls on it have alike; None before one is made again (repeated.py).
     trials
         what `auto/` has measured, if it does.
     """
@@ -67,6 +69,7 @@ class Agreed:
     by_mpi: bool = False
     known: _kernels.KnownForms | None = None
     plan: Plan | IndirectPlan | None = None
+    again: _kernels.KnownCall | None = None
     trials: Trials | None = None
 
     def __post_init__(self):
@@ -97,7 +100,7 @@ class Plans:
         self.profile = profile or Profile()
         self._known: dict[tuple, Agreed] = {}
         self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
-        self._last: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
+        self.latest: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
         self._plans_most = GROUPS_MOST  # then those are forgotten that belong to no known call
         self._trials: dict[tuple, Trials] = {}
@@ -108,9 +111,9 @@ class Plans:
     def last(self, key) -> Agreed | None:
         """What the last call of a key, or of a list of keys, ran as; None for other than plain strings and None."""
         if key is None or type(key) is str:
-            return self._last.get(key)
+            return self.latest.get(key)
         keys = _kernels.plain_keys(key)
-        return self._last.get(keys) if keys else None
+        return self.latest.get(keys) if keys else None
 
     def find(self, label: tuple) -> Agreed | None:
         """What ranks have agreed on of (name, forms), None if nothing."""
@@ -119,13 +122,13 @@ class Plans:
     def remember(self, label: tuple, agreed: Agreed) -> None:
         """A call has succeeded. The oldest shapes without a key are forgotten."""
         key, forms = label
-        if self._last.get(key) is agreed:
+        if self.latest.get(key) is agreed:
             return
         if isinstance(key, tuple) and key not in self._groups:
             return  # forgotten while it was under way; elsewhere perhaps after it
         if agreed.known is None:
             agreed.known = _kernels.KnownForms(forms, isinstance(key, tuple))
-        self._last[key] = agreed
+        self.latest[key] = agreed
         known = self._known.get(label)
         if known is agreed and key is not None:
             return
@@ -153,8 +156,8 @@ class Plans:
     def _forget(self, label: tuple) -> None:
         agreed, forms = self._known.pop(label), label[1]
         self._trials.pop(label, None)
-        if self._last.get(label[0]) is agreed:
-            del self._last[label[0]]
+        if self.latest.get(label[0]) is agreed:
+            del self.latest[label[0]]
         if all(each.form[1] != forms for each in self._known.values()):
             for name in [name for name in self._plans if name[1] == forms]:  # of all choices
                 del self._plans[name]
@@ -169,7 +172,7 @@ class Plans:
     def clear(self) -> None:
         """Agree on everything anew."""
         self._known.clear()
-        self._last.clear()
+        self.latest.clear()
         self._groups.clear()
         self._trials.clear()
 

@@ -95,15 +95,9 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     if place is not None:
         agreed.trials.note(place, perf_counter() - started)
     plans.remember(label, agreed)
-    call.states = states
-    call.spent = take_effect(allreduce, given, half, states, norm, spent, call.wait, began)
-
-
-def take_effect(allreduce, given, half: Half | None, states, norm, spent: Spent, wait: float, began: float) -> Spent:
-    """A call has succeeded: its States replace the old ones. Returns what it cost."""
-    spent.wait, spent.total = wait, perf_counter() - began
-    allreduce.memory.commit(states)
-    return allreduce.account(spent, given.nbytes / (1 if half is None else 2), norm)
+    call.states, call.spent = states, spent
+    spent.wait, spent.total = call.wait, perf_counter() - began
+    allreduce.take_effect(states, spent, given.nbytes / (1 if half is None else 2), norm)
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:

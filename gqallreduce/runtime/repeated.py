@@ -1,26 +1,26 @@
 """The next call of a known key, carried out at once.
 
 What `reduce` (reduction.py) finds out for any call is known here, nothing else is under way, and the runtime in C++
-does the whole call while the caller waits: so neither a Call nor stages are made. What is not so is left to `reduce`,
-before anything has happened. A call that is not over soon, or for which the runtime returns an event, becomes a Call
-here and goes on as any other.
+does the whole call while the caller waits: so neither a Call nor stages are made (kernels/repeat.pxi). What is not so
+is left to `reduce`, before anything has happened. A call that is not over soon, or for which the runtime returns an
+event, becomes a Call here and goes on as any other.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
 
-from gqallreduce._kernels import NativeExchange, float_control_is_usual
+from gqallreduce import _kernels
+from gqallreduce._kernels import float_control_is_usual
 from gqallreduce.coding import frame
 from gqallreduce.rounding import usual_arithmetic
-from gqallreduce.runtime import arguments, native
+from gqallreduce.runtime import native
+from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.memory import keep_learned
 from gqallreduce.runtime.operand import Operands, step_of
-from gqallreduce.runtime.reduction import take_effect
 from gqallreduce.runtime.run import run_of
-from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call, call_in_words
 from gqallreduce.transport.exchange import PACKETS, PREPARE
 from gqallreduce.transport.progress import LISTEN
@@ -47,185 +47,142 @@ def repeated(allreduce, buf, key, out, half: Half | None = None, looked=None):
             allreduce.failed(Call(call_in_words(key), allreduce), error)
         if link is None or allreduce.unusable is not None or allreduce.unheard:
             return NOT_BEGUN
-        return Repeat(allreduce, link, began, half).result(buf, key, out, looked)
+        return Repeat(allreduce, link, began, half, LISTEN).result(buf, key, out, looked, NOT_BEGUN)
     finally:
         home.release(claim)
 
 
-class Repeat:
-    """One such call. Attributes are None until they are set.
+class Repeat(_kernels.Repeat):
+    """One such call: what is not the same for all kinds of calls, and those that become a Call."""
 
-    _running
-        what the runtime carries out now: first the exchange of `_scales`, if there are any, then the operation of the
-        Run, in a reduce-scatter last `_exchange`, by which all ranks learn of a value that is not finite.
-    _counted
-        as of a Call.
-    _known
-        the Prepared of each tensor, of a plan that `recalls`; else None.
-    _scales
-        own scales (float64) until ranks have agreed on the largest.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_allreduce", "_began", "_counted", "_event", "_exchange", "_given", "_half", "_known", "_last",
-                 "_link", "_norm", "_number", "_result", "_run", "_running", "_scales", "_scatters", "_states",
-                 "_waited")  # fmt: skip
+    # --- what the usual call has none of ---
 
-    def __init__(self, allreduce, link, began: float, half: Half | None):
-        self._allreduce, self._link, self._began, self._half = allreduce, link, began, half
-        self._scatters = half is not None and half.scatters
-        self._number, self._waited = link.calls, 0.0
-        self._last = self._given = self._result = self._states = self._norm = self._counted = None
-        self._run = self._running = self._event = self._exchange = self._scales = self._known = None
+    def known_call(self, agreed, plans) -> _kernels.KnownCall | None:
+        """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""
+        if agreed.by_mpi or agreed.plan is None or not agreed.plan.repeats:
+            return None
+        agreed.again = _kernels.KnownCall(agreed, plans.measures, self.allreduce.scheme.feedback)
+        return agreed.again
 
-    def result(self, buf, key, out, looked):
-        """The object that is written, or NOT_BEGUN. What goes wrong ends the call on all ranks, as any other."""
-        call, allreduce, link = None, self._allreduce, self._link
-        try:
-            if not self._look(buf, key, out, looked):
-                return NOT_BEGUN
-            link.count(allreduce)
-            link.at_once = allreduce
-            self._prepare()
-            if (
-                (not self._last.plan.shares_scales or self._scales_at_once())
-                and self._run_at_once()
-                and (not self._scatters or self._exchange_flaws_at_once())
-            ):
-                self._take_effect(self._waited)
-                return self._result
-            call = self._as_call()
-            link.at_once = None
-            _wait_until_done(call)
-        except BaseException as error:
-            allreduce.failed(call or self._as_call(), error)
-        finally:
-            link.at_once = None
-        return allreduce.result(call)
-
-    def _look(self, buf, key, out, looked) -> bool:
-        """Is all as in the call before? An error in looking is left to `reduce`, which tells the other ranks."""
-        allreduce, half = self._allreduce, self._half
-        try:
-            plans = allreduce.plans if half is None else allreduce.plans_of(half.which)
-            last = self._last = plans.last(key)
-            if last is None or last.by_mpi or last.plan is None or not last.plan.repeats:
+    def look_further(self) -> bool:
+        """Is all as in the call before, of a half, or of a codec that learns or shares scales?"""
+        allreduce, plan, half = self.allreduce, self.known.plan, self.half
+        if plan.recalls:
+            states = map(allreduce.memory.get, self.agreed.keys)
+            self.recalled = plan.known([None if state is None else state.learned for state in states])
+            if self.recalled is None:
                 return False
-            trials = last.trials
-            if plans.measures and (half is not None or not trials.keeps(last.choice)):
-                return False
-            if last.plan.recalls:
-                states = map(allreduce.memory.get, last.keys)
-                self._known = last.plan.known([None if state is None else state.learned for state in states])
-                if self._known is None:
-                    return False
-            if (self._scatters or last.plan.shares_scales) and self._longest_exchanged() > self._link.requests.shortest:
-                return False  # it may not fit into one message
-            given, result = arguments.known_as(last, buf, out, allreduce.memory, looked), buf if out is None else out
-            if given is not None and half is not None:
-                given = half.fit(given, result, allreduce)
-                if given.agreed is not last:
-                    return False  # other counts than in the last call
-                result = half.returned(result)
-        except Exception:
-            return False
-        self._given, self._result = given, result
-        return given is not None
+        if (self._scatters or plan.shares_scales) and self._longest_exchanged() > self.link.requests.shortest:
+            return False  # it may not fit into one message
+        self.given = Given.known(self.agreed, self.arrays, self.into)
+        if half is not None:
+            self.given = half.fit(self.given, self.written, allreduce)
+            if self.given.agreed is not self.agreed:
+                return False  # other counts than in the last call
+            self.written = half.returned(self.written)
+        return True
+
+    @property
+    def _scatters(self) -> bool:
+        return self.half is not None and self.half.scatters
 
     def _longest_exchanged(self) -> int:
         """Bytes of the longest message of an exchange before or after the Run."""
-        plan = self._last.plan
-        return max(frame.SIZE * self._link.size * self._scatters, 8 * len(plan.tensors) * plan.shares_scales)
+        plan = self.known.plan
+        return max(frame.SIZE * self.link.size * self._scatters, 8 * len(plan.tensors) * plan.shares_scales)
 
-    def _prepare(self) -> None:
-        allreduce, last, given = self._allreduce, self._last, self._given
-        allreduce.begun += not self._scatters
-        if last.trials is not None:  # what runs is known
-            last.trials.go_on()
-            self._counted = last.trials
-        processor, feedback = last.plan.processor, allreduce.scheme.feedback
-        apart = self._half is not None or self._known is not None
-        self._states, self._norm = allreduce.memory.next(last.keys, last.kept, processor, feedback, apart)
-        if self._half is not None:
-            self._half.take_shards(given, processor)
-            self._states = self._half.begin(self._states, allreduce.memory, processor.arithmetic)
-        operands = Operands(given, self._states, last.streams)
-        self._run = run_of(self._known, last.plan, operands, last.name, last.signature, Spent(last.what, last.why))
+    def prepare_further(self) -> None:
+        if self.half is not None:
+            processor = self.known.plan.processor
+            self.half.take_shards(self.given, processor)
+            self.states = self.half.begin(self.states, self.allreduce.memory, processor.arithmetic)
+        self._make_run()
+
+    def _make_run(self) -> None:
+        if self.given is None:
+            self.given = Given.known(self.agreed, self.arrays, self.into)
+        agreed = self.agreed
+        operands = Operands(self.given, self.states, agreed.streams)
+        self.run = run_of(self.recalled, self.known.plan, operands, agreed.name, agreed.signature, self.spent)
+
+    def carry_out_further(self) -> bool:
+        """Is the runtime done with all, and nothing to be looked at?"""
+        return (
+            (not self.known.plan.shares_scales or self._scales_at_once())
+            and self._run_at_once()
+            and (not self._scatters or self._exchange_flaws_at_once())
+        )
+
+    def keep_learned(self) -> None:
+        """The Run is done: what its codec has learned becomes part of the States."""
+        if self.run is not None and self.run.learned:
+            self.states = keep_learned(self.states, self.given.keys, self.run.learned)
 
     def _scales_at_once(self) -> bool:
         """Have all ranks agreed on the scales that they share?"""
-        self._scales = self._run.own_scales()
-        if self._link.size > 1:
-            running = self._running = NativeExchange(self._link.rank, self._link.size, self._scales, gather=False)
-            if not self._at_once(running, PREPARE):
+        self.scales = self.run.own_scales()
+        if self.link.size > 1:
+            self.running = _kernels.NativeExchange(self.link.rank, self.link.size, self.scales, gather=False)
+            if not self.run_with_others(self.running, PREPARE):
                 return False
-        self._run.take_scales(self._scales)
-        self._scales = None
+        self.run.take_scales(self.scales)
+        self.scales = None
         return True
 
     def _run_at_once(self) -> bool:
         """Is the runtime done with the Run, and nothing to be looked at?"""
-        running = self._running = self._run.native()
-        if self._link.size > 1:
-            done = self._at_once(running, 0)
-        else:
-            self._event = running.run_alone(LISTEN)
-            done = self._event is None and running.done and running.first_flaw is None
+        self.running = self.run.native()
+        done = self.run_with_others(self.running, 0) if self.link.size > 1 else self.run_alone()
         if done:
-            self._run.account(running)
+            self.run.account(self.running)
         return done
 
     def _exchange_flaws_at_once(self) -> bool:
         """Have all ranks told each other that they found no flaw?"""
-        if self._link.size == 1:
+        if self.link.size == 1:
             return True
-        running = self._exchange = self._running = self._running.exchange_of_headers(self._run.signature)
-        done = self._at_once(running, PACKETS)
+        self.exchange = self.running = self.running.exchange_of_headers(self.run.signature)
+        done = self.run_with_others(self.exchange, PACKETS)
         if done:
-            running.count(self._run.spent)
-        return done
-
-    def _at_once(self, running, lane: int) -> bool:
-        link = self._link
-        tag, until = link.tag(self._number, lane, self._run.signature), link.previous + self._allreduce.timeout
-        done, waited = link.progress.run_at_once(running, self._number, tag, until)
-        self._waited += waited
+            self.exchange.count(self.spent)
         return done
 
     def _flaw_stages(self, flaw):
         """Stages that give every rank the first flaw that any rank has found in a reduce-scatter."""
-        run = self._run
+        run = self.run
         return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
-
-    def _take_effect(self, waited: float) -> Spent:
-        if self._run.learned:
-            self._states = keep_learned(self._states, self._given.keys, self._run.learned)
-        return take_effect(
-            self._allreduce, self._given, self._half, self._states, self._norm, self._run.spent, waited, self._began
-        )
 
     # --- as a Call ---
 
-    def _as_call(self) -> Call:
+    def as_call(self) -> Call:
         """The same call as a Call; the runtime may have begun it."""
-        what = "call" if self._half is None else self._half.words
-        name = f"a {what}" if self._last is None else call_in_words(self._last.name, what)
-        call, link = Call(name, self._allreduce), self._link
-        call.link, call.number, call.previous, call.began = link, self._number, link.previous, link.began
-        call.held, call.data, call.states, call.result = self._given, self._run, self._states or {}, self._result
-        call.wait, call.counted = self._waited, self._counted
-        if self._running is not None:
+        what, agreed = "call" if self.half is None else self.half.words, self.agreed
+        name = f"a {what}" if agreed is None else call_in_words(agreed.name, what)
+        call, link = Call(name, self.allreduce), self.link
+        call.link, call.number = link, self.number
+        call.previous, call.began = link.numbers.previous, link.numbers.began
+        if self.spent is not None and self.run is None:
+            self._make_run()
+        call.held, call.data, call.states, call.result = self.given, self.run, self.states or {}, self.written
+        call.wait, call.counted = self.waited, self.counted
+        if self.running is not None:
             call.stages = self._remaining_stages(call)
-            call.running = self._running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
+            call.running = self.running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
         return call
+
+    def wait_for(self, call: Call) -> None:
+        _wait_until_done(call)
 
     def _remaining_stages(self, call: Call):
         """The Stage that the runtime carries out now, and those after it."""
-        run = self._run
+        run = self.run
         try:
-            if self._exchange is not None:
+            if self.exchange is not None:
                 stages = self._flaw_stages(None)
                 stage = next(stages)
-                stage.go_on(self._exchange)
+                stage.go_on(self.exchange)
                 yield stage
                 flaw = yield from stages
             else:
@@ -234,21 +191,22 @@ class Repeat:
                 if self._scatters:
                     flaw = yield from self._flaw_stages(flaw)
             if flaw is not None:
-                raise not_finite(flaw, self._given.keys, self._given.sources, call.link.size)
-            call.spent = self._take_effect(call.wait)
+                raise not_finite(flaw, self.given.keys, self.given.sources, call.link.size)
+            call.spent, self.waited = self.spent, call.wait
+            self.take_effect()
         finally:
             run.end()
 
     def _stages_of_run(self):
-        run = self._run
-        if self._scales is not None:
-            yield from run.stages_with(self._scales, self._running)
+        run = self.run
+        if self.scales is not None:
+            yield from run.stages_with(self.scales, self.running)
             return
         yield run
-        if self._event is not None:
-            run.answer(self._running, self._event)
-        if self._link.size == 1:
-            native.run_alone(run, self._running)
+        if self.event is not None:
+            run.answer(self.running, self.event)
+        if self.link.size == 1:
+            native.run_alone(run, self.running)
 
 
 @usual_arithmetic()

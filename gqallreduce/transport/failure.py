@@ -31,7 +31,7 @@ def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> Bas
             each.end()
     if not lost:
         return named(error, call.name)
-    link.calls = max(link.calls, 1 + max(each.number for each in lost))  # one that has not begun yet counts
+    link.numbers.calls = max(link.calls, 1 + max(each.number for each in lost))  # one that has not begun yet counts
     given_up, raised = _objects(link, error, lost), error
     try:
         raised = _tell(link, error, min(each.number for each in lost), call, timeout)

@@ -114,13 +114,13 @@ class Home:
                     "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
                 )
             mine, other = self._claims.take(other)
-        if self.link is not None:
+        if self.link is not None and self.link.progress.handed_over:
             self.link.progress.take_back()
         return mine
 
     def release(self, claim: Claim) -> None:
         if self._claims.holds(claim):
-            if self.link is not None:
+            if self.link is not None and self.link.progress.calls:
                 self.link.progress.hand_over()
             self._claims.release(claim)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 
 import numpy as np
 from mpi4py import MPI
 
+from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import MismatchError, NonFiniteError, ReplicaError
@@ -40,10 +40,8 @@ class Link:
 
     generation
         which duplicate it is, counted from 1.
-    calls
-        how many have begun on it.
-    began, previous
-        when the last call began, and the one before it.
+    numbers
+        those of the calls on it: how many have begun, and when.
     at_once
         the object whose call is carried out at once (runtime/repeated.py), or None.
     broken
@@ -61,14 +59,13 @@ class Link:
     ):  # fmt: skip
         self.rank, self.size = comm.rank, comm.size
         self.comm, self.generation, self.control = comm, generation, control
-        self.calls, self.began = 0, time.perf_counter()
-        self.previous, self.at_once = self.began, None
+        signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
+        self.numbers, self.at_once = _kernels.Numbers(_CALLS, _LANES, signatures), None
         self.broken = self._told = False
-        self._owners: list = [_none] * _CALLS
         self.objects = {} if objects is None else objects
         self._probed = 0
         self._status = MPI.Status()
-        self._signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
+        self._signatures = signatures
         self.requests = Requests(comm)
         self.progress = Progress(self.requests, self, threaded=_may_use_threads())
         self.topology, self.making = apart(1), frozenset([making])
@@ -98,6 +95,11 @@ class Link:
         return Topology(hosts), frozenset(map(bool, came_for))
 
     @property
+    def calls(self) -> int:
+        """How many have begun on it."""
+        return self.numbers.calls
+
+    @property
     def jobs(self) -> Class:
         """Jobs like this one, of which there may be a profile."""
         ranks = tuple(sorted(map(len, self.topology.groups), reverse=True))
@@ -114,8 +116,8 @@ class Link:
         return isinstance(error, ALIKE)
 
     def tag(self, number: int, lane: int, signature: int = 0) -> int:
-        """The tag of a lane of a call: above the call's number, as much of the signature as fits."""
-        return (signature % self._signatures * _CALLS + number % _CALLS) * _LANES + lane
+        """The tag of a lane of a call."""
+        return self.numbers.tag(number, lane, signature)
 
     def stage_ends(self, call: Call) -> None:
         """A late rank may have all its data although its peers gave up. MPI may deliver their aborts one at a time."""
@@ -129,16 +131,11 @@ class Link:
         """The next call begins. No rank can have waited for it before the one before it began (`call.previous`)."""
         call.number = self.calls
         self.count(call.owner)
-        call.previous, call.began = self.previous, self.began
+        call.previous, call.began = self.numbers.previous, self.numbers.began
 
     def count(self, owner) -> None:
-        """Count a call of an object, which begins now: its number is that of `calls` before.
-
-        `began` and `previous` are when it and the call before it began.
-        """
-        self.previous, self.began = self.began, time.perf_counter()
-        self._owners[self.calls % _CALLS] = weakref.ref(owner)
-        self.calls += 1
+        """Count a call of an object, which begins now: its number is that of `calls` before."""
+        self.numbers.count(owner)
 
     def ended_elsewhere(self) -> list[tuple]:
         """[(object, abort)] of calls that a peer gave up, the first of which has begun here: the link is broken. Once
@@ -158,9 +155,9 @@ class Link:
         number, and this one has taken effect nowhere. Its object can go on."""
         named = self.control.named_by(abort)
         for number in lost:
-            owner = self._owners[number % _CALLS]()
+            owner = self.numbers.owner(number)
             if named and owner is not None and owner.number not in named:
-                self._owners[number % _CALLS] = _none
+                self.numbers.forget_owner(number)
 
     def look_ahead(self, caller) -> None:
         """If a peer has given up the call that would be the next here, as one of other objects: the link is broken,
@@ -179,7 +176,7 @@ class Link:
         """The objects of a call and of so many after it, as far as they have begun here."""
         first = self.calls - ((self.calls - first) & frame.LARGEST_STEP)  # an abort has it modulo 2^32
         numbers = range(max(first, self.calls - _CALLS, 0), min(first + more + 1, self.calls))
-        return {self._owners[number % _CALLS]() for number in numbers}
+        return set(map(self.numbers.owner, numbers))
 
     def abort(self, reason: int, first: int, more: int, concerned: int | None = None) -> None:
         """Give a call up, and so many after it; tell all other ranks why, and which rank caused it (else this one).
@@ -249,7 +246,3 @@ def _may_use_threads() -> bool:
 def iter_stages(*stages):
     """The stages of a call that has nothing to do between them."""
     yield from stages
-
-
-def _none() -> None:
-    """A weak reference to nothing."""

@@ -46,11 +46,14 @@ class Progress:
         seconds of arithmetic between two polls; 0 for a poll after every instruction.
     calls
         those under way.
+    handed_over
+        since `hand_over`, until `take_back`.
     """
 
     def __init__(self, transport, link, poll_every: float = POLL, threaded: bool = False):
         self.transport, self.link, self._poll_every, self._threaded = transport, link, poll_every, threaded
         self.calls: list[Call] = []
+        self.handed_over = False
         self._coming: list[Channel] = []  # of lanes that have not begun, in order of calls
         self._running: list[Channel] = []
         self._free = max(1, REQUESTS // 2)
@@ -165,12 +168,15 @@ class Progress:
     def hand_over(self) -> None:
         """The caller leaves: nothing here is called until `take_back`."""
         if self._threaded and self._works_natively():
+            self.handed_over = True  # first: an interrupt may come between
             self._engine.hand_over()
 
     def take_back(self, for_good: bool = False) -> None:
         """The caller is back. `for_good`: no thread works from now on."""
-        if self._threaded and self._engine is not None and self._engine.take_back():
-            self._since = perf_counter()
+        if self.handed_over:
+            if self._engine.take_back():
+                self._since = perf_counter()
+            self.handed_over = False
         self._threaded &= not for_good
 
     def _take_note(self) -> None:

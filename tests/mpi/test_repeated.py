@@ -13,6 +13,7 @@ from ranks import TIMEOUT, bytes_of
 import gqallreduce as gq
 from gqallreduce import _kernels
 from gqallreduce import allreduce as allreduce_module
+from gqallreduce.runtime.memory import Memory
 from gqallreduce.runtime.run import Run
 from gqallreduce.transport.progress import Progress
 
@@ -147,16 +148,20 @@ def test_what_interrupts_it_is_refused(comm, what, monkeypatch):
     allreduce = make(comm)
     state, refused = allreduce.state_dict(), []
 
-    def interrupt(run, running):
+    def interrupted(*given):
+        interrupt()
+        return take_effect(*given)
+
+    def interrupt():
         given = {"load_state_dict": (state,), "residual": ("w",), "flush": ("w",)}.get(what, ())
         method = allreduce.step().__enter__ if what == "step" else getattr(allreduce, what)
         with pytest.raises(gq.Error, match="interrupted"):
             method(*given)
         refused.append(what)
 
-    monkeypatch.setattr(Run, "account", interrupt)
-    with contextlib.suppress(AttributeError):
-        allreduce(np.ones(20, np.float32), key="w")
+    take_effect = gq.Allreduce.take_effect
+    monkeypatch.setattr(gq.Allreduce, "take_effect", interrupted)
+    allreduce(np.ones(20, np.float32), key="w")
     assert refused == [what]
     monkeypatch.undo()
     assert allreduce.state_dict()["keys"]["w"]["step"] == 2
@@ -214,7 +219,7 @@ def test_on_one_rank_a_failure_does_not_end_it(at_once):
         assert at_once == [False, True]
         del at_once[:]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Run, "native", lambda run: 1 / 0)
+            patch.setattr(Memory, "next", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 allreduce(np.ones(20, np.float32), key="w")
         del at_once[:]
