@@ -79,7 +79,7 @@ class Allreduce(Shards):
         self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
         self._by_mpi = self.scheme.schedule == MPI_SUM
-        self._ring_vectors = 2 * (self.size - 1) / self.size  # a dense ring sends so many times the vector
+        self.ring_vectors = 2 * (self.size - 1) / self.size  # a dense ring sends so many times the vector
         self.memory, self.stats = Memory(), Statistics(self._residual_norm)
         self.begun = 0
         self.trace = None if trace is None else Trace(trace, self.rank)
@@ -150,16 +150,10 @@ class Allreduce(Shards):
             self._plans_of_halves[half] = Plans(*more, half=half)
         return self._plans_of_halves[half]
 
-    def take_effect(self, states, spent: Spent, nbytes: float, norm: Norm) -> None:
-        """A call has succeeded: its States replace the old ones, and `stats.last` is what it cost. nbytes: of what was
-        summed."""
-        self.memory.commit(states)
-        self.account(spent, nbytes, norm)
-
     def account(self, spent: Spent, nbytes: float, norm: Norm) -> None:
-        """What `stats.last` is now."""
+        """A call has succeeded: what `stats.last` is now. nbytes: of what was summed."""
         # MPI does not tell how often it sends a buffer.
-        spent.dense_bytes = nbytes if spent.dense or self._by_mpi else self._ring_vectors * nbytes
+        spent.dense_bytes = nbytes if spent.dense or self._by_mpi else self.ring_vectors * nbytes
         self.stats.record(spent, norm)
 
     # --- the end of an object ---

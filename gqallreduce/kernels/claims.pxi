@@ -16,20 +16,27 @@ cdef class Claim:
 
 
 cdef class Claims:
-    """Those of one communicator: at most one holds at a time."""
+    """Those of one communicator: at most one holds at a time.
+
+    closed
+        may no function here make a call any more?
+    """
 
     cdef void* latest  # the Claim that holds, or NULL
+    cdef public bint closed
 
     def take(self, Claim over=None):
         """(A Claim that holds from now on, None), or (None, that which holds). `over`: a Claim that does not count any
         more."""
-        cdef Claim made
         if self.latest != NULL and self.latest != <void*> over:
             return None, <Claim> self.latest
-        made = Claim.__new__(Claim)
+        return self.made(), None
+
+    cdef Claim made(self):
+        cdef Claim made = Claim.__new__(Claim)
         made.claims, made.thread = self, PyThread_get_thread_ident()
         self.latest = <void*> made
-        return made, None
+        return made
 
     def holds(self, Claim claim not None):
         return self.latest == <void*> claim
@@ -38,3 +45,61 @@ cdef class Claims:
         """It holds no longer, if it did."""
         if self.latest == <void*> claim:
             self.latest = NULL
+
+
+cdef class Home:
+    """What every call asks of its communicator's Home (transport/home.py).
+
+    link, control
+        the Link and the Control; None before they are made.
+    unclaimed
+        calls with a request that no one has waited for yet, until they are done or it is dropped.
+    freed
+        has the user freed the communicator?
+    noticed
+        when `notice` has looked last.
+    """
+
+    cdef public object link, control
+    cdef readonly list unclaimed
+    cdef public bint freed
+    cdef public double noticed
+    cdef readonly Claims claims
+
+    def __init__(self):
+        self.unclaimed, self.claims = [], Claims()
+
+    def claim(self):
+        """Error if a call is being made on this communicator. The claim ends with `release`.
+
+        The caller keeps it in a variable `claim`. One that an exception kept from being released is over when its
+        function is: it may still be referenced by the exception.
+        """
+        cdef Claim made
+        if self.claims.latest == NULL and not self.claims.closed:
+            made = self.claims.made()
+        else:
+            made = self.claim_after_others()
+        if self.link is not None:
+            progress = self.link.progress
+            if progress.handed_over:
+                progress.take_back()
+        return made
+
+    def release(self, Claim claim not None):
+        if self.claims.latest != <void*> claim:
+            return
+        if self.link is not None:
+            progress = self.link.progress
+            if progress.calls:
+                progress.hand_over()
+        self.claims.release(claim)
+
+    def free_link(self, double timeout, double within, caller):
+        """The Link if it is sound and idle and nothing is unclaimed; else None. Calls `notice`, which may raise."""
+        link = self.link
+        if link is None or self.unclaimed or link.broken or link.progress.calls:
+            return None
+        if self.control is not None and now() - self.noticed >= within:
+            self.notice(timeout, within, caller)
+        return None if link.broken else link

@@ -154,7 +154,7 @@ cdef class Kept:
             found.update(group.items())
         return found
 
-    def put(self, states):
+    cpdef put(self, states):
         """A dict or GroupStates: each State in place of that of its key."""
         cdef Kept made
         if isinstance(states, GroupStates) and self.of_group((<GroupStates> states).names) is not None:
@@ -226,8 +226,40 @@ cdef class Kept:
         return [each for each in found if each is not None]
 
 
-def next_states(tuple keys not None, tuple forms not None, Kept committed not None, Kept staged, processor, norm,
-                bint apart, unusual):
+cdef class KeptStates:
+    """The States of all keys (runtime/memory.py).
+
+    kept, kept_in_step
+        those that were committed, and those that were in a step that is not over; None outside of one.
+    """
+
+    cdef public Kept kept, kept_in_step
+
+    def __init__(self):
+        self.kept = Kept()
+
+    cpdef get(self, key):
+        """The State of a key, None before its first call has succeeded."""
+        newer = self.kept_in_step.get(key) if self.kept_in_step is not None else None
+        return self.kept.get(key) if newer is None else newer
+
+    cpdef next(self, tuple keys, tuple forms, processor, bint feedback=True, bint apart=False):
+        """The States after a call, by key, and the norm of what it leaves.
+
+        The residual of before lies in `spare` of such a State, `residual` is an array to be written. Without feedback
+        both are None. What is returned is not changed; `apart`: it is no more than what other States are made of.
+        """
+        cdef NormOfStates norm = self.norm_type()
+        norm.states = states = next_states(
+            keys, forms, self.kept, self.kept_in_step, processor if feedback else None, norm, apart, self.next_alone)
+        return states, norm
+
+    cpdef commit(self, states):
+        """The calls have succeeded: all these States replace the old ones, at once."""
+        (self.kept if self.kept_in_step is None else self.kept_in_step).put(states)
+
+
+cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor, norm, bint apart, unusual):
     """The State after a call of each key, by key: GroupStates, or a dict.
 
     committed, staged

@@ -13,20 +13,23 @@ cdef class KnownCall:
     cdef readonly object plan
     cdef readonly bint usual
     cdef bint measures, feeds_back, selects
+    cdef double vectors
     cdef uint64_t signature
     cdef vector[uint64_t] streams
     cdef Program program
     cdef Pool pool
 
-    def __init__(self, agreed, bint measures, bint feeds_back):
-        """agreed: what runs (plans.py); measures: does `auto/`? feeds_back: has the scheme error feedback?"""
+    def __init__(self, agreed, bint measures, bint feeds_back, double vectors):
+        """agreed: what runs (plans.py); measures: does `auto/`? feeds_back: has the scheme error feedback? vectors: how
+        many times what is summed dense sums would send."""
+        self.vectors = vectors
         self.plan, self.measures, self.feeds_back = agreed.plan, measures, feeds_back
         self.usual, self.selects = self.plan.runs, self.plan.selects_own
         self.streams, self.signature = agreed.streams, agreed.signature
         self.program, self.pool = self.plan.native, self.plan.processor.pool
 
 
-cdef Arrays known_source(agreed, buf, memory, Arrays looked):
+cdef Arrays known_source(agreed, buf, KeptStates memory, Arrays looked):
     """The Arrays that `buf` is, if these keys may be called so, and it is as in the call before; else None.
 
     looked: the same by forms of the caller's, if it knows; these are compared once.
@@ -178,7 +181,9 @@ cdef class Repeat:
         if not self.known.usual:
             self.keep_learned()
         self.spent.wait, self.spent.total = self.waited, now() - self.began
-        self.allreduce.take_effect(self.states, self.spent, nbytes if self.half is None else nbytes / 2, self.norm)
+        self.spent.dense_bytes = self.known.vectors * nbytes
+        self.allreduce.memory.commit(self.states)
+        self.allreduce.stats.record(self.spent, self.norm)
 
     cpdef bint run_alone(self) except -1:
         """On a single rank."""

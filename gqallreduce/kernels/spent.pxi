@@ -70,7 +70,7 @@ cdef class Spent:
         self.selected += spent.selected
         self.saturated += spent.saturated
 
-    def add(self, Spent other not None):
+    cpdef add(self, Spent other):
         """All but what is said of a call in words."""
         self.bytes_sent += other.bytes_sent
         self.bytes_received += other.bytes_received
@@ -82,6 +82,19 @@ cdef class Spent:
         self.total += other.total
         self.selected += other.selected
         self.saturated += other.saturated
+
+
+cdef class Recorded:
+    """What calls have cost (stats.py): the last one, and all together."""
+
+    cdef public Spent last, total
+
+    cpdef record(self, Spent spent, norm):
+        """A call has succeeded; `norm` is that of the residual that it left."""
+        self.last = spent
+        spent.norm = norm
+        self.total.scheme = spent.scheme
+        self.total.add(spent)
 
 
 def spent_of(str scheme, str reason, norm, values):

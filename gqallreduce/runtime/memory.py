@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 
-from gqallreduce._kernels import Kept, NormOfStates, State, next_states
+from gqallreduce._kernels import Kept, KeptStates, NormOfStates, State
 from gqallreduce.coding.layout import Grid, Region, blocks
 from gqallreduce.coding.preparing import Parts
 from gqallreduce.rounding import usual_arithmetic
@@ -52,16 +52,10 @@ def keep_learned(states, keys, learned) -> dict:
     return {key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)}
 
 
-class Memory:
-    """The States of all keys.
+class Memory(KeptStates):
+    """The States of all keys."""
 
-    kept, kept_in_step
-        those that were committed, and those that were since `stage`; None outside of a step.
-    """
-
-    def __init__(self):
-        self.kept = Kept()
-        self.kept_in_step: Kept | None = None
+    norm_type = Norm
 
     def __contains__(self, key) -> bool:
         """Is there a residual for the key?"""
@@ -76,11 +70,6 @@ class Memory:
     def states(self) -> dict:
         """key -> State of all, those of a step that is not over yet included."""
         return self.kept.as_dict() | (self.kept_in_step.as_dict() if self.kept_in_step else {})
-
-    def get(self, key) -> State | None:
-        """The State of a key, None before its first call has succeeded."""
-        newer = self.kept_in_step.get(key) if self.kept_in_step else None
-        return self.kept.get(key) if newer is None else newer
 
     def residual(self, key: str):
         """The residual."""
@@ -100,19 +89,7 @@ class Memory:
 
     # --- the next State ---
 
-    def next(self, keys: tuple, forms: tuple, processor, feedback: bool = True, apart: bool = False):
-        """The States after a call, by key, and the norm of what it leaves.
-
-        The residual of before lies in `spare` of such a State, `residual` is an array to be written. Without feedback
-        both are None. What is returned is not changed; `apart`: it is no more than what other States are made of.
-        """
-        norm, fed = Norm(), processor if feedback else None
-        norm.states = states = next_states(
-            keys, forms, self.kept, self.kept_in_step, fed, norm, apart, self._next_alone
-        )
-        return states, norm
-
-    def _next_alone(self, key, form, processor, norm: weakref.ref) -> State:
+    def next_alone(self, key, form, processor, norm: weakref.ref) -> State:
         """The State of one key after a call, with feedback."""
         return self._after(key, self._before(key, form, processor), norm)
 
@@ -154,10 +131,6 @@ class Memory:
         """What the end of a step may have to go back to."""
         committed = self.kept.get(key)
         return None if committed is None else committed.residual
-
-    def commit(self, states) -> None:
-        """The calls have succeeded: all these States replace the old ones, at once."""
-        (self.kept if self.kept_in_step is None else self.kept_in_step).put(states)
 
     def forget(self, key) -> None:
         """Nothing of this key is kept from now on."""

@@ -97,7 +97,8 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
     plans.remember(label, agreed)
     call.states, call.spent = states, spent
     spent.wait, spent.total = call.wait, perf_counter() - began
-    allreduce.take_effect(states, spent, given.nbytes / (1 if half is None else 2), norm)
+    allreduce.memory.commit(states)
+    allreduce.account(spent, given.nbytes / (1 if half is None else 2), norm)
 
 
 def _through_host(given: arguments.Given, agreed: Agreed, processor) -> bool:

@@ -63,7 +63,8 @@ class Repeat(_kernels.Repeat):
         """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""
         if agreed.by_mpi or agreed.plan is None or not agreed.plan.repeats:
             return None
-        agreed.again = _kernels.KnownCall(agreed, plans.measures, self.allreduce.scheme.feedback)
+        vectors = self.allreduce.ring_vectors / (1 if self.half is None else 2)
+        agreed.again = _kernels.KnownCall(agreed, plans.measures, self.allreduce.scheme.feedback, vectors)
         return agreed.again
 
     def look_further(self) -> bool:

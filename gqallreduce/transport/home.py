@@ -17,7 +17,8 @@ from time import perf_counter
 
 from mpi4py import MPI
 
-from gqallreduce._kernels import Claim, Claims
+from gqallreduce import _kernels
+from gqallreduce._kernels import Claim
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import Error, MismatchError
 from gqallreduce.hashing import hash64
@@ -38,7 +39,7 @@ _FORKED = (
 )
 
 
-class Home:
+class Home(_kernels.Home):
     """One per communicator.
 
     group
@@ -50,15 +51,10 @@ class Home:
     """
 
     def __init__(self, comm):
+        super().__init__()
         self._comm, self.rank, self.size = comm, comm.rank, comm.size
         self._duplicates: list[tuple] = []  # that of the control channel
-        self.control: Control | None = None
-        self.link: Link | None = None
         self.cached: dict[tuple, object] = {}
-        self.freed = False
-        self.unclaimed: list[Call] = []
-        self._noticed = 0.0
-        self._claims = Claims()
         self._objects: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by their numbers
         self.group = _group(comm)
         _homes.add(self)
@@ -98,31 +94,21 @@ class Home:
 
     def leave_to_parent(self) -> None:
         """This process is a fork of the one that the communicator belongs to: refuse all calls."""
-        self._claims = _NoClaims()
+        self.claims.closed = True
 
-    def claim(self) -> Claim:
-        """Error if a call is being made on this communicator. The claim ends with `release`.
-
-        The caller keeps it in a variable `claim`. One that an exception kept from being released is over when its
-        function is: it may still be referenced by the exception.
-        """
-        mine, other = self._claims.take()
+    def claim_after_others(self) -> Claim:
+        """Error if a call is being made on this communicator."""
+        if self.claims.closed:
+            raise Error(_FORKED)
+        mine, other = self.claims.take()
         while mine is None:
             if other.thread != threading.get_ident() or _is_executing(other):
                 raise Error(
                     "another thread, or a function that this one has interrupted, makes a call on this communicator; "
                     "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"
                 )
-            mine, other = self._claims.take(other)
-        if self.link is not None and self.link.progress.handed_over:
-            self.link.progress.take_back()
+            mine, other = self.claims.take(other)
         return mine
-
-    def release(self, claim: Claim) -> None:
-        if self._claims.holds(claim):
-            if self.link is not None and self.link.progress.calls:
-                self.link.progress.hand_over()
-            self._claims.release(claim)
 
     def connect(self, timeout: float, caller) -> Link:
         """The Link for a call of an object, which is made anew, by all ranks, if it is broken."""
@@ -131,14 +117,6 @@ class Home:
         if self.link is None or self.link.broken:
             self.meet(timeout, caller)
         return self.link
-
-    def free_link(self, timeout: float, within: float, caller) -> Link | None:
-        """The Link if it is sound and idle and nothing is unclaimed; else None. Calls `notice`, which may raise."""
-        link = self.link
-        if link is None or link.broken or link.progress.calls or self.unclaimed:
-            return None
-        self.notice(timeout, within, caller)
-        return None if link.broken else link
 
     def notice(self, timeout: float, within: float = 0.0, caller=None) -> None:
         """If another rank gave up calls which succeeded here, mark their objects as unusable.
@@ -150,9 +128,9 @@ class Home:
         if self.freed or self.control is None:
             return
         now = perf_counter()
-        if now - self._noticed < within:
+        if now - self.noticed < within:
             return
-        self._noticed = now
+        self.noticed = now
         self.control.read()
         if caller is not None and self.link is not None:
             self.link.look_ahead(caller)
@@ -243,13 +221,6 @@ def _is_executing(claim: Claim) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-class _NoClaims:
-    """In the place of Claims: nothing here may make a call."""
-
-    def take(self, over: Claim | None = None):
-        raise Error(_FORKED)
 
 
 class _Attribute:

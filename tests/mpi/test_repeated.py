@@ -150,7 +150,7 @@ def test_what_interrupts_it_is_refused(comm, what, monkeypatch):
 
     def interrupted(*given):
         interrupt()
-        return take_effect(*given)
+        return commit(*given)
 
     def interrupt():
         given = {"load_state_dict": (state,), "residual": ("w",), "flush": ("w",)}.get(what, ())
@@ -159,8 +159,8 @@ def test_what_interrupts_it_is_refused(comm, what, monkeypatch):
             method(*given)
         refused.append(what)
 
-    take_effect = gq.Allreduce.take_effect
-    monkeypatch.setattr(gq.Allreduce, "take_effect", interrupted)
+    commit = Memory.commit
+    monkeypatch.setattr(Memory, "commit", interrupted)
     allreduce(np.ones(20, np.float32), key="w")
     assert refused == [what]
     monkeypatch.undo()

@@ -7,6 +7,8 @@ import pytest
 from ranks import TIMEOUT, bytes_of
 
 import gqallreduce as gq
+from gqallreduce.runtime.memory import Memory
+from gqallreduce.stats import Statistics
 from gqallreduce.transport.home import Home
 from gqallreduce.transport.progress import Progress
 
@@ -92,7 +94,7 @@ def test_ranks_learn_in_the_next_step_of_an_error_at_the_end_of_the_last(own, mo
     reducer = made(own, rules)
     failing = own.rank == own.size - 1
     if failing:  # its fourth call has all messages, but does not take effect
-        fails_once(monkeypatch, gq.Allreduce, "take_effect", 4, KeyboardInterrupt("here"), after=None)
+        fails_once(monkeypatch, Memory, "commit", 4, KeyboardInterrupt("here"), after=None)
         with pytest.raises(KeyboardInterrupt):
             reducer(gradients(3))
     else:
@@ -117,7 +119,7 @@ def test_an_error_of_one_rank_alone_is_told_to_all_and_the_next_step_goes_on(own
     if failing and what == "before the call":
         fails_once(monkeypatch, Home, "claim", 1, error, after=None)
     elif failing:
-        fails_once(monkeypatch, gq.Allreduce, "take_effect", 1, error)
+        fails_once(monkeypatch, Statistics, "record", 1, error)
     with pytest.raises(type(error) if failing else gq.MismatchError) as raised:
         reducer(gradients(3))
     assert raised.value is error or raised.value.field == "arguments"
