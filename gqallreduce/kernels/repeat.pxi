@@ -6,25 +6,25 @@ cdef class KnownCall:
 
     plan
         the Plan.
-    usual
-        does the runtime carry a call out, and Python finds nothing out before or after it?
     """
 
     cdef readonly object plan
-    cdef readonly bint usual
-    cdef bint measures, feeds_back, selects
+    cdef bint measures, feeds_back, selects, shares_scales, recalls
     cdef double vectors
+    cdef size_t exchanged
     cdef uint64_t signature
     cdef vector[uint64_t] streams
     cdef Program program
     cdef Pool pool
 
-    def __init__(self, agreed, bint measures, bint feeds_back, double vectors):
+    def __init__(self, agreed, bint measures, bint feeds_back, double vectors, size_t exchanged):
         """agreed: what runs (plans.py); measures: does `auto/`? feeds_back: has the scheme error feedback? vectors: how
-        many times what is summed dense sums would send."""
-        self.vectors = vectors
+        many times what is summed dense sums would send; exchanged: bytes of the longest message of exchanges before and
+        after."""
+        self.vectors, self.exchanged = vectors, exchanged
         self.plan, self.measures, self.feeds_back = agreed.plan, measures, feeds_back
-        self.usual, self.selects = self.plan.runs, self.plan.selects_own
+        self.selects, self.shares_scales = self.plan.selects_own, self.plan.shares_scales
+        self.recalls = self.plan.recalls
         self.streams, self.signature = agreed.streams, agreed.signature
         self.program, self.pool = self.plan.native, self.plan.processor.pool
 
@@ -69,7 +69,7 @@ cdef class Repeat:
     written
         the object that the call returns.
     running
-        what the runtime carries out now: first the exchange of `scales`, if there are any, then the operation, in a
+        what the runtime carries out now: first the exchange of `scales`, if there are any, then `operation`, in a
         reduce-scatter last `exchange`, by which all ranks learn of a value that is not finite.
     event
         what the runtime told on a single rank.
@@ -77,8 +77,8 @@ cdef class Repeat:
         as of a Call, but for `run`: what is under way. Set where they are asked for.
     recalled
         the Prepared of each tensor, of a plan that `recalls`.
-    scales
-        own scales (float64) until ranks have agreed on the largest.
+    scales, units
+        own scales (float64) until ranks have agreed on the largest; what follows from these.
     waited
         seconds.
     """
@@ -89,15 +89,16 @@ cdef class Repeat:
     cdef readonly int64_t number
     cdef readonly double began
     cdef public double waited
-    cdef public object written, states, running, event, exchange, scales, recalled, given, run
+    cdef public object written, states, running, event, exchange, scales, units, recalled, given, run
     cdef readonly KnownCall known
-    cdef bint usual
+    cdef readonly NativeOperation operation
+    cdef readonly bint scatters
     cdef double within
 
     def __init__(self, allreduce, link, double began, half, double within):
         """within: seconds of the runtime after which Python looks at the call."""
         self.allreduce, self.link, self.half, self.began, self.within = allreduce, link, half, began, within
-        self.number = link.calls
+        self.number, self.scatters = link.calls, half is not None and half.scatters
 
     def result(self, buf, key, out, Arrays looked, not_begun):
         """The object that is written, or `not_begun`. What goes wrong ends the call on all ranks, as any other."""
@@ -108,7 +109,7 @@ cdef class Repeat:
             link.count(self.allreduce)
             link.at_once = self.allreduce
             self._prepare()
-            if self._carry_out() if self.usual else self.carry_out_further():
+            if self._carry_out():
                 self.take_effect()
                 return self.written
             call = self.as_call()
@@ -147,13 +148,14 @@ cdef class Repeat:
             if self.into is None:
                 return False
         self.known, self.written = known, buf if out is None else out
-        self.usual = known.usual and self.half is None
-        return self.usual or self.look_further()
+        if known.exchanged and known.exchanged > <size_t> self.link.requests.shortest:
+            return False  # it may not fit into one message
+        return self.half is None and not known.recalls or self.look_further()
 
     cdef int _prepare(self) except -1:
         allreduce, agreed, plan = self.allreduce, self.agreed, self.known.plan
         trials = agreed.trials
-        if self.half is None or not self.half.scatters:
+        if not self.scatters:
             allreduce.begun += 1
         if trials is not None:  # what runs is known
             trials.go_on()
@@ -162,37 +164,41 @@ cdef class Repeat:
         memory, fed = allreduce.memory, self.known.feeds_back
         self.states, self.norm = memory.next(agreed.keys, agreed.kept, plan.processor, fed, apart)
         self.spent = Spent(agreed.what, agreed.why)
-        if self.usual:
-            self.running = NativeOperation.of_known(self.known, self.arrays, self.into, self.states)
+        if self.half is not None:
+            self.begin_half()
+        if self.recalled is not None:
+            self.operation = self.recalling_operation()
         else:
-            self.prepare_further()
+            self.operation = NativeOperation.of_known(self.known, self.arrays, self.into, self.states)
         return 0
 
     cdef bint _carry_out(self) except -1:
         """Is the runtime done, and nothing to be looked at?"""
-        cdef bint done = self.run_alone() if self.link.size == 1 else self.run_with_others(self.running, 0)
+        if self.known.shares_scales and not self.agree_on_scales():
+            return False
+        self.running = self.operation
+        cdef bint done = self._run_alone() if self.link.size == 1 else self.run_with_others(self.operation, 0)
         if done:
-            self.spent.count(self.running)
-        return done
+            self.spent.count(self.operation)
+        return done and (not self.scatters or self.exchange_flaws())
 
     cpdef take_effect(self):
         """The call has succeeded."""
         cdef double nbytes = self.arrays.forms.nbytes
-        if not self.known.usual:
+        if self.recalled is not None:
             self.keep_learned()
         self.spent.wait, self.spent.total = self.waited, now() - self.began
         self.spent.dense_bytes = self.known.vectors * nbytes
         self.allreduce.memory.commit(self.states)
         self.allreduce.stats.record(self.spent, self.norm)
 
-    cpdef bint run_alone(self) except -1:
+    cdef bint _run_alone(self) except -1:
         """On a single rank."""
-        cdef NativeOperation running = self.running
-        self.event = running.run_alone(self.within)
-        return self.event is None and running.data.done and not running.data.first_flaw().known
+        self.event = self.operation.run_alone(self.within)
+        return self.event is None and self.operation.data.done and not self.operation.data.first_flaw().known
 
     cpdef bint run_with_others(self, running, int lane) except -1:
-        """An operation or an exchange."""
+        """The operation or an exchange."""
         cdef Numbers numbers = self.link.numbers
         cdef double until = numbers.previous + self.allreduce.timeout
         tag = numbers.tag(self.number, lane, self.known.signature)

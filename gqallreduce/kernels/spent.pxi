@@ -59,7 +59,7 @@ cdef class Spent:
         if reason not in self.reason:
             self.reason += f"; {reason}" if self.reason else reason
 
-    def count(self, NativeOperation operation not None):
+    cpdef count(self, NativeOperation operation):
         """What the runtime in C++ has counted of an operation that is done."""
         cdef CSpent* spent = &operation.data.spent
         self.encode += spent.encode

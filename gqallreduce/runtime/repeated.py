@@ -14,7 +14,7 @@ from gqallreduce import _kernels
 from gqallreduce._kernels import float_control_is_usual
 from gqallreduce.coding import frame
 from gqallreduce.rounding import usual_arithmetic
-from gqallreduce.runtime import native
+from gqallreduce.runtime import native, scales
 from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
@@ -57,103 +57,68 @@ class Repeat(_kernels.Repeat):
 
     __slots__ = ()
 
-    # --- what the usual call has none of ---
-
     def known_call(self, agreed, plans) -> _kernels.KnownCall | None:
         """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""
-        if agreed.by_mpi or agreed.plan is None or not agreed.plan.repeats:
+        plan, size, allreduce = agreed.plan, self.link.size, self.allreduce
+        if agreed.by_mpi or plan is None or not plan.repeats:
             return None
-        vectors = self.allreduce.ring_vectors / (1 if self.half is None else 2)
-        agreed.again = _kernels.KnownCall(agreed, plans.measures, self.allreduce.scheme.feedback, vectors)
+        vectors = allreduce.ring_vectors / (1 if self.half is None else 2)
+        exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * plan.shares_scales)
+        agreed.again = _kernels.KnownCall(agreed, plans.measures, allreduce.scheme.feedback, vectors, exchanged)
         return agreed.again
 
+    # --- of a half, or of a codec that learns or shares scales ---
+
     def look_further(self) -> bool:
-        """Is all as in the call before, of a half, or of a codec that learns or shares scales?"""
-        allreduce, plan, half = self.allreduce, self.known.plan, self.half
+        """Is all as in the call before, of a half, or of a codec that learns?"""
+        plan, half = self.known.plan, self.half
         if plan.recalls:
-            states = map(allreduce.memory.get, self.agreed.keys)
+            states = map(self.allreduce.memory.get, self.agreed.keys)
             self.recalled = plan.known([None if state is None else state.learned for state in states])
             if self.recalled is None:
                 return False
-        if (self._scatters or plan.shares_scales) and self._longest_exchanged() > self.link.requests.shortest:
-            return False  # it may not fit into one message
-        self.given = Given.known(self.agreed, self.arrays, self.into)
         if half is not None:
-            self.given = half.fit(self.given, self.written, allreduce)
+            self.given = half.fit(Given.known(self.agreed, self.arrays, self.into), self.written, self.allreduce)
             if self.given.agreed is not self.agreed:
                 return False  # other counts than in the last call
             self.written = half.returned(self.written)
         return True
 
-    @property
-    def _scatters(self) -> bool:
-        return self.half is not None and self.half.scatters
+    def begin_half(self) -> None:
+        processor = self.known.plan.processor
+        self.half.take_shards(self.given, processor)
+        self.states = self.half.begin(self.states, self.allreduce.memory, processor.arithmetic)
 
-    def _longest_exchanged(self) -> int:
-        """Bytes of the longest message of an exchange before or after the Run."""
-        plan = self.known.plan
-        return max(frame.SIZE * self.link.size * self._scatters, 8 * len(plan.tensors) * plan.shares_scales)
-
-    def prepare_further(self) -> None:
-        if self.half is not None:
-            processor = self.known.plan.processor
-            self.half.take_shards(self.given, processor)
-            self.states = self.half.begin(self.states, self.allreduce.memory, processor.arithmetic)
+    def recalling_operation(self) -> _kernels.NativeOperation:
+        """With the Coders of what the keys have learned."""
         self._make_run()
-
-    def _make_run(self) -> None:
-        if self.given is None:
-            self.given = Given.known(self.agreed, self.arrays, self.into)
-        agreed = self.agreed
-        operands = Operands(self.given, self.states, agreed.streams)
-        self.run = run_of(self.recalled, self.known.plan, operands, agreed.name, agreed.signature, self.spent)
-
-    def carry_out_further(self) -> bool:
-        """Is the runtime done with all, and nothing to be looked at?"""
-        return (
-            (not self.known.plan.shares_scales or self._scales_at_once())
-            and self._run_at_once()
-            and (not self._scatters or self._exchange_flaws_at_once())
-        )
+        return self.run.native()
 
     def keep_learned(self) -> None:
-        """The Run is done: what its codec has learned becomes part of the States."""
-        if self.run is not None and self.run.learned:
-            self.states = keep_learned(self.states, self.given.keys, self.run.learned)
+        """What codecs have learned in the call becomes part of the States."""
+        self.states = keep_learned(self.states, self.agreed.keys, [each.learned for each in self.recalled])
 
-    def _scales_at_once(self) -> bool:
+    def agree_on_scales(self) -> bool:
         """Have all ranks agreed on the scales that they share?"""
-        self.scales = self.run.own_scales()
+        plan = self.known.plan
+        self.scales = scales.own(plan, self.operation)
         if self.link.size > 1:
             self.running = _kernels.NativeExchange(self.link.rank, self.link.size, self.scales, gather=False)
             if not self.run_with_others(self.running, PREPARE):
                 return False
-        self.run.take_scales(self.scales)
+        self.units = scales.take(plan, self.operation, self.scales)
         self.scales = None
         return True
 
-    def _run_at_once(self) -> bool:
-        """Is the runtime done with the Run, and nothing to be looked at?"""
-        self.running = self.run.native()
-        done = self.run_with_others(self.running, 0) if self.link.size > 1 else self.run_alone()
-        if done:
-            self.run.account(self.running)
-        return done
-
-    def _exchange_flaws_at_once(self) -> bool:
+    def exchange_flaws(self) -> bool:
         """Have all ranks told each other that they found no flaw?"""
         if self.link.size == 1:
             return True
-        self.exchange = self.running = self.running.exchange_of_headers(self.run.signature)
+        self.exchange = self.running = self.operation.exchange_of_headers(self.agreed.signature)
         done = self.run_with_others(self.exchange, PACKETS)
         if done:
             self.exchange.count(self.spent)
         return done
-
-    def _flaw_stages(self, flaw):
-        """Stages that give every rank the first flaw that any rank has found in a reduce-scatter."""
-        run = self.run
-        return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
 
     # --- as a Call ---
 
@@ -164,7 +129,7 @@ class Repeat(_kernels.Repeat):
         call, link = Call(name, self.allreduce), self.link
         call.link, call.number = link, self.number
         call.previous, call.began = link.numbers.previous, link.numbers.began
-        if self.spent is not None and self.run is None:
+        if self.operation is not None:
             self._make_run()
         call.held, call.data, call.states, call.result = self.given, self.run, self.states or {}, self.written
         call.wait, call.counted = self.waited, self.counted
@@ -172,6 +137,17 @@ class Repeat(_kernels.Repeat):
             call.stages = self._remaining_stages(call)
             call.running = self.running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
         return call
+
+    def _make_run(self) -> None:
+        if self.run is not None:
+            return
+        agreed = self.agreed
+        if self.given is None:
+            self.given = Given.known(agreed, self.arrays, self.into)
+        operands = Operands(self.given, self.states, agreed.streams)
+        self.run = run_of(self.recalled, self.known.plan, operands, agreed.name, agreed.signature, self.spent)
+        if self.known.plan.shares_scales:
+            self.run.go_on(self.operation, self.units)
 
     def wait_for(self, call: Call) -> None:
         _wait_until_done(call)
@@ -189,7 +165,7 @@ class Repeat(_kernels.Repeat):
             else:
                 yield from self._stages_of_run()
                 flaw = run.flaw
-                if self._scatters:
+                if self.scatters:
                     flaw = yield from self._flaw_stages(flaw)
             if flaw is not None:
                 raise not_finite(flaw, self.given.keys, self.given.sources, call.link.size)
@@ -197,6 +173,11 @@ class Repeat(_kernels.Repeat):
             self.take_effect()
         finally:
             run.end()
+
+    def _flaw_stages(self, flaw):
+        """Stages that give every rank the first flaw that any rank has found in a reduce-scatter."""
+        run = self.run
+        return first_of_all(run.plan, step_of(run.operands), run.signature, flaw, run.spent)
 
     def _stages_of_run(self):
         run = self.run

@@ -8,9 +8,8 @@ import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
-from gqallreduce.coding.integers import lawful
 from gqallreduce.coding.preparing import Prepared
-from gqallreduce.runtime import native
+from gqallreduce.runtime import native, scales
 from gqallreduce.runtime.operand import Operand, Operands, step_of
 from gqallreduce.runtime.operation import Operation, marked
 from gqallreduce.runtime.plan import Plan
@@ -81,32 +80,23 @@ class ScaledRun(Run):
 
     def stages(self):
         """An exchange of the scales, then itself."""
-        yield from self.stages_with(self.own_scales())
+        self._running = super().native()
+        yield from self.stages_with(scales.own(self.plan, self._running))
 
-    def stages_with(self, scales: np.ndarray, running: _kernels.NativeExchange | None = None):
+    def stages_with(self, found: np.ndarray, running: _kernels.NativeExchange | None = None):
         """The same with own scales, whose exchange the runtime may have begun already."""
         if self.plan.size > 1:
-            exchange = Largest(self.plan.rank, self.plan.size, PREPARE, scales, self.signature)
+            exchange = Largest(self.plan.rank, self.plan.size, PREPARE, found, self.signature)
             if running is not None:
                 exchange.go_on(running)
             yield exchange
-            scales = exchange.found
-        self.take_scales(scales)
+            found = exchange.found
+        self._units = scales.take(self.plan, self._running, found)
         yield from super().stages()
 
-    def own_scales(self) -> np.ndarray:
-        """Of each tensor, in the order `plan.scale_order`: float64, 0 if a value is not finite."""
-        plan, self._running = self.plan, super().native()
-        return self._running.own_scales(*plan.own_scale, plan.scale_order)
-
-    def take_scales(self, scales: np.ndarray) -> None:
-        """What ranks have agreed on, in that order; WireError for what is no scale."""
-        codec, scale = self.plan.codec, float(lawful(scales)[0])
-        if len(scales) > 1:
-            scale = np.empty(len(scales), np.float32)
-            scale[self.plan.scale_order] = scales
-        self._units = codec.unit_of_scale(scale)
-        self._running.take_coder(codec.coder_of(self._units))
+    def go_on(self, running: _kernels.NativeOperation, units) -> None:
+        """With what was begun already: units are None before ranks have agreed on scales."""
+        self._running, self._units = running, units
 
     def native(self) -> _kernels.NativeOperation:
         return self._running

@@ -12,7 +12,7 @@ from ranks import TIMEOUT, bytes_of, inputs
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce import shards as shards_module
-from gqallreduce.runtime.run import ScaledRun
+from gqallreduce.runtime import scales
 from gqallreduce.transport import progress
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
@@ -114,13 +114,13 @@ def test_a_late_rank_is_waited_for(comm, late, taken_up, monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("where", ["own_scales", "take_scales"])
+@pytest.mark.parametrize("where", ["own", "take"])
 def test_an_error_beside_the_exchange_ends_the_call_on_all_ranks(comm, error, where, monkeypatch):
     allreduce = make(comm, timeout=0.5)
     before, problem = allreduce.state_dict()["keys"]["w"], None
     with monkeypatch.context() as patch:
         if comm.rank == 0:
-            patch.setattr(ScaledRun, where, lambda *given: raised(error))
+            patch.setattr(scales, where, lambda *given: raised(error))
         try:
             allreduce(values(comm), key="w")
         except (Exception, KeyboardInterrupt) as caught:

@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT
 
 import gqallreduce as gq
-from gqallreduce.runtime.run import ScaledRun
+from gqallreduce.runtime import scales
 
 pytestmark = pytest.mark.mpi
 SCHEMES = (
@@ -94,10 +94,10 @@ def test_a_scale_that_no_rank_has(comm, monkeypatch, scale, at_once):
     array = np.ones(100, np.float32)
     if at_once:
         allreduce(array, key="w")
-    allreduce.timeout, own_scales = 3, ScaledRun.own_scales
+    allreduce.timeout, own = 3, scales.own
     with monkeypatch.context() as patch:
         if comm.rank == comm.size - 1:
-            patch.setattr(ScaledRun, "own_scales", lambda run: np.full_like(own_scales(run), scale))
+            patch.setattr(scales, "own", lambda *given: np.full_like(own(*given), scale))
         try:
             allreduce(array, key="w")
             error = None
