@@ -137,8 +137,8 @@ Engine::Turn Engine::work() {
     turn.worked = true;
     if (now() >= poll_at) break;
   }
+  const double before = turn.ended = now();
   if (event) return turn;
-  const double before = now();
   completed_.clear();
   if (const int code = transport_.poll(completed_)) {
     event.kind = Kind::kPoll;
@@ -151,26 +151,25 @@ Engine::Turn Engine::work() {
     turn.received |= each.ticket.receives;
   }
   turn.completed = !completed_.empty();
-  const double after = now();
-  poll_at = after + (poll_every_ > 0 ? std::max(poll_every_, after - before) : 0);
+  turn.ended = now();
+  poll_at = turn.ended + (poll_every_ > 0 ? std::max(poll_every_, turn.ended - before) : 0);
   return turn;
 }
 
 double Engine::run(double seconds, bool& received, bool& nothing) {
-  double idle = now(), waited = 0;
-  const double began = idle;
+  double before = now(), idle = before, waited = 0;
+  const double began = before;
   const std::size_t before_all = under_way();
   int turns = 0;
   while (under_way() == before_all && !event) {
-    const double before = now();
     const Turn turn = work();
     received |= turn.received;
-    const double after = now();
     nothing = !turn.worked && !turn.completed;
-    if (!nothing) idle = after;
-    if (!turn.worked) waited += after - before;
+    if (!nothing) idle = turn.ended;
+    if (!turn.worked) waited += turn.ended - before;
+    before = turn.ended;
     // Time in which other processes had the core is not time in which nothing came.
-    if (after - began > (++turns < kLeastTurns ? kMost * seconds : seconds)) break;
+    if (turn.ended - began > (++turns < kLeastTurns ? kMost * seconds : seconds)) break;
     if (nothing && before - idle > kSpin) sched_yield();
   }
   return waited;

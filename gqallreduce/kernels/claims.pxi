@@ -5,10 +5,15 @@ from cpython.pythread cimport PyThread_get_thread_ident
 
 @cython.no_gc  # it takes itself out of its Claims when it goes
 cdef class Claim:
-    """Of one function in one thread, for as long as it makes a call, or until nothing refers to it."""
+    """Of one function in one thread, for as long as it makes a call, or until nothing refers to it.
+
+    released
+        does its function release it in any case? It is compiled, so no interrupt comes between.
+    """
 
     cdef Claims claims
     cdef readonly unsigned long thread
+    cdef readonly bint released
 
     def __dealloc__(self):
         if self.claims is not None and self.claims.latest == <void*> self:

@@ -249,9 +249,13 @@ cdef class KeptStates:
         The residual of before lies in `spare` of such a State, `residual` is an array to be written. Without feedback
         both are None. What is returned is not changed; `apart`: it is no more than what other States are made of.
         """
-        cdef NormOfStates norm = self.norm_type()
-        norm.states = states = next_states(
-            keys, forms, self.kept, self.kept_in_step, processor if feedback else None, norm, apart, self.next_alone)
+        cdef NormOfStates norm = None
+        if feedback:
+            norm = self.norm_type()
+        states = next_states(keys, forms, self.kept, self.kept_in_step, processor, norm, apart, self.next_alone)
+        if not feedback:
+            return states, self.no_norm
+        norm.states = states
         return states, norm
 
     cpdef commit(self, states):
@@ -265,7 +269,7 @@ cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor
     committed, staged
         the States of before; those of a step that is not over, or None.
     processor, norm
-        in whose memory residuals lie, None without feedback; the Norm of the call.
+        in whose memory residuals lie; the Norm of the call, None without feedback.
     apart
         a dict in any case: States that are not committed as they are.
     unusual
@@ -275,7 +279,10 @@ cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor
     cdef GroupStates group = committed.of_group(keys)
     if len(keys) != len(forms):
         raise ValueError(f"got {len(keys)} keys, expected {len(forms)}")
-    norm = None if processor is None else PyWeakref_NewRef(norm, None)
+    if norm is None:
+        processor = None
+    else:
+        norm = PyWeakref_NewRef(norm, None)
     if (not apart and group is not None and group.processor is processor and group.is_of(forms)
             and (staged is None or not staged.meets(group, committed))):
         return group.after(norm)
@@ -300,6 +307,8 @@ cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor
                 compute_norm(computed)
             made = before.following(norm)
         states.append(made)
+    if len(keys) == 1:
+        return {key: made}
     return (None if apart else GroupStates.of(keys, forms, states)) or dict(zip(keys, states))
 
 

@@ -100,7 +100,7 @@ cdef class Repeat:
         self.allreduce, self.link, self.half, self.began, self.within = allreduce, link, half, began, within
         self.number, self.scatters = link.calls, half is not None and half.scatters
 
-    def result(self, buf, key, out, Arrays looked, not_begun):
+    cdef result(self, buf, key, out, Arrays looked, not_begun):
         """The object that is written, or `not_begun`. What goes wrong ends the call on all ranks, as any other."""
         call, link = None, self.link
         try:
@@ -205,3 +205,28 @@ cdef class Repeat:
         done, waited = self.link.progress.run_at_once(running, self.number, tag, until)
         self.waited += waited
         return done
+
+
+def repeated(allreduce, buf, key, out, half, Arrays looked, kind, not_begun, double within):
+    """The result of a call, or `not_begun` if that is not so. kind: what a Repeat is made as."""
+    if not allreduce.repeats or not c_float_control_is_usual():
+        return not_begun
+    cdef double began = now()
+    cdef Home home = allreduce.home
+    cdef Claim claim = home.claim()
+    cdef Repeat made
+    claim.released = True
+    try:
+        try:
+            link = home.free_link(allreduce.timeout, within, allreduce)
+        except BaseException as error:
+            kind.refuse(allreduce, key, error)
+        if link is None or allreduce.unusable is not None or allreduce.unheard:
+            return not_begun
+        made = kind(allreduce, link, began, half, within)
+        return made.result(buf, key, out, looked, not_begun)
+    finally:
+        try:
+            home.release(claim)
+        finally:
+            home.claims.release(claim)

@@ -37,7 +37,7 @@ def flush(call, allreduce, key: str | None):
     call.states = {each: memory.zeroed(each) for each in keys}
     memory.commit(call.states)
     for each in keys:
-        allreduce.account(spent[each], call.result[each].nbytes, _no_residual)
+        allreduce.account(spent[each], call.result[each].nbytes, memory.no_norm)
 
 
 def _sum(call, allreduce, key: str, signature: int):
@@ -55,8 +55,3 @@ def _sum(call, allreduce, key: str, signature: int):
         raise NonFiniteError(None, key, flaw[1])
     spent.wait, spent.total = call.wait - waited, perf_counter() - began
     return to_array(total, shape, order), spent
-
-
-def _no_residual() -> float:
-    """The norm of what a flush leaves."""
-    return 0.0

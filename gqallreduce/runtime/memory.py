@@ -52,10 +52,15 @@ def keep_learned(states, keys, learned) -> dict:
     return {key: states[key].knowing(each) for key, each in zip(keys, learned, strict=True)}
 
 
+def _no_residual() -> float:
+    """The norm of what calls without feedback leave."""
+    return 0.0
+
+
 class Memory(KeptStates):
     """The States of all keys."""
 
-    norm_type = Norm
+    norm_type, no_norm = Norm, staticmethod(_no_residual)
 
     def __contains__(self, key) -> bool:
         """Is there a residual for the key?"""

@@ -8,10 +8,7 @@ event, becomes a Call here and goes on as any other.
 
 from __future__ import annotations
 
-from time import perf_counter
-
 from gqallreduce import _kernels
-from gqallreduce._kernels import float_control_is_usual
 from gqallreduce.coding import frame
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import native, scales
@@ -36,26 +33,18 @@ def repeated(allreduce, buf, key, out, half: Half | None = None, looked=None):
     looked
         the Arrays that `buf` is, if the caller knows.
     """
-    if not allreduce.repeats or not float_control_is_usual():
-        return NOT_BEGUN
-    home, began = allreduce.home, perf_counter()
-    claim = home.claim()
-    try:
-        try:
-            link = home.free_link(allreduce.timeout, LISTEN, allreduce)
-        except BaseException as error:
-            allreduce.failed(Call(call_in_words(key), allreduce), error)
-        if link is None or allreduce.unusable is not None or allreduce.unheard:
-            return NOT_BEGUN
-        return Repeat(allreduce, link, began, half, LISTEN).result(buf, key, out, looked, NOT_BEGUN)
-    finally:
-        home.release(claim)
+    return _kernels.repeated(allreduce, buf, key, out, half, looked, Repeat, NOT_BEGUN, LISTEN)
 
 
 class Repeat(_kernels.Repeat):
     """One such call: what is not the same for all kinds of calls, and those that become a Call."""
 
     __slots__ = ()
+
+    @staticmethod
+    def refuse(allreduce, key, error: BaseException) -> None:
+        """Another rank has given up: raise what ends this call before it begins."""
+        allreduce.failed(Call(call_in_words(key), allreduce), error)
 
     def known_call(self, agreed, plans) -> _kernels.KnownCall | None:
         """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""

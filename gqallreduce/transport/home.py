@@ -102,7 +102,7 @@ class Home(_kernels.Home):
             raise Error(_FORKED)
         mine, other = self.claims.take()
         while mine is None:
-            if other.thread != threading.get_ident() or _is_executing(other):
+            if other.thread != threading.get_ident() or other.released or _is_executing(other):
                 raise Error(
                     "another thread, or a function that this one has interrupted, makes a call on this communicator; "
                     "ranks could not agree on an order: call from one thread, or give each thread its own comm.Dup()"

@@ -25,6 +25,7 @@ class Engine {
 
   struct Turn {
     bool worked = false, completed = false, received = false;
+    double ended = 0;
   };
   // Lets lanes go on until a poll is due, and polls. Stops at an event.
   Turn work();
