@@ -142,21 +142,27 @@ def test_a_key_that_cannot_be_looked_at_is_told(comm):
         allreduce(arrays, key=key)
 
 
-@pytest.mark.parametrize("what", ["load_state_dict", "state_dict", "residual", "step", "flush"])
+@pytest.mark.parametrize("what", ["load_state_dict", "state_dict", "residual", "step", "flush", "call"])
 def test_what_interrupts_it_is_refused(comm, what, monkeypatch):
     """As a signal handler does while the runtime works."""
     allreduce = make(comm)
     state, refused = allreduce.state_dict(), []
+    interrupting = {
+        "load_state_dict": lambda: allreduce.load_state_dict(state),
+        "state_dict": allreduce.state_dict,
+        "residual": lambda: allreduce.residual("w"),
+        "step": lambda: allreduce.step().__enter__(),
+        "flush": lambda: allreduce.flush("w"),
+        "call": lambda: allreduce(np.ones(5, np.float32), key="v"),
+    }
 
     def interrupted(*given):
         interrupt()
         return commit(*given)
 
     def interrupt():
-        given = {"load_state_dict": (state,), "residual": ("w",), "flush": ("w",)}.get(what, ())
-        method = allreduce.step().__enter__ if what == "step" else getattr(allreduce, what)
         with pytest.raises(gq.Error, match="interrupted"):
-            method(*given)
+            interrupting[what]()
         refused.append(what)
 
     commit = Memory.commit
