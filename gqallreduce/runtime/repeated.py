@@ -138,8 +138,14 @@ class Repeat(_kernels.Repeat):
         if self.known.plan.shares_scales:
             self.run.go_on(self.operation, self.units)
 
+    @usual_arithmetic()
     def wait_for(self, call: Call) -> None:
-        _wait_until_done(call)
+        progress = call.link.progress
+        if call.link.size > 1:
+            progress.take_up(call)
+            progress.run(call, call.owner.timeout, waited=True)
+        else:
+            progress.start(call, call.stages)
 
     def _remaining_stages(self, call: Call):
         """The Stage that the runtime carries out now, and those after it."""
@@ -178,13 +184,3 @@ class Repeat(_kernels.Repeat):
             run.answer(self.running, self.event)
         if self.link.size == 1:
             native.run_alone(run, self.running)
-
-
-@usual_arithmetic()
-def _wait_until_done(call: Call) -> None:
-    progress = call.link.progress
-    if call.link.size > 1:
-        progress.take_up(call)
-        progress.run(call, call.owner.timeout, waited=True)
-    else:
-        progress.start(call, call.stages)

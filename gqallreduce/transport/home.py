@@ -46,8 +46,7 @@ class Home(_kernels.Home):
         a hash of the communicator's ranks as ranks of COMM_WORLD: part of the random streams.
     cached
         (scheme, average) -> Allreduce.
-    unclaimed
-        calls with a request that no one has waited for yet, until they are done or it is dropped.
+    What every call asks for is in the class of C (kernels/claims.pxi).
     """
 
     def __init__(self, comm):
