@@ -43,10 +43,10 @@ cdef class Claims:
         self.latest = <void*> made
         return made
 
-    def holds(self, Claim claim not None):
+    cpdef bint holds(self, Claim claim):
         return self.latest == <void*> claim
 
-    def release(self, Claim claim not None):
+    cpdef release(self, Claim claim):
         """It holds no longer, if it did."""
         if self.latest == <void*> claim:
             self.latest = NULL
@@ -92,7 +92,7 @@ cdef class Home:
         return made
 
     def release(self, Claim claim not None):
-        if self.claims.latest != <void*> claim:
+        if not self.claims.holds(claim):
             return
         if self.link is not None:
             progress = self.link.progress

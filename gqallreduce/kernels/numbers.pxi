@@ -7,11 +7,14 @@ cdef class Numbers:
         how many.
     began, previous
         when the last one began, and the one before it; seconds of time.perf_counter.
+    signatures
+        so many differ in the tags of calls.
     """
 
     cdef public int64_t calls
     cdef readonly double began, previous
-    cdef uint64_t together, lanes, signatures
+    cdef uint64_t together, lanes
+    cdef readonly uint64_t signatures
     cdef list owners  # weak references, or None, of the last calls
 
     def __init__(self, uint64_t together, uint64_t lanes, uint64_t signatures):

@@ -65,7 +65,6 @@ class Link:
         self.objects = {} if objects is None else objects
         self._probed = 0
         self._status = MPI.Status()
-        self._signatures = signatures
         self.requests = Requests(comm)
         self.progress = Progress(self.requests, self, threaded=_may_use_threads())
         self.topology, self.making = apart(1), frozenset([making])
@@ -225,7 +224,7 @@ class Link:
             if self.comm.Iprobe(source, MPI.ANY_TAG, status):  # an exchange that has come just now is told next time
                 rest, lane = divmod(status.Get_tag(), _LANES)
                 signature, number = divmod(rest, _CALLS)
-                if lane != FIRST and number in due and signature != due[number] % self._signatures:
+                if lane != FIRST and number in due and signature != due[number] % self.numbers.signatures:
                     raise ForeignFrame(source)
 
 
