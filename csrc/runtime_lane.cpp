@@ -7,6 +7,27 @@
 
 namespace gq::runtime {
 
+namespace {
+
+bool works_on_values(Op op) {
+  switch (op) {
+    case Op::kEncode:
+    case Op::kJoin:
+    case Op::kBeginSum:
+    case Op::kDecode:
+    case Op::kShare:
+    case Op::kFinish:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Is a look at the clock cheap next to it?
+bool takes_time(Op op) { return works_on_values(op) || op == Op::kPost || op == Op::kTransmit; }
+
+}  // namespace
+
 void stop_process() { std::raise(stopping_signal); }
 
 Lane::Lane(Operation& of_operation, int of_number)
@@ -14,6 +35,26 @@ Lane::Lane(Operation& of_operation, int of_number)
       number(of_number),
       program_(of_operation.program),
       chunks_(of_operation.program.lanes[of_number]) {}
+
+void Lane::rest() {
+  begun = encoding_ = selecting_ = selected_ = false;
+  at_ = extent_ = looked_at_ = piece_ = offset_ = payload_nbytes_ = 0;
+  waits_ = Waits::kNot;
+  chosen_ = sends_under_way_ = receives_under_way_ = 0;
+  targets_for_ = SIZE_MAX;
+  payload_ = nullptr;
+  for (Slot& slot : slots_) slot = {};
+  for (Running& running : running_) running = {};
+  heads_.clear();
+  arrived_.clear();
+  selections_.clear();
+  parts_.clear();
+  slices_.clear();
+  sendings_.clear();
+  kept_ = {};
+  state_ = {};
+  for (Pool::Block* block : {&index_block_, &value_block_, &before_}) block->clear();
+}
 
 bool Lane::ready() const {
   if (waits_ == Waits::kForSlot) return slots_[waits_for_].ready;
@@ -40,26 +81,16 @@ void Lane::advance(Transport* transport, double poll_at, Event& event) {
       event.lane = number;
       return;
     }
-    if (waits_ != Waits::kNot || now() >= poll_at) return;
+    if (waits_ != Waits::kNot || (takes_time(instruction.op) && now() >= poll_at)) return;
   }
 }
 
 // Notes an instruction, or a part of it, that takes time.
 void Lane::trace(const Instruction& instruction, double began) {
   if (waits_ != Waits::kNot) stopped_ = now();
-  switch (instruction.op) {
-    case Op::kEncode:
-    case Op::kJoin:
-    case Op::kBeginSum:
-    case Op::kDecode:
-    case Op::kShare:
-    case Op::kFinish:
-      operation.spans.push_back(
-          {Span::Kind::kInstruction, instruction.op, began, now(), number, instruction.chunk, -1, 0});
-      break;
-    default:
-      break;
-  }
+  if (works_on_values(instruction.op))
+    operation.spans.push_back(
+        {Span::Kind::kInstruction, instruction.op, began, now(), number, instruction.chunk, -1, 0});
 }
 
 void Lane::carry_out(const Instruction& instruction, Event& event) {

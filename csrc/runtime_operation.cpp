@@ -109,23 +109,39 @@ void Flaw::note(std::uint32_t of_rank, std::uint64_t element) {
 
 // --- a call ---
 
-Operation::Operation(const Program& of_program, Pool& of_pool, std::vector<Tensor> of_tensors,
-                     std::uint64_t of_signature, std::uint32_t of_step)
-    : program(of_program),
-      pool(of_pool),
-      tensors(std::move(of_tensors)),
-      signature(of_signature),
-      step(of_step),
-      left(static_cast<int>(program.lanes.size())) {
+Operation::Operation(const Program& of_program, Pool& of_pool) : program(of_program), pool(of_pool) {
+  const std::size_t count = program.lanes.size();
+  flaws.resize(count * program.lanes[0].size());
+  own_kept.resize(flaws.size());
+  for (std::size_t number = 0; number < count; ++number)
+    lanes.push_back(std::make_unique<Lane>(*this, static_cast<int>(number)));
+}
+
+void Operation::begin(std::uint64_t of_signature, std::uint32_t of_step) {
+  signature = of_signature;
+  step = of_step;
+  left = static_cast<int>(lanes.size());
+  streams_.resize(tensors.size());
   for (const Tensor& tensor : tensors) {
     feeds_back = feeds_back || tensor.new_residual;  // not of one of size 0
     plain = plain && tensor.plain();
     if (tensor.source.wide) value_size_ = sizeof(double);
   }
-  flaws.resize(program.lanes.size() * program.lanes[0].size());
-  own_kept.resize(flaws.size());
-  streams_.resize(tensors.size());
-  for (int number = 0; number < left; ++number) lanes.push_back(std::make_unique<Lane>(*this, number));
+}
+
+void Operation::rest() {
+  for (auto& lane : lanes) lane->rest();
+  std::fill(flaws.begin(), flaws.end(), Flaw{});
+  for (std::vector<Kept>& each : own_kept) each.clear();
+  for (Pool::Block& block : scratch_) block.clear();
+  selection.reset();
+  spans.clear();
+  spent = {};
+  streams_of_ = {-1, -1};
+  value_size_ = sizeof(float);
+  plain = true;
+  feeds_back = traced = selecting = done = false;
+  live = begun = 0;
 }
 
 Operation::~Operation() = default;

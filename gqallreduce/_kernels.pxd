@@ -379,8 +379,10 @@ cdef extern from "gq/runtime/operation.hpp" namespace "gq::runtime" nogil:
         void write(uint8_t* buffer)
     const size_t HEADER_SIZE "gq::runtime::Header::kSize"
     cdef cppclass COperation "gq::runtime::Operation":
-        COperation(const CProgram& program, CPool& pool, vector[CTensor] tensors, uint64_t signature,
-                   uint32_t step) except +
+        COperation(const CProgram& program, CPool& pool) except +
+        void begin(uint64_t signature, uint32_t step) except +
+        void rest()
+        CPool& pool
         uint64_t number, signature
         uint32_t step
         int tag

@@ -80,10 +80,9 @@ class Allreduce(Shards):
         self.rank, self.size = self.comm.rank, self.comm.size
         self._by_mpi = self.scheme.schedule == MPI_SUM
         self.ring_vectors = 2 * (self.size - 1) / self.size  # a dense ring sends so many times the vector
-        self.memory, self.stats = Memory(), Statistics(self._residual_norm)
-        self.begun = 0
         self.trace = None if trace is None else Trace(trace, self.rank)
         super().__init__(home(self.comm), float(timeout))
+        self.memory, self.stats = Memory(), Statistics(self._residual_norm)
         claim = self.home.claim()
         try:
             self.home.finish(self.timeout)

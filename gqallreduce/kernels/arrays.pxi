@@ -113,6 +113,7 @@ cdef class KnownForms:
         return fits
 
 
+@cython.freelist(64)
 cdef class Arrays:
     """Plain arrays without gaps, of known forms, that share no memory.
 
@@ -191,7 +192,7 @@ def are_pairs(list every not None):
     return True
 
 
-def plain_keys(keys):
+cpdef tuple plain_keys(keys):
     """The tuple of a list or tuple of plain strings; None if it is anything else."""
     if type(keys) is not list and type(keys) is not tuple:
         return None

@@ -3,6 +3,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
 
+@cython.freelist(8)
 @cython.no_gc  # it takes itself out of its Claims when it goes
 cdef class Claim:
     """Of one function in one thread, for as long as it makes a call, or until nothing refers to it.
@@ -65,7 +66,8 @@ cdef class Home:
         when `notice` has looked last.
     """
 
-    cdef public object link, control
+    cdef public Link link
+    cdef public object control
     cdef readonly list unclaimed
     cdef public bint freed
     cdef public double noticed
@@ -74,7 +76,7 @@ cdef class Home:
     def __init__(self):
         self.unclaimed, self.claims = [], Claims()
 
-    def claim(self):
+    cpdef Claim claim(self):
         """Error if a call is being made on this communicator. The claim ends with `release`.
 
         The caller keeps it in a variable `claim`. One that an exception kept from being released is over when its
@@ -85,24 +87,20 @@ cdef class Home:
             made = self.claims.made()
         else:
             made = self.claim_after_others()
-        if self.link is not None:
-            progress = self.link.progress
-            if progress.handed_over:
-                progress.take_back()
+        if self.link is not None and self.link.progress.handed_over:
+            self.link.progress.take_back()
         return made
 
-    def release(self, Claim claim not None):
+    cpdef release(self, Claim claim):
         if not self.claims.holds(claim):
             return
-        if self.link is not None:
-            progress = self.link.progress
-            if progress.calls:
-                progress.hand_over()
+        if self.link is not None and self.link.progress.calls:
+            self.link.progress.hand_over()
         self.claims.release(claim)
 
-    def free_link(self, double timeout, double within, caller):
+    cdef Link free_link(self, double timeout, double within, caller):
         """The Link if it is sound and idle and nothing is unclaimed; else None. Calls `notice`, which may raise."""
-        link = self.link
+        cdef Link link = self.link
         if link is None or self.unclaimed or link.broken or link.progress.calls:
             return None
         if self.control is not None and now() - self.noticed >= within:

@@ -1,5 +1,7 @@
 """What is kept between calls: the States of keys that are called alone, and those of groups in one piece each."""
 
+from cpython.dict cimport PyDict_Update
+
 
 @cython.no_gc  # nothing that it holds refers to one
 cdef class Residuals:
@@ -159,8 +161,8 @@ cdef class Kept:
         cdef Kept made
         if isinstance(states, GroupStates) and self.of_group((<GroupStates> states).names) is not None:
             self.groups[(<GroupStates> states).names[0]] = states
-        elif len(states) == 1 and not self.groups:
-            self.alone.update(states)
+        elif type(states) is dict and len(<dict> states) == 1 and not self.groups:
+            PyDict_Update(self.alone, states)
         else:
             made = self._copied()
             made._put(states)
@@ -234,9 +236,11 @@ cdef class KeptStates:
     """
 
     cdef public Kept kept, kept_in_step
+    cdef readonly object norm_type, no_norm
 
-    def __init__(self):
-        self.kept = Kept()
+    def __init__(self, norm_type not None, no_norm not None):
+        """What the norm of a call with feedback is made as; that of calls without."""
+        self.kept, self.norm_type, self.no_norm = Kept(), norm_type, no_norm
 
     cpdef get(self, key):
         """The State of a key, None before its first call has succeeded."""
@@ -252,7 +256,7 @@ cdef class KeptStates:
         cdef NormOfStates norm = None
         if feedback:
             norm = self.norm_type()
-        states = next_states(keys, forms, self.kept, self.kept_in_step, processor, norm, apart, self.next_alone)
+        states = next_states(keys, forms, self.kept, self.kept_in_step, processor, norm, apart, self)
         if not feedback:
             return states, self.no_norm
         norm.states = states
@@ -263,7 +267,8 @@ cdef class KeptStates:
         (self.kept if self.kept_in_step is None else self.kept_in_step).put(states)
 
 
-cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor, norm, bint apart, unusual):
+cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor, norm, bint apart,
+                 KeptStates memory):
     """The State after a call of each key, by key: GroupStates, or a dict.
 
     committed, staged
@@ -272,9 +277,9 @@ cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor
         in whose memory residuals lie; the Norm of the call, None without feedback.
     apart
         a dict in any case: States that are not committed as they are.
-    unusual
-        (key, form, processor, norm) -> State, for a key with feedback without two arrays of this processor, or of the
-        step under way.
+    memory
+        has next_alone(key, form, processor, norm) -> State, for a key with feedback without two arrays of this
+        processor, or of the step under way.
     """
     cdef GroupStates group = committed.of_group(keys)
     if len(keys) != len(forms):
@@ -286,7 +291,7 @@ cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor
     if (not apart and group is not None and group.processor is processor and group.is_of(forms)
             and (staged is None or not staged.meets(group, committed))):
         return group.after(norm)
-    cdef list states = []
+    cdef list states = [] if len(keys) > 1 else None
     cdef State before, made, newer
     cdef Py_ssize_t number
     computed = None
@@ -300,15 +305,15 @@ cdef next_states(tuple keys, tuple forms, Kept committed, Kept staged, processor
             if before is not None:
                 made.step, made.learned = before.step + 1, before.learned
         elif newer is not None or before is None or before.processor is not processor or before.spare is None:
-            made = unusual(key, forms[number], processor, norm)
+            made = memory.next_alone(key, forms[number], processor, norm)
         else:
             if before.spare_norm is not computed:  # most keys have the Norm of one call
                 computed = before.spare_norm
                 compute_norm(computed)
             made = before.following(norm)
+        if len(keys) == 1:
+            return {key: made}
         states.append(made)
-    if len(keys) == 1:
-        return {key: made}
     return (None if apart else GroupStates.of(keys, forms, states)) or dict(zip(keys, states))
 
 

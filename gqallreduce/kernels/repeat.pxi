@@ -1,62 +1,35 @@
 """The next call of a known key, as far as Python has nothing to find out (runtime/repeated.py has the rest)."""
 
 
-cdef class KnownCall:
-    """What the calls of a key, or of a group, on one Plan have alike.
+cdef class Calls:
+    """What every call asks of its object (runtime/calls.py, allreduce.py).
 
-    plan
-        the Plan.
+    home, timeout
+        its communicator's; seconds without receiving anything after which a call fails.
+    repeats
+        may calls be carried out at once?
+    begun
+        how many of those that ranks have alike have begun.
+    unusable
+        why it cannot be used any more, None if it can.
+    unheard
+        calls that ended by an error that no caller has waited for yet.
+    memory, stats, plans
+        the States of its keys, what calls have cost, and what runs.
     """
 
-    cdef readonly object plan
-    cdef bint measures, feeds_back, selects, shares_scales, recalls
-    cdef double vectors
-    cdef size_t exchanged
-    cdef uint64_t signature
-    cdef vector[uint64_t] streams
-    cdef Program program
-    cdef Pool pool
+    cdef readonly Home home
+    cdef public double timeout
+    cdef public bint repeats
+    cdef public int64_t begun
+    cdef public object unusable
+    cdef readonly list unheard
+    cdef public KeptStates memory
+    cdef public Recorded stats
+    cdef public Plans plans
 
-    def __init__(self, agreed, bint measures, bint feeds_back, double vectors, size_t exchanged):
-        """agreed: what runs (plans.py); measures: does `auto/`? feeds_back: has the scheme error feedback? vectors: how
-        many times what is summed dense sums would send; exchanged: bytes of the longest message of exchanges before and
-        after."""
-        self.vectors, self.exchanged = vectors, exchanged
-        self.plan, self.measures, self.feeds_back = agreed.plan, measures, feeds_back
-        self.selects, self.shares_scales = self.plan.selects_own, self.plan.shares_scales
-        self.recalls = self.plan.recalls
-        self.streams, self.signature = agreed.streams, agreed.signature
-        self.program, self.pool = self.plan.native, self.plan.processor.pool
-
-
-cdef Arrays known_source(agreed, buf, KeptStates memory, Arrays looked):
-    """The Arrays that `buf` is, if these keys may be called so, and it is as in the call before; else None.
-
-    looked: the same by forms of the caller's, if it knows; these are compared once.
-    """
-    cdef KnownForms forms
-    if not states_fit(agreed.keys, agreed.kept, memory.kept, memory.kept_in_step):
-        return None
-    forms = agreed.known
-    if looked is not None and looked.forms is not forms and looked.forms.forms == forms.forms:
-        agreed.known = forms = looked.forms
-    return looked if looked is not None and looked.forms is forms else forms.look(buf)
-
-
-cdef Arrays known_target(Arrays source, out):
-    """The Arrays that `out` is, if it is of the same forms and shares no memory with the source; else None."""
-    cdef Arrays found = source.forms.look(out)
-    return None if found is None or found.meet(source) else found
-
-
-def known_arrays(agreed, buf, out, memory, Arrays looked):
-    """(source, target or None for an in-place call) as Arrays, of a call like the last one; None for any other."""
-    cdef Arrays source = known_source(agreed, buf, memory, looked), into = None
-    if source is None:
-        return None
-    if out is not None:
-        into = known_target(source, out)
-    return None if out is not None and into is None else (source, into)
+    def __init__(self, Home home not None, double timeout):
+        self.home, self.timeout, self.unheard = home, timeout, []
 
 
 cdef class Repeat:
@@ -83,7 +56,10 @@ cdef class Repeat:
         seconds.
     """
 
-    cdef readonly object allreduce, link, half, agreed, norm, counted
+    cdef readonly Calls allreduce
+    cdef readonly Link link
+    cdef readonly Agreed agreed
+    cdef readonly object half, norm, counted
     cdef readonly Arrays arrays, into
     cdef readonly Spent spent
     cdef readonly int64_t number
@@ -93,16 +69,18 @@ cdef class Repeat:
     cdef readonly KnownCall known
     cdef readonly NativeOperation operation
     cdef readonly bint scatters
-    cdef double within
+    cdef double most
 
-    def __init__(self, allreduce, link, double began, half, double within):
-        """within: seconds of the runtime after which Python looks at the call."""
-        self.allreduce, self.link, self.half, self.began, self.within = allreduce, link, half, began, within
-        self.number, self.scatters = link.calls, half is not None and half.scatters
+    cdef int make(self, Calls allreduce, Link link, double began, half, double most) except -1:
+        """most: seconds of the runtime after which Python looks at the call."""
+        self.allreduce, self.link, self.half, self.began, self.most = allreduce, link, half, began, most
+        self.number, self.scatters = link.numbers.calls, half is not None and half.scatters
+        return 0
 
     cdef result(self, buf, key, out, Arrays looked, not_begun):
         """The object that is written, or `not_begun`. What goes wrong ends the call on all ranks, as any other."""
-        call, link = None, self.link
+        call = None
+        cdef Link link = self.link
         try:
             if not self._look(buf, key, out, looked):
                 return not_begun
@@ -129,8 +107,9 @@ cdef class Repeat:
             return False
 
     cdef bint _is_as_before(self, buf, key, out, Arrays looked) except -1:
-        plans = self.allreduce.plans if self.half is None else self.allreduce.plans_of(self.half.which)
-        agreed = self.agreed = plans.latest.get(key) if key is None or type(key) is str else plans.last(key)
+        cdef Plans plans = self.allreduce.plans if self.half is None else self.allreduce.plans_of(self.half.which)
+        cdef Agreed agreed = plans.last(key)
+        self.agreed = agreed
         if agreed is None:
             return False
         cdef KnownCall known = agreed.again
@@ -153,17 +132,18 @@ cdef class Repeat:
         return self.half is None and not known.recalls or self.look_further()
 
     cdef int _prepare(self) except -1:
-        allreduce, agreed, plan = self.allreduce, self.agreed, self.known.plan
-        trials = agreed.trials
+        cdef Calls allreduce = self.allreduce
+        cdef Agreed agreed = self.agreed
+        cdef Trials trials = agreed.trials
         if not self.scatters:
             allreduce.begun += 1
         if trials is not None:  # what runs is known
             trials.go_on()
             self.counted = trials
         apart = self.half is not None or self.recalled is not None
-        memory, fed = allreduce.memory, self.known.feeds_back
-        self.states, self.norm = memory.next(agreed.keys, agreed.kept, plan.processor, fed, apart)
-        self.spent = Spent(agreed.what, agreed.why)
+        processor, fed = self.known.processor, self.known.feeds_back
+        self.states, self.norm = allreduce.memory.next(agreed.keys, agreed.kept, processor, fed, apart)
+        self.spent = Spent.of(agreed.what, agreed.why)
         if self.half is not None:
             self.begin_half()
         if self.recalled is not None:
@@ -194,27 +174,33 @@ cdef class Repeat:
 
     cdef bint _run_alone(self) except -1:
         """On a single rank."""
-        self.event = self.operation.run_alone(self.within)
+        self.event = self.operation.run_alone(self.most)
         return self.event is None and self.operation.data.done and not self.operation.data.first_flaw().known
 
     cpdef bint run_with_others(self, running, int lane) except -1:
         """The operation or an exchange."""
         cdef Numbers numbers = self.link.numbers
         cdef double until = numbers.previous + self.allreduce.timeout
-        tag = numbers.tag(self.number, lane, self.known.signature)
-        done, waited = self.link.progress.run_at_once(running, self.number, tag, until)
+        cdef int64_t tag = numbers.tag(self.number, lane, self.known.signature)
+        done, waited = self.link.progress.run_at_once(running, self.number, tag, self.most, until)
         self.waited += waited
         return done
 
 
-def repeated(allreduce, buf, key, out, half, Arrays looked, kind, not_begun, double within):
-    """The result of a call, or `not_begun` if that is not so. kind: what a Repeat is made as."""
+def repeated(Calls allreduce not None, buf, key, out, half, Arrays looked, type kind not None, not_begun,
+             double within, double most):
+    """The result of a call, or `not_begun` if that is not so. kind: what a Repeat is made as.
+
+    within, most
+        seconds in which looking for aborts once is enough, and those of the runtime after which Python looks at a call.
+    """
     if not allreduce.repeats or not c_float_control_is_usual():
         return not_begun
     cdef double began = now()
     cdef Home home = allreduce.home
     cdef Claim claim = home.claim()
     cdef Repeat made
+    cdef Link link = None
     claim.released = True
     try:
         try:
@@ -223,7 +209,8 @@ def repeated(allreduce, buf, key, out, half, Arrays looked, kind, not_begun, dou
             kind.refuse(allreduce, key, error)
         if link is None or allreduce.unusable is not None or allreduce.unheard:
             return not_begun
-        made = kind(allreduce, link, began, half, within)
+        made = kind()
+        made.make(allreduce, link, began, half, most)
         return made.result(buf, key, out, looked, not_begun)
     finally:
         try:

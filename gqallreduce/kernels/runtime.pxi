@@ -29,6 +29,7 @@ cdef class Program:
     """
 
     cdef CProgram data
+    cdef COperation* resting  # of a call that is done, for the next one; or NULL
     cdef vector[CTensor] tensors  # but for where a call has their values
     cdef list coders
     cdef Coder exact
@@ -41,6 +42,26 @@ cdef class Program:
         self.data.scale = scale
         self.coders, self.exact = [], exact
         self.data.exact = &exact.data
+
+    def __dealloc__(self):
+        del self.resting
+
+    cdef COperation* operation(self, CPool& pool) except NULL:
+        """One that rests, or a new one."""
+        cdef COperation* found = self.resting
+        if found != NULL and &found.pool == &pool:
+            self.resting = NULL
+            return found
+        if self.data.lanes.empty():
+            raise ValueError("got a program without lanes")
+        return new COperation(self.data, pool)
+
+    cdef void take_back(self, COperation* operation) noexcept:
+        if operation == NULL or not operation.done or self.resting != NULL:
+            del operation
+            return
+        operation.rest()
+        self.resting = operation
 
     def add_tensor(self, Coder coder, size_t size, int source, int target, bint wide, bint loses, bint narrow):
         """coder: None if each call brings one. source, target: formats as kernels number them, 3 for float32. wide: are
@@ -191,48 +212,52 @@ cdef class NativeOperation:
         """operands: an Operand (runtime/operand.py) of each tensor, or the Operands; coders: those of this call, None
         for the Program's; selects: does it choose what is encoded of own values, or is that told by `keep`?
         """
-        cdef vector[CTensor] made = program.tensors
         cdef Coder coder
         cdef Py_ssize_t number
         cdef const uint64_t[::1] streams
+        cdef size_t count = program.tensors.size()
         if self.data != NULL:
             raise ValueError("made already")
-        if made.empty() or made.size() != <size_t> len(operands):
-            raise ValueError(f"got {len(operands)} operands, expected {made.size()}, and at least a tensor")
+        if not count or count != <size_t> len(operands):
+            raise ValueError(f"got {len(operands)} operands, expected {count}, and at least a tensor")
+        self._make(program, pool, [operands, coders])
         arrays = getattr(operands, "arrays", None)
         if arrays is not None:
             streams = operands.streams
-            require("streams", streams.shape[0], made.size())
-            read_known(made, arrays, operands.into, operands.states, &streams[0])
+            require("streams", streams.shape[0], count)
+            read_known(self.data.tensors, arrays, operands.into, operands.states, &streams[0])
         else:
-            read(made, operands)
+            read(self.data.tensors, operands)
         for number in range(len(coders) if coders is not None else 0):
             coder = coders[number]
-            made[number].coder = &coder.data
-        self._take(program, pool, [operands, coders], move(made), signature, step, selects)
+            self.data.tensors[number].coder = &coder.data
+        self._begin(signature, step, selects)
 
     @staticmethod
     cdef NativeOperation of_known(KnownCall known, Arrays arrays, Arrays into, states):
         """One more call like that before."""
         cdef NativeOperation found = NativeOperation.__new__(NativeOperation)
-        cdef vector[CTensor] made = known.program.tensors
-        read_known(made, arrays, into, states, known.streams.data())
-        found._take(known.program, known.pool, [arrays, into, states], move(made), known.signature,
-                    <uint32_t> steps_before(states), known.selects)
+        found._make(known.program, known.pool, [arrays, into, states])
+        read_known(found.data.tensors, arrays, into, states, known.streams.data())
+        found._begin(known.signature, <uint32_t> steps_before(states), known.selects)
         return found
 
-    cdef int _take(self, Program program, Pool pool, list held, vector[CTensor] tensors, uint64_t signature,
-                   uint32_t step, bint selects) except -1:
-        if program.data.lanes.empty():
-            raise ValueError("got a program without lanes")
+    cdef int _make(self, Program program, Pool pool, list held) except -1:
         self.program, self.pool, self.held = program, pool, held
-        self.data = new COperation(program.data, pool.data, move(tensors), signature, step)
+        self.data = program.operation(pool.data)
+        self.data.tensors = program.tensors
+        return 0
+
+    cdef int _begin(self, uint64_t signature, uint32_t step, bint selects) except -1:
+        """Of what its tensors are now."""
+        self.data.begin(signature, step)
         if selects:
             self.data.select_own()
         return 0
 
     def __dealloc__(self):
-        del self.data
+        if self.program is not None:
+            self.program.take_back(self.data)
 
     @property
     def done(self):
@@ -308,7 +333,7 @@ cdef class NativeOperation:
         return [(<int> span.kind, <int> span.op, span.began, span.ended, span.lane, span.chunk, span.peer, span.nbytes)
                 for span in self.data.spans]
 
-    def run_alone(self, double seconds):
+    cpdef run_alone(self, double seconds):
         """On a single rank: for about so many seconds at most, or up to an Event, which is returned."""
         cdef CEvent event
         with nogil:
@@ -560,13 +585,13 @@ cdef class Engine:
             received = self.thread.take_back()
         return received
 
-    def start(self, NativeOperation operation not None, uint64_t number, int tag):
+    cpdef start(self, NativeOperation operation, uint64_t number, int tag):
         """Begin; `number` tells the order in which calls were started, `tag` is that of its first lane."""
         operation.data.number, operation.data.tag = number, tag
         self.operations.append(operation)
         self.data.start(operation.data[0])
 
-    def exchange(self, NativeExchange exchange not None, int tag):
+    cpdef bint exchange(self, NativeExchange exchange, int tag) except -1:
         """Begin; False, and nothing is begun, if its messages must be cut into parts."""
         if exchange.data.longest() > self.transport.base.shortest():
             return False
@@ -574,14 +599,14 @@ cdef class Engine:
         self.data.start(exchange.data[0], tag)
         return True
 
-    def run_only(self, running, uint64_t number, int tag, double seconds, double until):
-        """Begin the only operation, or exchange, and `run`: (is it done? seconds of waiting, has something come?).
+    cdef bint run_only(self, running, uint64_t number, int tag, double seconds, double until, double& waited,
+                       c_bool& received) except -1:
+        """Begin the only operation, or exchange, and `run`: is it done? seconds of waiting, has something come?
 
         "Not done" also if that was after `until` (of the monotonic clock), and for an event or a flaw:
         it stays in `operations` or `exchanges` then. An exchange must not be too long for one message.
         """
-        cdef c_bool received = False, nothing = False
-        cdef double waited
+        cdef c_bool nothing = False
         cdef bint exchange = isinstance(running, NativeExchange)
         if not exchange:
             self.start(running, number, tag)
@@ -595,9 +620,9 @@ cdef class Engine:
         else:
             done = (<NativeOperation> running).data.done and not (<NativeOperation> running).data.first_flaw().known
         if not done or self.data.event.kind != Kind.kNone or now() > until:
-            return False, waited, received
-        (self.exchanges if exchange else self.operations).remove(running)
-        return True, waited, received
+            return False
+        (self.exchanges if exchange else self.operations).pop()
+        return True
 
     def take_done(self):
         """The exchanges and operations that are done, each in the order in which they were started; they are not kept

@@ -34,6 +34,13 @@ cdef class Spent:
     def __init__(self, str scheme="", str reason="", norm=None):
         self.scheme, self.reason, self.norm = scheme, reason, norm
 
+    @staticmethod
+    cdef Spent of(str scheme, str reason):
+        """Of a call that begins."""
+        cdef Spent made = Spent.__new__(Spent)
+        made.scheme, made.reason = scheme, reason
+        return made
+
     def __repr__(self):
         names = ("scheme", "reason", "bytes_sent", "bytes_received", "messages", "ratio", "encode", "decode", "wait",
                  "total", "selected", "saturated", "residual_norm")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import weakref
 
+from gqallreduce import _kernels
 from gqallreduce.errors import Error
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.transport.call import Call
@@ -14,25 +15,18 @@ from gqallreduce.transport.link import CALLS_MOST
 from gqallreduce.transport.progress import LISTEN
 
 
-class Calls:
-    """Of one object.
+class Calls(_kernels.Calls):
+    """Of one object. What every call asks for is in the class of C (kernels/repeat.pxi).
 
-    home, timeout
-        its communicator's; seconds without receiving anything after which a call fails.
     number
         of the object, alike on all ranks; None while it is made.
-    unusable
-        why it cannot be used any more, None if it can.
-    unheard
-        calls that ended by an error that no caller has waited for yet.
     failures_in_step, raised_in_step
         since a step began: how many calls have failed, and has a caller been told?
     """
 
     def __init__(self, home, timeout: float):
-        self.home, self.timeout, self.number = home, timeout, None
-        self.unusable: str | None = None
-        self.unheard: list[Call] = []
+        super().__init__(home, timeout)
+        self.number = None
         self.failures_in_step, self.raised_in_step = 0, False
 
     def claim(self, call: Call, request) -> None:

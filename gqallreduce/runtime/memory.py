@@ -60,7 +60,8 @@ def _no_residual() -> float:
 class Memory(KeptStates):
     """The States of all keys."""
 
-    norm_type, no_norm = Norm, staticmethod(_no_residual)
+    def __init__(self):
+        super().__init__(Norm, _no_residual)
 
     def __contains__(self, key) -> bool:
         """Is there a residual for the key?"""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from array import array
-from dataclasses import dataclass
 
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
@@ -30,8 +29,7 @@ BORDERS_MOST = 4  # of each choice and forms
 GROUPS_MOST = 512  # more than calls can be under way: a call's own group is known until it ends
 
 
-@dataclass(slots=True)
-class Agreed:
+class Agreed(_kernels.Agreed):
     """A name (a key, or the keys of a group) with forms, agreed on: what runs, why, and by what its frames are told.
 
     name, keys
@@ -42,47 +40,22 @@ class Agreed:
         (choice, forms), by which Plans are known.
     hashes
         of what ranks compare.
-    kept
-        what each key's buffers have in common from now on; None for the key None.
     dense, by_mpi
         is it MPI's own allreduce of floats? Does that add, floats or integers?
-    known
-        by which plain arrays are known again; None before a call has succeeded.
-    plan
-        the one that was used last.
-    again
-        what all calls on it have alike; None before one is made again (repeated.py).
-    trials
-        what `auto/` has measured, if it does.
+    What is known of calls on it is in the class of C (kernels/known.pxi).
     """
 
-    name: str | tuple[str, ...] | None
-    what: str
-    why: str
-    signature: int
-    streams: array
-    form: tuple
-    hashes: tuple[int, ...] = ()
-    keys: tuple = ()
-    kept: tuple = ()
-    dense: bool = False
-    by_mpi: bool = False
-    known: _kernels.KnownForms | None = None
-    plan: Plan | IndirectPlan | None = None
-    again: _kernels.KnownCall | None = None
-    trials: Trials | None = None
+    __slots__ = ()
 
-    def __post_init__(self):
-        self.keys = self.name if isinstance(self.name, tuple) else (self.name,)
-        self.kept = tuple(None if self.name is None else form.kept for form in self.form[1])
-        self.dense, self.by_mpi = self.choice == model.DENSE, self.choice in (model.DENSE, MPI_SUM)
-
-    @property
-    def choice(self) -> str:
-        return self.form[0]
+    def __init__(self, name, what: str, why: str, signature: int, streams: array, form: tuple, hashes: tuple = ()):
+        choice, forms = form
+        keys = name if isinstance(name, tuple) else (name,)
+        kept = tuple(None if name is None else each.kept for each in forms)
+        super().__init__(name, keys, what, why, signature, streams, form, hashes, kept)
+        self.dense, self.by_mpi = choice == model.DENSE, choice in (model.DENSE, MPI_SUM)
 
 
-class Plans:
+class Plans(_kernels.Plans):
     """Decides what runs, and makes Plans, for one scheme on P ranks.
 
     half
@@ -94,26 +67,19 @@ class Plans:
         self, scheme: Scheme, rank: int, topology: Topology, average: bool, number: int,
         profile: Profile | None = None, half: str | None = None,
     ):  # fmt: skip
+        super().__init__()
         self.scheme, self.rank, self.size, self.average = scheme, rank, topology.size, average
         self.topology, self.half = topology, half
         self.number = number
         self.profile = profile or Profile()
         self._known: dict[tuple, Agreed] = {}
         self._groups: dict[tuple, tuple] = {}  # names, by the first call of each
-        self.latest: dict[str | tuple | None, Agreed] = {}  # of each name, what the last call that succeeded ran as
         self._plans: dict[tuple, Plan | IndirectPlan] = {}
         self._plans_most = GROUPS_MOST  # then those are forgotten that belong to no known call
         self._trials: dict[tuple, Trials] = {}
         self.measures = scheme.schedule == AUTO and self.size > 1 and measures()
 
     # --- what is known ---
-
-    def last(self, key) -> Agreed | None:
-        """What the last call of a key, or of a list of keys, ran as; None for other than plain strings and None."""
-        if key is None or type(key) is str:
-            return self.latest.get(key)
-        keys = _kernels.plain_keys(key)
-        return self.latest.get(keys) if keys else None
 
     def find(self, label: tuple) -> Agreed | None:
         """What ranks have agreed on of (name, forms), None if nothing."""

@@ -23,6 +23,7 @@ from gqallreduce.transport.exchange import PACKETS, PREPARE
 from gqallreduce.transport.progress import LISTEN
 
 NOT_BEGUN = object()
+MOST = LISTEN  # seconds of the runtime, after which the call is looked at here
 
 
 def repeated(allreduce, buf, key, out, half: Half | None = None, looked=None):
@@ -33,7 +34,7 @@ def repeated(allreduce, buf, key, out, half: Half | None = None, looked=None):
     looked
         the Arrays that `buf` is, if the caller knows.
     """
-    return _kernels.repeated(allreduce, buf, key, out, half, looked, Repeat, NOT_BEGUN, LISTEN)
+    return _kernels.repeated(allreduce, buf, key, out, half, looked, Repeat, NOT_BEGUN, LISTEN, MOST)
 
 
 class Repeat(_kernels.Repeat):

@@ -11,6 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
+from gqallreduce import _kernels
 from gqallreduce.transport.agreement import agree
 from gqallreduce.transport.exchange import TIMES, Largest
 
@@ -22,8 +23,8 @@ LEAST = 1e-7  # seconds, below which clocks tell nothing
 SHARE = 0.01  # of the time of all later calls that is spent on tries again
 
 
-class Trials:
-    """Of one name with forms.
+class Trials(_kernels.Trials):
+    """Of one name with forms. What has been chosen is in the class of C (kernels/known.pxi).
 
     names
         all that can be chosen, alike on all ranks.
@@ -37,9 +38,9 @@ class Trials:
     """
 
     def __init__(self, names: list[str], exact: set[str], candidates: list[str], compared: str):
+        super().__init__()
         self._names, self._exact, self._compared = names, exact, names.index(compared)
         self._all = [names.index(each) for each in candidates]
-        self._left, self._chosen, self._reason = 0, None, ""
         self._begin()
 
     def _begin(self) -> None:
@@ -48,28 +49,6 @@ class Trials:
         self._candidates, self._tries = [], []  # those of this series, and the tries, made at its first call
         self._agreement = np.inf  # seconds of the shortest
         self._times = np.full((len(self._names), TRIES), np.inf)
-
-    @property
-    def settled(self) -> bool:
-        """Has the fastest been found, and is it not yet time to try again?"""
-        return self._left > 0
-
-    @property
-    def chosen(self) -> str:
-        return self._names[self._chosen]
-
-    def keeps(self, choice: str) -> bool:
-        """Does the next call run this, without an agreement?"""
-        return self.settled and choice == self.chosen
-
-    def go_on(self) -> tuple[str, str]:
-        """A call runs what was chosen: (choice, why). It counts, unless it fails: `take_back`."""
-        self._left -= 1
-        return self.chosen, self._reason
-
-    def take_back(self) -> None:
-        """A call that has gone on failed, so that it does not count: not every rank may have begun it."""
-        self._left += 1
 
     def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int, on_device: bool):
         """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""
@@ -82,8 +61,8 @@ class Trials:
             self._next += 1
             return self._names[number], f"try {turn + 1} of up to {TRIES}", (number, turn)
         if what == GO_ON:  # the others do as rank 0, whatever they have counted
-            self._chosen, self._left = number, max(0, self._left - 1)
-            return self.chosen, self._reason or "rank 0's choice", None
+            self.chosen, self.left = self._names[number], max(0, self.left - 1)
+            return self.chosen, self.reason or "rank 0's choice", None
         mine = np.append(self._times, -self._agreement)  # of agreements the least: no rank waits for a late one
         slowest = Largest(call.link.rank, call.link.size, TIMES, mine, signature)
         yield slowest
@@ -101,8 +80,8 @@ class Trials:
         if self._next == len(self._tries):
             self._add_tries()
         what, number, turn = DECIDE, self._candidates[0], 0
-        if self.settled:
-            what, number = GO_ON, self._chosen
+        if self.left > 0:  # settled
+            what, number = GO_ON, self._names.index(self.chosen)
         elif self._next < len(self._tries):
             what, (number, turn) = TRY, self._tries[self._next]
         return (what * TRIES + turn) * len(self._names) + number
@@ -122,16 +101,16 @@ class Trials:
         """The fastest; how many calls it is kept for follows from what trying again would cost."""
         found = sorted((float(seconds[number]), number) for number in np.flatnonzero(np.isfinite(seconds)))
         if not found:
-            self._chosen, self._reason, self._left = otherwise, "predicted: no try has succeeded", AGAIN_LEAST
+            self.keep(self._names[otherwise], "predicted: no try has succeeded", AGAIN_LEAST)
             return
         best = found[0]
         exact = [each for each in found if self._names[each[1]] in self._exact]
         if exact and best[0] > GAIN * exact[0][0]:
             best = exact[0]
-        self._chosen = best[1]
-        self._reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
+        reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
         once = TRIES * sum(time for time, _ in found)  # no less than it costs
-        self._left = max(AGAIN_LEAST, int(min(once / (SHARE * max(best[0], LEAST)), 2**31)))
+        calls = max(AGAIN_LEAST, int(min(once / (SHARE * max(best[0], LEAST)), 2**31)))
+        self.keep(self._names[best[1]], reason, calls)
 
     def note(self, place: tuple[int, int], seconds: float) -> None:
         """A try has succeeded here."""

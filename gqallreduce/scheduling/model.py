@@ -245,7 +245,10 @@ def choose(
     codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile, dtype: str = "float32"
 ) -> tuple[str, str]:
     """For `auto/`: ("dense", a schedule, or one that sums exactly as "ring/raw", why). The best predicted time."""
-    times = _times(codec, topology_of(ranks), what, profile, dtype)
+    topology = topology_of(ranks)
+    if topology.size == 1:
+        return fixed_schedule(1, codec, what) + RAW, "one rank: nothing to choose"
+    times = _times(codec, topology, what, profile, dtype)
     shown = ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items())
     return next(iter(times)), f"predicted for {profile.source}: {shown}"
 

@@ -35,33 +35,27 @@ _LANES = 16
 _CALLS = 1024
 
 
-class Link:
-    """A duplicate of a communicator that only this package talks on.
+class Link(_kernels.Link):
+    """A duplicate of a communicator that only this package talks on. What every call asks for is in the class of C
+    (kernels/link.pxi).
 
     generation
         which duplicate it is, counted from 1.
-    numbers
-        those of the calls on it: how many have begun, and when.
-    at_once
-        the object whose call is carried out at once (runtime/repeated.py), or None.
-    broken
-        a call on it was given up half-way, here or elsewhere.
     objects
         number -> object, of all that are known on the communicator.
     topology, making
         where the ranks are; do they make an object, or a call, {True, False} if some do this and others that.
-    requests, progress
-        MPI's of all calls under way; the engine that advances those.
+    requests
+        MPI's of all calls under way.
     """
 
     def __init__(
         self, comm, generation: int, control: Control | None, timeout: float, making: bool = True, objects=None
     ):  # fmt: skip
-        self.rank, self.size = comm.rank, comm.size
-        self.comm, self.generation, self.control = comm, generation, control
         signatures = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // (_CALLS * _LANES)
-        self.numbers, self.at_once = _kernels.Numbers(_CALLS, _LANES, signatures), None
-        self.broken = self._told = False
+        super().__init__(comm.rank, comm.size, _kernels.Numbers(_CALLS, _LANES, signatures))
+        self.comm, self.generation, self.control = comm, generation, control
+        self._told = False
         self.objects = {} if objects is None else objects
         self._probed = 0
         self._status = MPI.Status()
@@ -94,11 +88,6 @@ class Link:
         return Topology(hosts), frozenset(map(bool, came_for))
 
     @property
-    def calls(self) -> int:
-        """How many have begun on it."""
-        return self.numbers.calls
-
-    @property
     def jobs(self) -> Class:
         """Jobs like this one, of which there may be a profile."""
         ranks = tuple(sorted(map(len, self.topology.groups), reverse=True))
@@ -114,10 +103,6 @@ class Link:
         """Do all ranks raise it together?"""
         return isinstance(error, ALIKE)
 
-    def tag(self, number: int, lane: int, signature: int = 0) -> int:
-        """The tag of a lane of a call."""
-        return self.numbers.tag(number, lane, signature)
-
     def stage_ends(self, call: Call) -> None:
         """A late rank may have all its data although its peers gave up. MPI may deliver their aborts one at a time."""
         if call.owner is not None and self.size > 1 and time.perf_counter() - call.previous > call.owner.timeout:
@@ -131,10 +116,6 @@ class Link:
         call.number = self.calls
         self.count(call.owner)
         call.previous, call.began = self.numbers.previous, self.numbers.began
-
-    def count(self, owner) -> None:
-        """Count a call of an object, which begins now: its number is that of `calls` before."""
-        self.numbers.count(owner)
 
     def ended_elsewhere(self) -> list[tuple]:
         """[(object, abort)] of calls that a peer gave up, the first of which has begun here: the link is broken. Once

@@ -29,8 +29,8 @@ LISTEN = 2e-3
 TEST_SECONDS = 1e-3
 
 
-class Progress:
-    """Of one communicator.
+class Progress(_kernels.Progress):
+    """Of one communicator. What every call asks for is in the class of C (kernels/progress.pxi).
 
     transport
         send(data, peer, tag, message), receive(data, peer, tag, message), of a message or a part of one; poll() ->
@@ -44,23 +44,16 @@ class Progress:
         does a thread of the runtime in C++ go on with what it carries out, from `hand_over` to `take_back`?
     poll_every
         seconds of arithmetic between two polls; 0 for a poll after every instruction.
-    calls
-        those under way.
-    handed_over
-        since `hand_over`, until `take_back`.
     """
 
     def __init__(self, transport, link, poll_every: float = POLL, threaded: bool = False):
+        super().__init__(None if transport.native is None else _kernels.Engine(transport.native, poll_every))
         self.transport, self.link, self._poll_every, self._threaded = transport, link, poll_every, threaded
-        self.calls: list[Call] = []
-        self.handed_over = False
         self._coming: list[Channel] = []  # of lanes that have not begun, in order of calls
         self._running: list[Channel] = []
         self._free = max(1, REQUESTS // 2)
         self._poll_at = perf_counter()
-        self._listened = self._looked = self._poll_at
-        self._since = None  # when waiting began, or something arrived
-        self._engine = None if transport.native is None else _kernels.Engine(transport.native, poll_every)
+        self._listened = self._poll_at
 
     # --- calls ---
 
@@ -68,8 +61,8 @@ class Progress:
         """Begin a call, whose stages these are."""
         call.stages = stages
         if not self.calls:
-            self._since = self._looked = perf_counter()
-            self._poll_at = self._since + self._poll_every
+            self.since = self.looked = perf_counter()
+            self._poll_at = self.since + self._poll_every
         self.calls.append(call)
         self._next_stage(call)
 
@@ -85,7 +78,7 @@ class Progress:
         if stage is None:
             self._end(call)
             return
-        if self._engine is not None and self._goes_on_natively(call, stage):
+        if self.engine is not None and self._goes_on_natively(call, stage):
             return
         channels = [Channel(self.transport, self.link, call, stage, number) for number in range(stage.lanes)]
         call.lanes_left, call.live = len(channels), 0
@@ -100,8 +93,8 @@ class Progress:
         call.running = running, stage
         tag = self.link.tag(call.number, stage.first_lane, stage.signature)
         if not isinstance(running, _kernels.NativeExchange):
-            self._engine.start(running, max(0, call.number), tag)
-        elif not self._engine.exchange(running, tag):
+            self.engine.start(running, max(0, call.number), tag)
+        elif not self.engine.exchange(running, tag):
             call.running = None
         return call.running is not None
 
@@ -115,24 +108,12 @@ class Progress:
         calls, self.calls = self.calls, []
         self._coming.clear()
         self._running.clear()
-        if self._engine is not None:
-            self._engine.clear()
+        if self.engine is not None:
+            self.engine.clear()
         self._free = max(1, REQUESTS // 2)
         return calls
 
     # --- a call that is carried out at once ---
-
-    def run_at_once(self, running, number: int, tag: int, until: float) -> tuple[bool, float]:
-        """Where nothing else is under way: what the runtime in C++ does of a call's Stage in about LISTEN seconds.
-
-        Returns whether it is done, before `until` and without an event or a flaw, else it goes on by `take_up`; and the
-        seconds of waiting.
-        """
-        self._since = self._looked = perf_counter()
-        done, waited, received = self._engine.run_only(running, number, tag, LISTEN, until)
-        if received and not done:
-            self._since = perf_counter()
-        return done, waited
 
     def take_up(self, call: Call) -> None:
         """A call that `run_at_once` has begun, as one of those under way."""
@@ -153,41 +134,41 @@ class Progress:
         after = perf_counter()
         self._poll_at = after + (self._poll_every and max(self._poll_every, after - before))
         if self._works_natively():
-            found = self._engine.work()
+            found = self.engine.work()
             worked, completed, received = (a or b for a, b in zip(found, (worked, completed, received), strict=True))
             self._take_note()
         if received or not self._something_is_under_way():
-            self._since = after
+            self.since = after
         return worked, completed
 
     # --- the runtime in C++ ---
 
     def _works_natively(self) -> bool:
-        return self._engine is not None and bool(self._engine.operations or self._engine.exchanges)
+        return self.engine is not None and bool(self.engine.operations or self.engine.exchanges)
 
     def hand_over(self) -> None:
         """The caller leaves: nothing here is called until `take_back`."""
         if self._threaded and self._works_natively():
             self.handed_over = True  # first: an interrupt may come between
-            self._engine.hand_over()
+            self.engine.hand_over()
 
     def take_back(self, for_good: bool = False) -> None:
         """The caller is back. `for_good`: no thread works from now on."""
         if self.handed_over:
-            if self._engine.take_back():
-                self._since = perf_counter()
+            if self.engine.take_back():
+                self.since = perf_counter()
             self.handed_over = False
         self._threaded &= not for_good
 
     def _take_note(self) -> None:
         """Of what the runtime in C++ has to tell."""
-        event = self._engine.event()
+        event = self.engine.event()
         if event is not None:
             if event.operation is None or event.kind == "post":
                 self.transport.failed(event)
             _, stage = self._call_of(event.operation).running
             stage.answer(event.operation, event)
-        for running in self._engine.take_done():
+        for running in self.engine.take_done():
             call = self._call_of(running)
             _, stage = call.running
             stage.account(running)
@@ -212,9 +193,8 @@ class Progress:
         self.turn(TEST_SECONDS)
         if not call.done:
             now = perf_counter()
-            if self._since is not None:
-                self._since += max(0.0, now - self._looked - timeout / 10)
-            self._looked = now
+            self.since += max(0.0, now - self.looked - timeout / 10)
+            self.looked = now
             self.nothing_came(call, timeout)
 
     def run(self, call: Call, timeout: float, waited: bool = False) -> None:
@@ -225,16 +205,16 @@ class Progress:
         """
         idle = self._listened = perf_counter()
         if not waited:
-            self._since = idle
+            self.since = idle
         if self._works_natively():
             self._take_note()  # of what its thread has done
         while not call.done:
             if self._works_natively() and not self._coming and not self._running:
-                seconds, received, nothing = self._engine.run(LISTEN)
+                seconds, received, nothing = self.engine.run(LISTEN)
                 call.wait += seconds
                 self._take_note()
                 if received:
-                    self._since = perf_counter()
+                    self.since = perf_counter()
                 if nothing and not call.done:
                     self.nothing_came(call, timeout)
                 continue
@@ -261,20 +241,20 @@ class Progress:
                 self.turn()  # a call for which all has come by now succeeds
                 if not call.done:
                     raise
-        if self._since is None or not self._something_is_under_way():
-            self._since = now
-        elif now - max(self._since, call.began) > timeout:
+        if not self._something_is_under_way():
+            self.since = now
+        elif now - max(self.since, call.began) > timeout:
             raise TimeoutError(timeout, self.silent())
 
     def silent(self) -> set[int]:
         """Peers whose message is due here, or who do not take ours."""
         under_way = [(peer, message.receives) for message in self.transport.messages for peer in message.peers]
-        if self._engine is not None:
-            under_way += self._engine.transport.pending
+        if self.engine is not None:
+            under_way += self.engine.transport.pending
         return {peer for peer, receives in under_way if receives} or {peer for peer, _ in under_way}
 
     def _something_is_under_way(self) -> bool:
-        return bool(self.transport.messages) or (self._engine is not None and self._engine.transport.busy)
+        return bool(self.transport.messages) or (self.engine is not None and self.engine.transport.busy)
 
     def _advance(self) -> bool:
         """Let the first lane that can go on do so, up to the next poll; False if there is none."""

@@ -210,12 +210,12 @@ def test_a_call_that_fails_does_not_count(comm, seconds, at_once):
     allreduce = make(comm)
     settled(comm, allreduce)
     (found,) = allreduce.plans._trials.values()
-    left = found._left
+    left = found.left
     for number in range(4):
         array = np.full(SIZE, np.nan if number % 2 == 0 and comm.rank == 0 else 1, np.float32)
         with pytest.raises(gq.NonFiniteError) if number % 2 == 0 else contextlib.nullcontext():
             allreduce(array, key="w") if at_once else allreduce.start(array, key="w").wait()
-    assert found._left == left - 2
+    assert found.left == left - 2
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -226,7 +226,7 @@ def test_a_call_that_is_interrupted_when_it_has_taken_effect_counts(comm, second
     allreduce = make(comm)
     settled(comm, allreduce)
     (found,) = allreduce.plans._trials.values()
-    left, commit = found._left, allreduce.memory.commit
+    left, commit = found.left, allreduce.memory.commit
 
     def commit_and_stop(states):
         commit(states)
@@ -238,7 +238,7 @@ def test_a_call_that_is_interrupted_when_it_has_taken_effect_counts(comm, second
     with pytest.raises(KeyboardInterrupt) if comm.rank == 1 else contextlib.nullcontext():
         allreduce(array, key="w")
     allreduce.memory.commit = commit
-    assert found._left == left - 1
+    assert found.left == left - 1
     assert alike(comm, call(allreduce, array)[0])
 
 
@@ -247,7 +247,7 @@ def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds)
     settled(comm, allreduce)
     (found,) = allreduce.plans._trials.values()
     others = [seconds_of(name, SECONDS) for name in _tried(allreduce)]
-    assert found._left == pytest.approx(trials.TRIES * sum(others) / trials.SHARE / min(others), abs=2)
+    assert found.left == pytest.approx(trials.TRIES * sum(others) / trials.SHARE / min(others), abs=2)
 
 
 def _tried(allreduce):

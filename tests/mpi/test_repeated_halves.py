@@ -11,13 +11,13 @@ from ranks import TIMEOUT, bytes_of, errors, inputs
 
 import gqallreduce as gq
 from gqallreduce import shards as shards_module
+from gqallreduce.runtime import repeated
 from gqallreduce.runtime.halves import Half
-from gqallreduce.transport import progress
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
 pytestmark = [pytest.mark.mpi, pytest.mark.native]
-SIZE, LATE, SOON = 40, 0.2, progress.LISTEN
+SIZE, LATE, SOON = 40, 0.2, repeated.MOST
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def at_once(monkeypatch):
 @pytest.fixture
 def long_listen(monkeypatch):
     """What a rank does at once may take longer than 2 ms: on a busy machine a Run may, before its headers go out."""
-    monkeypatch.setattr(progress, "LISTEN", TIMEOUT)
+    monkeypatch.setattr(repeated, "MOST", TIMEOUT)
 
 
 def values(comm, step=0):
@@ -141,12 +141,12 @@ def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, long_listen, m
     allreduce, expected = make(comm), make(comm)
     run_at_once = Progress.run_at_once
 
-    def late(link_progress, running, *given):
+    def late(link_progress, running, number, tag, most, until):
         if type(running).__name__ == "NativeExchange":
-            monkeypatch.setattr(progress, "LISTEN", SOON)
+            most = SOON
             if comm.rank == 0:
                 time.sleep(LATE)
-        return run_at_once(link_progress, running, *given)
+        return run_at_once(link_progress, running, number, tag, most, until)
 
     monkeypatch.setattr(Progress, "run_at_once", late)
     comm.Barrier()
@@ -161,12 +161,12 @@ def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, long_listen, m
 def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(comm, long_listen, monkeypatch):
     allreduce, run_at_once = make(comm, timeout=0.4), Progress.run_at_once
 
-    def interrupted(link_progress, running, *given):
+    def interrupted(link_progress, running, number, tag, most, until):
         if type(running).__name__ == "NativeExchange":
-            monkeypatch.setattr(progress, "LISTEN", SOON)
+            most = SOON
             if comm.rank == 0:
                 raise KeyboardInterrupt
-        return run_at_once(link_progress, running, *given)
+        return run_at_once(link_progress, running, number, tag, most, until)
 
     monkeypatch.setattr(Progress, "run_at_once", interrupted)
     before, problem = allreduce.state_dict()["keys"]["w"]["step"], None

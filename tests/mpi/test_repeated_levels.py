@@ -13,11 +13,11 @@ from ranks import TIMEOUT, bytes_of, errors, inputs, works
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce import shards as shards_module
-from gqallreduce.transport import progress
+from gqallreduce.runtime import repeated
 from gqallreduce.transport.progress import Progress
 
 pytestmark = [pytest.mark.mpi, pytest.mark.native]
-SIZE, LATE, SOON = 40, 0.2, progress.LISTEN
+SIZE, LATE, SOON = 40, 0.2, repeated.MOST
 KEYS, SIZES = ["a", "b", "c"], (SIZE, 1, 3 * SIZE)
 UPDATES = "bucket=16, updates=(0, 4), every=0, samples=2"  # calls 0 and 4 update, call 3 gathers
 SCHEMES = [
@@ -101,15 +101,14 @@ def test_a_value_that_is_not_finite_is_told_on_all_ranks(comm, value, at_once):
 @pytest.mark.mpi(min_size=2)
 def test_a_late_rank_is_waited_for(comm, taken_up, monkeypatch):
     """What the codec has learned is kept too when the call ends as any other."""
-    monkeypatch.setattr(progress, "LISTEN", TIMEOUT)  # what comes before is over at once
+    monkeypatch.setattr(repeated, "MOST", TIMEOUT)  # what comes before is over at once
     allreduce, expected = make(comm), make(comm)
     run_at_once = Progress.run_at_once
 
-    def slow(*given):
-        monkeypatch.setattr(progress, "LISTEN", SOON)
+    def slow(link_progress, running, number, tag, most, until):
         if comm.rank == 0:
             time.sleep(LATE)
-        return run_at_once(*given)
+        return run_at_once(link_progress, running, number, tag, SOON, until)
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "run_at_once", slow)

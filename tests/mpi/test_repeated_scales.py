@@ -12,13 +12,12 @@ from ranks import TIMEOUT, bytes_of, inputs
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce import shards as shards_module
-from gqallreduce.runtime import scales
-from gqallreduce.transport import progress
+from gqallreduce.runtime import repeated, scales
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
 pytestmark = [pytest.mark.mpi, pytest.mark.native]
-SIZE, LATE, SOON = 40, 0.2, progress.LISTEN
+SIZE, LATE, SOON = 40, 0.2, repeated.MOST
 KEYS, SIZES = ["a", "b", "c"], (SIZE, 0, 3 * SIZE)
 
 
@@ -91,16 +90,16 @@ def test_a_value_that_is_not_finite_is_told_on_all_ranks(comm, value):
 @pytest.mark.parametrize("late", ["exchange", "run"])
 def test_a_late_rank_is_waited_for(comm, late, taken_up, monkeypatch):
     """Rank 0 begins late, so that others take the call up in the exchange of the scales, or after it."""
-    monkeypatch.setattr(progress, "LISTEN", TIMEOUT)  # what comes before is over at once
+    monkeypatch.setattr(repeated, "MOST", TIMEOUT)  # what comes before is over at once
     allreduce, expected = make(comm), make(comm)
     run_at_once = Progress.run_at_once
 
-    def slow(link_progress, running, *given):
+    def slow(link_progress, running, number, tag, most, until):
         if (type(running).__name__ == "NativeExchange") == (late == "exchange"):
-            monkeypatch.setattr(progress, "LISTEN", SOON)
+            most = SOON
             if comm.rank == 0:
                 time.sleep(LATE)
-        return run_at_once(link_progress, running, *given)
+        return run_at_once(link_progress, running, number, tag, most, until)
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "run_at_once", slow)

@@ -25,6 +25,9 @@ class Lane {
   // Finished, and all its messages out?
   bool done() const { return finished() && sends_under_way_ == 0 && to_send_.empty(); }
 
+  // It is done: what was lent to it goes back, and it is as before its first instruction.
+  void rest();
+
   // A part of a message has been received, or has left. A code of the transport's, or 0.
   int received(Transport& transport, int slot, std::size_t nbytes);
   int sent(Transport& transport, int sending);

@@ -98,16 +98,19 @@ struct Span {
 
 class Operation {
  public:
-  // signature, step: in headers.
-  Operation(const Program& program, Pool& pool, std::vector<Tensor> tensors, std::uint64_t signature,
-            std::uint32_t step);
+  Operation(const Program& program, Pool& pool);
   ~Operation();
+
+  // A call begins, on the tensors that it was given. signature, step: in headers.
+  void begin(std::uint64_t signature, std::uint32_t step);
+  // The call is done: what was lent to it goes back. Another one may begin.
+  void rest();
 
   const Program& program;
   Pool& pool;
   std::vector<Tensor> tensors;
-  std::uint64_t signature;
-  std::uint32_t step;
+  std::uint64_t signature = 0;
+  std::uint32_t step = 0;
   std::uint64_t number = 0;  // in the order in which calls were started, alike on all ranks
   int tag = 0;               // of lane 0; those of the others follow
   bool feeds_back = false;
@@ -122,7 +125,7 @@ class Operation {
   // Of each place: what of the extents of own values is encoded; empty for all, or where nothing is chosen.
   std::vector<std::vector<Kept>> own_kept;
   std::vector<std::unique_ptr<Lane>> lanes;
-  int live = 0, begun = 0, left;
+  int live = 0, begun = 0, left = 0;
   bool done = false;
 
   std::size_t place(int lane, int chunk) const { return lane * program.lanes[0].size() + chunk; }

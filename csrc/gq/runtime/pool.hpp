@@ -1,5 +1,5 @@
 // Memory that is used again, by size class: of messages, running values and scratch arrays, which a call gives back and
-// the next one takes. Operations, lanes and their lists are allocated anew by each call.
+// the next one takes. Operations, with their lanes and lists, are kept for the next call by the Program (runtime.pxi).
 #pragma once
 #include <algorithm>
 #include <cstddef>

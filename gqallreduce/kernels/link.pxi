@@ -1,4 +1,5 @@
-"""Numbers of the calls on a Link, their tags, and whose they are."""
+"""What every call asks of its Link (transport/link.py); numbers of the calls on one, their tags, and whose they are."""
+
 
 cdef class Numbers:
     """Of the calls that have begun.
@@ -41,3 +42,39 @@ cdef class Numbers:
 
     def forget_owner(self, int64_t number):
         self.owners[<uint64_t> number % self.together] = None
+
+
+cdef class Link:
+    """Of one rank among so many.
+
+    numbers
+        those of the calls on it: how many have begun, and when.
+    at_once
+        the object whose call is carried out at once (repeat.pxi), or None.
+    broken
+        a call on it was given up half-way, here or elsewhere.
+    progress
+        the engine that advances the calls under way.
+    """
+
+    cdef readonly int rank, size
+    cdef readonly Numbers numbers
+    cdef public object at_once
+    cdef public bint broken
+    cdef public Progress progress
+
+    def __init__(self, int rank, int size, Numbers numbers not None):
+        self.rank, self.size, self.numbers = rank, size, numbers
+
+    @property
+    def calls(self):
+        """How many have begun on it."""
+        return self.numbers.calls
+
+    cpdef int count(self, owner) except -1:
+        """Count a call of an object, which begins now: its number is that of `calls` before."""
+        return self.numbers.count(owner)
+
+    cpdef int64_t tag(self, int64_t number, int lane, uint64_t signature=0):
+        """The tag of a lane of a call."""
+        return self.numbers.tag(number, lane, signature)
