@@ -13,6 +13,18 @@ from gqallreduce.coding.layout import Form
 SHAPE = (3, 4)
 
 
+@pytest.fixture(autouse=True, scope="module", params=["by heads", "by the buffer protocol"])
+def way(request):
+    """How arrays are looked at."""
+    _kernels.look_by_heads(request.param == "by heads")
+    yield
+    _kernels.look_by_heads(True)
+
+
+def test_heads_of_arrays_are_as_expected():
+    assert _kernels.heads_are_as_expected()
+
+
 def known(*arrays, group=True):
     return _kernels.KnownForms(tuple(Buffer(each).form for each in arrays), group)
 
@@ -43,6 +55,16 @@ def test_an_array_of_the_same_form_is_known(dtype, order):
 
 class Subclass(np.ndarray):
     pass
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (4, 1), (3, 0), (1, 1)])
+def test_strides_of_axes_with_one_place_do_not_matter(shape):
+    """NumPy keeps any there, and any in an array without elements."""
+    like = np.zeros(shape, np.float32)
+    strides = [400 if places == 1 or not like.size else step for places, step in zip(shape, like.strides, strict=True)]
+    array = np.lib.stride_tricks.as_strided(like, strides=strides)
+    assert array.flags.c_contiguous
+    assert known(like, group=False).look(array).owners == (array,)
 
 
 OTHERS = {

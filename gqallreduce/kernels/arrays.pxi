@@ -1,7 +1,61 @@
 """Plain NumPy arrays of forms that were seen before: known again, and found in memory, all at once."""
 
+from cpython.object cimport PyObject
+
+
+cdef extern from *:
+    """
+    // The head of every array of NumPy, as its C interface has it in all versions (PyArrayObject_fields).
+    typedef struct {
+      PyObject_HEAD
+      char* data;
+      int nd;
+      Py_ssize_t *dimensions, *strides;
+      PyObject *base, *descr;
+      int flags;
+    } GqArrayHead;
+    """
+    ctypedef struct ArrayHead "GqArrayHead":
+        char* data
+        int nd, flags
+        Py_ssize_t* dimensions
+        Py_ssize_t* strides
+        PyObject* descr
+
+cdef int WRITABLE = 0x0400  # of flags
 cdef object PLAIN = np.ndarray
 cdef dict PLAIN_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
+
+
+def heads_are_as_expected():
+    """Is what NumPy says of some arrays found in their heads? If not, arrays are looked at by the buffer protocol."""
+    if PLAIN.__basicsize__ < <Py_ssize_t> sizeof(ArrayHead):
+        return False
+    locked = np.zeros(3)
+    locked.flags.writeable = False
+    apart, reverse = np.zeros((2, 3, 4), np.float32)[:, ::2], np.zeros((5, 6), np.float16, order="F")
+    for array in (apart, reverse, np.zeros(()), locked):
+        if not head_is_as_expected(array):
+            return False
+    return True
+
+
+cdef bint head_is_as_expected(array) except -1:
+    cdef ArrayHead* head = <ArrayHead*> <PyObject*> array
+    if (head.nd != array.ndim or <size_t> head.data != array.__array_interface__["data"][0]
+            or head.descr != <PyObject*> array.dtype or bool(head.flags & WRITABLE) != array.flags.writeable):
+        return False
+    return all([head.dimensions[axis] == array.shape[axis] and head.strides[axis] == array.strides[axis]
+                for axis in range(array.ndim)])
+
+
+cdef bint HEADS = heads_are_as_expected()
+
+
+def look_by_heads(bint may):
+    """For tests: False to look at arrays by the buffer protocol."""
+    global HEADS
+    HEADS = may and heads_are_as_expected()
 
 
 cdef class Places:
@@ -39,6 +93,7 @@ cdef class KnownForms:
     cdef readonly size_t nbytes
     cdef bint plain  # can any array be known again by these?
     cdef list dtypes
+    cdef vector[PyObject*] descrs  # the same
     cdef vector[vector[Py_ssize_t]] extents, strides
     cdef vector[size_t] nbytes_of
 
@@ -61,6 +116,7 @@ cdef class KnownForms:
             strides[at] = step
             step *= extents[at]
         self.dtypes.append(dtype)
+        self.descrs.push_back(<PyObject*> dtype)
         self.extents.push_back(extents)
         self.strides.push_back(strides)
         self.nbytes_of.push_back(step)
@@ -85,6 +141,8 @@ cdef class KnownForms:
         if made.owners is None or len(made.owners) != len(self.forms):
             return None
         made.forms = self
+        made.data.reserve(self.extents.size())
+        made.bounds.reserve(self.extents.size())
         for number in range(self.extents.size()):
             if not self._take(made.owners[number], number, made):
                 return None
@@ -92,25 +150,45 @@ cdef class KnownForms:
 
     cdef bint _take(self, array, size_t number, Arrays made) except -1:
         """Add one array; is it of its form?"""
-        if type(array) is not PLAIN or array.dtype is not self.dtypes[number]:
+        cdef size_t begin
+        if type(array) is not PLAIN:
             return False
+        if not (self._head_fits(array, number, &begin) if HEADS else self._view_fits(array, number, &begin)):
+            return False
+        made.data.push_back(<uint8_t*> begin)
+        if self.nbytes_of[number]:
+            made.bounds.push_back(pair[size_t, size_t](begin, begin + self.nbytes_of[number]))
+        return True
+
+    cdef bint _head_fits(self, array, size_t number, size_t* begin) noexcept:
+        cdef ArrayHead* head = <ArrayHead*> <PyObject*> array
+        begin[0] = <size_t> head.data
+        return (head.descr == self.descrs[number] and head.flags & WRITABLE
+                and self._has_axes(number, head.nd, head.dimensions, head.strides))
+
+    cdef bint _view_fits(self, array, size_t number, size_t* begin) except -1:
         cdef Py_buffer view
-        cdef size_t begin, axis
+        if <PyObject*> array.dtype != self.descrs[number]:
+            return False
         PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
-        cdef bint fits = not view.readonly and <size_t> view.ndim == self.extents[number].size()
-        if fits:
-            for axis in range(self.extents[number].size()):
-                if (view.shape[axis] != self.extents[number][axis]
-                        or view.strides[axis] != self.strides[number][axis]):
-                    fits = False
-                    break
-        begin = <size_t> view.buf
+        cdef bint fits = not view.readonly and self._has_axes(number, view.ndim, view.shape, view.strides)
+        begin[0] = <size_t> view.buf
         PyBuffer_Release(&view)
-        if fits:
-            made.data.push_back(<uint8_t*> begin)
-            if self.nbytes_of[number]:
-                made.bounds.push_back(pair[size_t, size_t](begin, begin + self.nbytes_of[number]))
         return fits
+
+    cdef bint _has_axes(self, size_t number, size_t count, Py_ssize_t* extents, Py_ssize_t* strides) noexcept:
+        """Strides of axes with a single place may be anything, and so may all of an array without elements."""
+        cdef size_t axis
+        cdef const Py_ssize_t* wanted = self.extents[number].data()
+        cdef const Py_ssize_t* steps = self.strides[number].data()
+        if count != self.extents[number].size():
+            return False
+        for axis in range(count):
+            if extents[axis] != wanted[axis]:
+                return False
+            if strides[axis] != steps[axis] and extents[axis] > 1 and self.nbytes_of[number]:
+                return False
+        return True
 
 
 @cython.freelist(64)

@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy
-from libcpp.algorithm cimport sort
+from libcpp.algorithm cimport is_sorted, sort
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
@@ -81,7 +81,8 @@ def are_apart(list arrays not None):
 cdef bint meet_nowhere(vector[pair[size_t, size_t]]& bounds) noexcept:
     """Sorts them by address; does each end before the next one begins?"""
     cdef size_t at
-    sort(bounds.begin(), bounds.end())
+    if not is_sorted(bounds.begin(), bounds.end()):
+        sort(bounds.begin(), bounds.end())
     for at in range(1, bounds.size()):
         if bounds[at].first < bounds[at - 1].second:
             return False

@@ -57,6 +57,7 @@ cdef class Program:
         return new COperation(self.data, pool)
 
     cdef void take_back(self, COperation* operation) noexcept:
+        """Of a call that is over. One that has ended by an error may have parts of messages left to send."""
         if operation == NULL or not operation.done or self.resting != NULL:
             del operation
             return

@@ -63,10 +63,22 @@ def _require_names(reducer, state) -> None:
 
 
 def require_tensors(models: list, text: str, states: dict) -> None:
-    """ValueError if keys of a scheme are no tensors of the model, once it is known, that it sums, if in the warm-up."""
-    for key, after in states.items() if models else ():
+    """ValueError if the keys of a scheme are not those tensors of the model that it sums, once that is known.
+
+    models
+        that of the steps and that of the warm-up: a scheme may sum other tensors there.
+    """
+    if not models:
+        return
+    for key, after in states.items():
         tensors = [model.tensors.get(key) for model in models]
         forms = [each.form.kept for each in tensors if each is not None and each.scheme == text]
         if after.form not in forms:
             expected = forms[0] if forms else None
             raise ValueError(f"state has {key!r} of {text}: {after.form}, expected {expected} as in this model")
+    each_summed = [{each.name for each in model.tensors.values() if each.scheme == text} for model in models]
+    summed_together = [names for names in each_summed if names <= states.keys()]
+    lost = sorted(states.keys() - set().union(*summed_together))
+    if lost:
+        lacking = sorted(min((names - states.keys() for names in each_summed if lost[0] in names), key=len))
+        raise ValueError(f"state has {lost[0]!r} of {text}, but not {lacking[0]!r}: it is that of another model")

@@ -563,6 +563,25 @@ def test_a_state_of_another_model_is_refused(comm):
     reducer({"a": np.ones(4, np.float32)})
 
 
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_a_state_of_fewer_tensors_is_refused(comm, warmup):
+    """Before the model is known, or after; also of a job in its warm-up, or after it."""
+    fewer, more = ({name: np.ones(4, np.float32) for name in names} for names in ("a", "ab"))
+    reducer, other, late = (make(comm, "direct/onebit/ef", warmup=warmup) for _ in range(3))
+    for _ in range(2):
+        other(fewer)
+    state = other.state_dict()
+    reducer(more)
+    with pytest.raises(ValueError, match="but not 'b': it is that of another model"):
+        reducer.load_state_dict(state)
+    late.load_state_dict(state)
+    with pytest.raises(ValueError, match="but not 'b': it is that of another model"):
+        late(more)
+    for each in (other, late):
+        each.load_state_dict(state)
+        each(fewer)
+
+
 def test_a_checkpoint_goes_on_with_the_same_bits(comm):
     first, second = make(comm), make(comm)
     first(gradients(comm))
