@@ -90,12 +90,12 @@ class Allreduce(Shards):
         finally:
             self.home.release(claim)
         self.processors = Processors(cuda_aware, self.home.link.requests.native is not None)
-        # May calls be carried out at once (runtime/repeated.py)?
-        self.repeats = check == "first" and not verify and trace is None and not self.processors.host.hindrance
         link = self.home.link
         profile = find(link.jobs) if self.scheme.schedule == AUTO else None
         self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
         self._plans_of_halves: dict[str, Plans] = {}
+        # May calls be carried out at once (runtime/repeated.py)? Then they find all of the above.
+        self.repeats = check == "first" and not verify and trace is None and not self.processors.host.hindrance
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"

@@ -172,7 +172,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tensor.residual = before.data();
   tensor.new_residual = after.data();
   tensor.coder = coder;
-  Operation operation(of_rank_0, pool, {tensor}, kSignature, kStep);
+  Operation operation(of_rank_0, pool);
+  operation.tensors = {tensor};
+  operation.begin(kSignature, kStep);
   operation.tag = kTag;
   operation.feeds_back = true;
   if (coder->options.selects == Selects::kLargest) operation.select_own();
@@ -188,5 +190,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (operation.done && !operation.first_flaw().known)
     for (const float each : y) REQUIRE(std::isfinite(each));
   engine.clear();
+  if (operation.done) operation.rest();
   return 0;
 }
