@@ -122,6 +122,9 @@ void Operation::begin(std::uint64_t of_signature, std::uint32_t of_step) {
   step = of_step;
   left = static_cast<int>(lanes.size());
   streams_.resize(tensors.size());
+  feeds_back = false;
+  plain = true;
+  value_size_ = sizeof(float);
   for (const Tensor& tensor : tensors) {
     feeds_back = feeds_back || tensor.new_residual;  // not of one of size 0
     plain = plain && tensor.plain();
@@ -138,9 +141,7 @@ void Operation::rest() {
   spans.clear();
   spent = {};
   streams_of_ = {-1, -1};
-  value_size_ = sizeof(float);
-  plain = true;
-  feeds_back = traced = selecting = done = false;
+  traced = selecting = done = false;
   live = begun = 0;
 }
 

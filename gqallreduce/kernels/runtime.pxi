@@ -9,7 +9,7 @@ from cpython.buffer cimport (
 from libc.float cimport FLT_MAX
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as c_bool
-from libcpp.utility cimport move, pair
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 
