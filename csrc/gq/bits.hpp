@@ -8,20 +8,43 @@
 namespace gq {
 namespace GQ_NAMESPACE {
 
-constexpr std::uint64_t kEachByte = 0x0101010101010101;
+// The low bits of the eight bytes of each 64-bit number next to each other, and zeros above; bits < 8. Not by PEXT and
+// PDEP below AVX-512: some CPUs with AVX2 alone (Zen, Zen 2) take hundreds of cycles for these.
+template <class Words>
+static inline Words joined(Words word, int bits) {
+  const std::uint64_t bytes = 0x0001000100010001 * ((1u << bits) - 1), pairs = 0x100000001 * ((1u << 2 * bits) - 1),
+                      fours = (1u << 4 * bits) - 1;
+  word = (word & bytes) | (word >> (8 - bits) & bytes << bits);
+  word = (word & pairs) | (word >> (16 - 2 * bits) & pairs << 2 * bits);
+  return (word & fours) | (word >> (32 - 4 * bits) & fours << 4 * bits);
+}
+
+// The reverse; what is above the eight codes is noise.
+template <class Words>
+static inline Words apart(Words word, int bits) {
+  const std::uint64_t bytes = 0x0001000100010001 * ((1u << bits) - 1), pairs = 0x100000001 * ((1u << 2 * bits) - 1),
+                      fours = (1u << 4 * bits) - 1;
+  word = (word & fours) | (word & fours << 4 * bits) << (32 - 4 * bits);
+  word = (word & pairs) | (word & pairs << 2 * bits) << (16 - 2 * bits);
+  return (word & bytes) | (word & bytes << bits) << (8 - bits);
+}
 
 static inline std::uint64_t join_eight(const std::uint8_t* code, std::size_t n, int bits) {
-  std::uint64_t word = 0;
-#if GQ_LEVEL >= 1
-  if (n == 8) return _pext_u64(load<std::uint64_t>(code), kEachByte * ((1 << bits) - 1));
+#if GQ_LEVEL == 2
+  if (n == 8) return _pext_u64(load<std::uint64_t>(code), 0x0101010101010101 * ((1 << bits) - 1));
+#else
+  if (n == 8) return joined(load<std::uint64_t>(code), bits);
 #endif
+  std::uint64_t word = 0;
   for (std::size_t k = 0; k < n; ++k) word |= std::uint64_t(code[k]) << (k * bits);
   return word;
 }
 
 static inline void split_eight(std::uint64_t word, std::size_t n, int bits, std::uint8_t* code) {
-#if GQ_LEVEL >= 1
-  if (n == 8) return store(code, std::uint64_t(_pdep_u64(word, kEachByte * ((1 << bits) - 1))));
+#if GQ_LEVEL == 2
+  if (n == 8) return store(code, std::uint64_t(_pdep_u64(word, 0x0101010101010101 * ((1 << bits) - 1))));
+#else
+  if (n == 8) return store(code, apart(word, bits));
 #endif
   for (std::size_t k = 0; k < n; ++k) code[k] = word >> (k * bits) & ((1 << bits) - 1);
 }
@@ -135,6 +158,20 @@ static inline void pack_group(Register all, int bits, std::uint8_t* out) {
   }
 }
 
+// Four times eight codes, bits > 4, while the last eight bytes of these are within n codes.
+static inline bool four_words(std::size_t n, int bits) { return bits > 4 && packed_size(n, bits) >= 3u * bits + 8; }
+
+static inline void pack_words(const std::uint8_t* code, int bits, std::uint8_t* out) {
+  const Quads words = joined((Quads)load<Register>(code), bits);
+  for (int k = 0; k < 4; ++k) std::memcpy(out + k * bits, (const char*)&words + 8 * k, 8);
+}
+
+static inline void unpack_words(const std::uint8_t* in, int bits, std::uint8_t* code) {
+  Quads words;
+  for (int k = 0; k < 4; ++k) std::memcpy((char*)&words + 8 * k, in + k * bits, 8);
+  store(code, (Register)apart(words, bits));
+}
+
 // 8 codes from `bits` bytes, bits <= 4, each in the low bits of a lane; the bits above are noise. Reads 4 bytes.
 static inline Ints expand(const std::uint8_t* in, int, Ints begins) {
   return (Ints)_mm256_srlv_epi32(_mm256_broadcastd_epi32(_mm_loadu_si32(in)), (Register)begins);
@@ -171,6 +208,9 @@ static inline void pack(const std::uint8_t* code, std::size_t n, int bits, std::
     return;
   }
 #endif
+#if GQ_LEVEL == 1
+  for (; four_words(n, bits); n -= kGroup, code += kGroup, out += kGroup / 8 * bits) pack_words(code, bits, out);
+#endif
   pack_plain(code, n, bits, out);
 }
 
@@ -193,6 +233,9 @@ static inline void unpack(const std::uint8_t* in, std::size_t n, int bits, std::
       store(code, narrow_to_bytes(part[0], part[1], part[2], part[3]));
     }
   }
+#endif
+#if GQ_LEVEL == 1
+  for (; four_words(n, bits); n -= kGroup, code += kGroup, in += kGroup / 8 * bits) unpack_words(in, bits, code);
 #endif
   unpack_plain(in, n, bits, code);
 }

@@ -159,9 +159,9 @@ static inline std::size_t write_tile(const float* m, std::size_t n, std::uint32_
   return form.nbytes;
 }
 
-// Bit k of the lower 32 to bit 2 k.
+// Bit k of the lower 32 to bit 2 k. PDEP is slow on some CPUs without AVX-512 (bits.hpp).
 static inline std::uint64_t spread(std::uint64_t bits) {
-#if GQ_LEVEL >= 1
+#if GQ_LEVEL == 2
   return _pdep_u64(bits, 0x5555555555555555);
 #else
   bits &= 0xffffffff;

@@ -57,13 +57,8 @@ static inline std::size_t find(const float* v, std::size_t n, std::uint32_t floo
     count += survivors;
   }
   for (; i + 8 <= n; i += 8) {
-    const unsigned mask = large_of_eight(i);
-    // The lanes' numbers as bytes, those of the set bits moved to the front.
-    const std::uint64_t lanes = _pext_u64(0x0706050403020100, _pdep_u64(mask, 0x0101010101010101) * 0xff);
-    const __m256i place = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(lanes)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(found + count),
-                        _mm256_add_epi32(place, _mm256_set1_epi32(static_cast<int>(first + i))));
-    count += static_cast<std::size_t>(_mm_popcnt_u32(mask));
+    for (unsigned mask = large_of_eight(i); mask; mask = _blsr_u32(mask))
+      found[count++] = first + static_cast<std::uint32_t>(i) + _tzcnt_u32(mask);
   }
 #endif
   for (; i < n; ++i) {
