@@ -11,8 +11,9 @@ from collections import OrderedDict
 import numpy as np
 
 from gqallreduce.coding.frame import LARGEST_STEP
-from gqallreduce.coding.indirect import Gathered, Sum
+from gqallreduce.coding.indirect import Gathered, Sum, Whole
 from gqallreduce.coding.layout import Form
+from gqallreduce.registry import CODECS
 from gqallreduce.runtime.flaws import Flaws
 from gqallreduce.runtime.lending import Lending
 from gqallreduce.runtime.operand import Operand, Operands, step_of
@@ -34,7 +35,8 @@ class IndirectPlan:
         the Indirect of each buffer.
     """
 
-    runs = repeats = shares_scales = recalls = False
+    runs = repeats = recalls = False
+    scales = None
 
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
         self.codec, self.rank, self.size, self.processor = codec, rank, topology.size, processor
@@ -55,9 +57,21 @@ class IndirectPlan:
         return found
 
 
-def plan_for(schedule, codec, *rest, half=None) -> Plan | IndirectPlan:
-    """Of a codec, with the arguments of a Plan."""
-    return IndirectPlan(schedule, codec, *rest) if codec.indirect else Plan(schedule, codec, *rest, half=half)
+def plan_for(schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], *rest, half=None):
+    """A Plan, or an IndirectPlan, of a codec, with the arguments of a Plan."""
+    if codec.indirect:
+        exact = _exact(codec, topology.size, forms)
+        if exact is None:
+            return IndirectPlan(schedule, codec, rank, topology, forms, *rest)
+        codec = exact
+    return Plan(schedule, codec, rank, topology, forms, *rest, half=half)
+
+
+def _exact(codec, size: int, forms: tuple[Form, ...]):
+    """What sums such buffers if all that such a codec does is to sum them as they are, and as float32; else None."""
+    raw = CODECS["raw"]()
+    plain = all(form.dtype == "float32" and form.factors is None for form in forms)
+    return raw if plain and all(codec.bind(form, size) == Whole(form.size, raw) for form in forms) else None
 
 
 def begin(plan: Plan | IndirectPlan, *rest) -> Operation | IndirectOperation:

@@ -12,6 +12,7 @@ from simd import LEVELS, simd, threads
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.coding import lanes, layout
 from gqallreduce.coding.layout import Form
+from gqallreduce.runtime.indirect import IndirectPlan
 from gqallreduce.runtime.local import LocalAllreduce
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULE_NAMES)
@@ -70,7 +71,7 @@ def test_small_pieces_really_are_lanes_and_blocks():
     for text in WHOLE:
         local = LocalAllreduce(f"direct/{text}", 3)
         plan = local.plan(0, Buffer(np.zeros((67, 71), np.float32)))
-        if local.scheme.codec.indirect:
+        if isinstance(plan, IndirectPlan):
             codec, size = plan.tensors[0].summed[0]
             plan = plan.of_vectors(codec, (size,))
         laned |= {text} if plan.lanes > 1 else set()
