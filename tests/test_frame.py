@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gqallreduce import WireError
+from gqallreduce import WireError, _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.frame import Header
 
@@ -76,3 +76,25 @@ def test_counts_that_wrap_have_an_order():
     assert frame.is_before(2**32 - 1, 0)
     assert not frame.is_before(0, 2**32 - 1)
     assert frame.is_before(-1, 0)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_the_mix_of_two_words_is_as_docs_wire_md_says(one, other):
+    def finalized(word):
+        word = (word + 0x9E3779B97F4A7C15) % 2**64
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        return word ^ word >> 31
+
+    assert _kernels.mixed(one, other) == finalized(finalized(one) ^ other)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32), st.integers(1, 2**64 - 1)), min_size=2, max_size=4, unique=True))
+def test_marks_count_in_any_order_and_none_leaves_a_signature_as_it_is(marks):
+    signature = backwards = 5
+    for number, mark in marks:
+        signature = _kernels.marked(signature, number, mark)
+    for number, mark in reversed(marks):
+        backwards = _kernels.marked(backwards, number, mark)
+    assert signature == backwards
+    assert _kernels.marked(5, 3, 0) == 5

@@ -10,7 +10,7 @@ import math
 from gqallreduce import _kernels
 from gqallreduce.coding import layout
 from gqallreduce.coding.arithmetic import scale_of
-from gqallreduce.coding.codec import OwnScale, choice, register
+from gqallreduce.coding.codec import SharedScale, choice, register
 from gqallreduce.coding.integers import IntegerCodec, agreed_scale
 from gqallreduce.coding.preparing import Prepared
 
@@ -67,8 +67,8 @@ class TernGrad(IntegerCodec):
         return CLIP_WITH_FEEDBACK if self.contracted else self.clip
 
     @property
-    def own_scale(self) -> OwnScale | None:
-        return OwnScale(self._clip) if self.shared else None
+    def shared_scale(self) -> SharedScale | None:
+        return SharedScale(self._clip) if self.shared else None
 
     @property
     def linear(self) -> bool:

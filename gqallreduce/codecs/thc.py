@@ -14,7 +14,7 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import arithmetic, layout
 from gqallreduce.coding.arithmetic import scale_of
-from gqallreduce.coding.codec import NOT_FINITE, OwnScale, choice, integer, register
+from gqallreduce.coding.codec import NOT_FINITE, SharedScale, choice, integer, register
 from gqallreduce.coding.integers import IntegerCodec, agreed_scale, by_region
 from gqallreduce.coding.levels import ROTATED_MOST
 from gqallreduce.coding.preparing import Prepared
@@ -109,8 +109,13 @@ class THC(IntegerCodec):
         return Prepared(self.knowing(unit=self.unit_of_scale(scale)))
 
     @property
-    def own_scale(self) -> OwnScale:
-        return OwnScale(self._clip, self.rotate)
+    def shared_scale(self) -> SharedScale:
+        return SharedScale(self._clip, self.rotate, self.steps, self._most)
+
+    @property
+    def _most(self) -> float:
+        """Units are so small that no sum of rotated integers leaves float32."""
+        return _LARGEST / (2 * self.terms * math.sqrt(self.bucket)) if self.rotate else math.inf
 
     @property
     def _clip(self) -> float:
@@ -133,9 +138,8 @@ class THC(IntegerCodec):
         return float(np.float32(min(largest, _LARGEST))) if largest < math.inf else largest
 
     def unit_of_scale(self, scale):
-        """A step, so small that no sum of rotated integers leaves float32."""
-        most = _LARGEST / (2 * self.terms * math.sqrt(self.bucket)) if self.rotate else math.inf
-        return _kernels.multiples_unit(scale, self.steps, most)
+        """A step, for a scale or an array of them."""
+        return _kernels.multiples_unit(scale, self.steps, self._most)
 
     def unit_of(self, x, residual, region):
         if self.unit_is_known:

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
@@ -55,17 +56,21 @@ from gqallreduce.registry import CODECS, near
 PROMISES = ("unbiased", "deterministic", "linear", "fixed_size", "bit_exact", "learns")
 
 
-class OwnScale(NamedTuple):
-    """How the scale of a rank's own values of a tensor is found.
+class SharedScale(NamedTuple):
+    """How the scale of a rank's own values of a tensor is found, and the unit for the largest of all ranks.
 
     clip
         at most so many times their root mean square; 0: no limit.
     rotated
         True: that of a bucket, the largest of all buckets. False: that of the tensor, or the largest magnitude if less.
+    steps, most
+        the least unit of which so many are no less than the scale, at most about `most`.
     """
 
     clip: float
     rotated: bool = False
+    steps: int = 1
+    most: float = math.inf
 
 
 class Codec(ABC):
@@ -92,9 +97,9 @@ class Codec(ABC):
     host_only: ClassVar[bool] = False
     # do the borders of its chunks follow from earlier calls? Then it has borders(learned)
     moves_borders: ClassVar[bool] = False
-    # do ranks share a scale, the largest of their own ones? Then it has `unit_of_scale` and `coder_of`, and the runtime
-    # in C++ finds its own scales. Else None
-    own_scale: ClassVar[OwnScale | None] = None
+    # do ranks share a scale, the largest of their own ones? Then it has `coder_of`, and the runtime in C++ finds own
+    # scales. Else None
+    shared_scale: ClassVar[SharedScale | None] = None
     # does it sum other vectors than the buffer? Then it is host_only too
     indirect: ClassVar[bool] = False
 

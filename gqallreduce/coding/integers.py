@@ -19,7 +19,6 @@ from gqallreduce.coding import arithmetic
 from gqallreduce.coding.codec import Region, RegionCodec
 from gqallreduce.coding.layout import Form, Grid
 from gqallreduce.coding.preparing import LARGEST, Ask
-from gqallreduce.errors import WireError
 
 ANY_UNIT = -1.0
 
@@ -69,10 +68,6 @@ class IntegerCodec(RegionCodec):
     def coder_of(self, unit: float | np.ndarray):
         """The Coder for a unit that all ranks share: a float, or a float32 array of one per segment."""
         return _kernels.integers_coder(unit, self.ternary, self.terms)
-
-    def unit_of_scale(self, scale):
-        """The unit for a scale that ranks have agreed on: a float, or a float32 array of one per segment."""
-        return scale
 
     def unit_of(self, x, residual, region: Region):
         """The unit of a message of these own values, or one per region; not finite if a value is not."""
@@ -141,20 +136,13 @@ def agreed_scale(parts, measured, scale_of):
         of_tensor[0] = measured
     scales = np.array([scale_of(found) for found in of_tensor.values()])
     scales[scales == math.inf] = 0.0
-    largest = lawful((yield Ask(LARGEST, scales)))
+    largest = yield Ask(LARGEST, scales)
+    _kernels.require_scales(largest)
     if len(largest) == 1:
         return float(largest[0])
     by_segment = np.zeros(max(of_tensor) + 1, np.float32)
     by_segment[list(of_tensor)] = largest
     return by_segment
-
-
-def lawful(scales: np.ndarray) -> np.ndarray:
-    """Scales from other ranks; WireError for one that no rank has."""
-    if not _kernels.are_scales(scales):
-        found = f"a scale of {scales.min()} or {scales.max()}"
-        raise WireError(f"got {found} from another rank, expected float32 numbers of 0 or more")
-    return scales
 
 
 def by_region(unit, region: Region):

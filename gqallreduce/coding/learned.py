@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from gqallreduce.coding.layout import Form
 from gqallreduce.coding.levels import NormCodec
 from gqallreduce.coding.preparing import FROM_RANK, POOLED, SUM, Ask, Prepared, mark_of
 from gqallreduce.errors import WireError
-from gqallreduce.hashing import checksum, hash64
+from gqallreduce.hashing import checksum
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,16 @@ class LearnedCodec(NormCodec):
         return self.knowing(levels=self._used(self._table(levels)))
 
     def __copy__(self) -> LearnedCodec:
-        """Without the codec of the last call's levels, which is this codec otherwise."""
+        """Without what is kept of this codec alone: the codec of the last call's levels, and its Coder."""
         made = super().__copy__()
         vars(made).pop("_last", None)
+        vars(made).pop("kept_coder", None)
         return made
+
+    @cached_property
+    def kept_coder(self):
+        """Its `coder()`, made once."""
+        return self.coder()
 
     # --- from call to call ---
 
@@ -143,7 +149,7 @@ class LearnedCodec(NormCodec):
             except ValueError as problem:
                 raise WireError(f"what ranks agreed on is no set of levels: {problem}") from problem
             vars(self)["_last"] = levels, codec, hashed
-        return Prepared(codec, None, learned, hash64(calls, hashed), reason)
+        return Prepared(codec, None, learned, _kernels.mixed(calls, hashed), reason)
 
     def _updates_until(self, call: int) -> int:
         """How many updates are due in calls 0 to `call`; one that is due twice is made once."""

@@ -13,6 +13,14 @@ cdef class Coder:
         """Are the values that are sent chosen within a whole tensor, or piece?"""
         return self.data.options.selects == Selects.kLargest
 
+    @property
+    def unit(self):
+        """Of a codec with integer sums: a float, or a float32 array of one per segment."""
+        cdef size_t at
+        if self.units.size() == 1:
+            return <double> self.units[0]
+        return np.array([self.units[at] for at in range(self.units.size())], np.float32)
+
     def __init__(self):
         raise TypeError("a Coder is made by a function such as levels_coder")
 

@@ -26,13 +26,14 @@ def measure(const float[::1] x not None, const float[::1] e, bint squares, Regio
     return largest.view(np.float32), totals
 
 
-def are_scales(const double[::1] numbers not None):
-    """Are all of them from 0 to the largest float32 number?"""
-    cdef double each
-    for each in numbers:
-        if not 0 <= each <= FLT_MAX:
-            return False
-    return True
+cpdef int require_scales(const double[::1] numbers) except -1:
+    """WireError if one is not from 0 to the largest float32 number, as those of all ranks are."""
+    cdef Py_ssize_t number
+    for number in range(numbers.shape[0]):
+        if not 0 <= numbers[number] <= FLT_MAX:
+            raise WireError(f"got a scale of {numbers[number]} from another rank, expected a float32 number of 0 or "
+                            "more")
+    return 0
 
 
 cdef uint32_t require_terms(uint32_t terms) except 0:

@@ -72,10 +72,13 @@ cdef class KnownCall:
 
     plan, processor
         the Plan, and whose it is.
+    scales
+        that ranks share; None if they share none.
     """
 
     cdef readonly object plan, processor
-    cdef bint measures, feeds_back, selects, shares_scales, recalls
+    cdef readonly SharedScales scales
+    cdef bint measures, feeds_back, selects, recalls
     cdef double vectors
     cdef size_t exchanged
     cdef uint64_t signature
@@ -89,7 +92,7 @@ cdef class KnownCall:
         after."""
         self.vectors, self.exchanged = vectors, exchanged
         self.plan, self.measures, self.feeds_back = agreed.plan, measures, feeds_back
-        self.selects, self.shares_scales = self.plan.selects_own, self.plan.shares_scales
+        self.selects, self.scales = self.plan.selects_own, self.plan.scales
         self.recalls, self.processor = self.plan.recalls, self.plan.processor
         self.streams, self.signature = agreed.streams, agreed.signature
         self.program, self.pool = self.plan.native, self.processor.pool

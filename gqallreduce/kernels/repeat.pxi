@@ -50,8 +50,8 @@ cdef class Repeat:
         as of a Call, but for `run`: what is under way. Set where they are asked for.
     recalled
         the Prepared of each tensor, of a plan that `recalls`.
-    scales, units
-        own scales (float64) until ranks have agreed on the largest; what follows from these.
+    scales, coder
+        own scales (float64) until ranks have agreed on the largest; the Coder that follows from these.
     waited
         seconds.
     """
@@ -65,7 +65,8 @@ cdef class Repeat:
     cdef readonly int64_t number
     cdef readonly double began
     cdef public double waited
-    cdef public object written, states, running, event, exchange, scales, units, recalled, given, run
+    cdef public object written, states, running, event, exchange, scales, recalled, given, run
+    cdef readonly Coder coder
     cdef readonly KnownCall known
     cdef readonly NativeOperation operation
     cdef readonly bint scatters
@@ -146,15 +147,21 @@ cdef class Repeat:
         self.spent = Spent.of(agreed.what, agreed.why)
         if self.half is not None:
             self.begin_half()
+        cdef list coders = None
+        cdef uint64_t signature = self.known.signature
+        cdef Py_ssize_t number
         if self.recalled is not None:
-            self.operation = self.recalling_operation()
-        else:
-            self.operation = NativeOperation.of_known(self.known, self.arrays, self.into, self.states)
+            coders = []
+            for number in range(len(self.recalled)):
+                prepared = self.recalled[number]
+                coders.append(prepared.codec.kept_coder)
+                signature = marked(signature, number, prepared.mark)
+        self.operation = NativeOperation.of_known(self.known, self.arrays, self.into, self.states, signature, coders)
         return 0
 
     cdef bint _carry_out(self) except -1:
         """Is the runtime done, and nothing to be looked at?"""
-        if self.known.shares_scales and not self.agree_on_scales():
+        if self.known.scales is not None and not self._agree_on_scales():
             return False
         self.running = self.operation
         cdef bint done = self._run_alone() if self.link.size == 1 else self.run_with_others(self.operation, 0)
@@ -162,15 +169,33 @@ cdef class Repeat:
             self.spent.count(self.operation)
         return done and (not self.scatters or self.exchange_flaws())
 
+    cdef bint _agree_on_scales(self) except -1:
+        """Have all ranks agreed on the scales that they share?"""
+        cdef SharedScales shared = self.known.scales
+        self.scales = shared.own(self.operation)
+        if self.link.size > 1:
+            self.running = NativeExchange(self.link.rank, self.link.size, self.scales, False)
+            if not self.run_with_others(self.running, shared.lane):
+                return False
+        self.coder = shared.take(self.operation, self.scales)
+        self.scales = None
+        return True
+
     cpdef take_effect(self):
         """The call has succeeded."""
         cdef double nbytes = self.arrays.forms.nbytes
         if self.recalled is not None:
-            self.keep_learned()
+            self._keep_learned()
         self.spent.wait, self.spent.total = self.waited, now() - self.began
         self.spent.dense_bytes = self.known.vectors * nbytes
         self.allreduce.memory.commit(self.states)
         self.allreduce.stats.record(self.spent, self.norm)
+
+    cdef int _keep_learned(self) except -1:
+        """What codecs have learned in the call becomes part of the States, which are of this call alone."""
+        for key, prepared in zip(self.agreed.keys, self.recalled):
+            self.states[key] = (<State> self.states[key]).knowing(prepared.learned)
+        return 0
 
     cdef bint _run_alone(self) except -1:
         """On a single rank."""

@@ -6,7 +6,6 @@ import signal
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer,
 )
-from libc.float cimport FLT_MAX
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as c_bool
 from libcpp.utility cimport pair
@@ -199,6 +198,26 @@ cdef int set_stream(CTensor* tensor, uint64_t step, uint64_t key) except -1:
     return 0
 
 
+cpdef uint64_t marked(uint64_t signature, uint64_t number, uint64_t mark) noexcept:
+    """What is in the headers when the vector of this number has this mark as well, 0 for none.
+
+    Messages of ranks with other marks are refused. The order of vectors does not matter.
+    """
+    return signature + mixed(number, mark) if mark else signature
+
+
+cpdef uint64_t mixed(uint64_t first, uint64_t second) noexcept:
+    """64 bits that follow from both: the finalizer of SplitMix64 of the first, then of that with the second."""
+    return finalized(finalized(first) ^ second)
+
+
+cdef uint64_t finalized(uint64_t word) noexcept:
+    word += <uint64_t> 0x9e3779b97f4a7c15
+    word = (word ^ word >> 30) * <uint64_t> 0xbf58476d1ce4e5b9
+    word = (word ^ word >> 27) * <uint64_t> 0x94d049bb133111eb
+    return word ^ word >> 31
+
+
 @cython.no_gc_clear  # its memory goes back to the pool, so that must live as long
 cdef class NativeOperation:
     """One call on a Program."""
@@ -206,15 +225,13 @@ cdef class NativeOperation:
     cdef COperation* data
     cdef readonly Program program
     cdef Pool pool
-    cdef object held
+    cdef list held
 
     def __init__(self, Program program not None, Pool pool not None, operands, uint64_t signature, uint32_t step,
                  list coders=None, bint selects=False):
         """operands: an Operand (runtime/operand.py) of each tensor, or the Operands; coders: those of this call, None
         for the Program's; selects: does it choose what is encoded of own values, or is that told by `keep`?
         """
-        cdef Coder coder
-        cdef Py_ssize_t number
         cdef const uint64_t[::1] streams
         cdef size_t count = program.tensors.size()
         if self.data != NULL:
@@ -229,18 +246,15 @@ cdef class NativeOperation:
             read_known(self.data.tensors, arrays, operands.into, operands.states, &streams[0])
         else:
             read(self.data.tensors, operands)
-        for number in range(len(coders) if coders is not None else 0):
-            coder = coders[number]
-            self.data.tensors[number].coder = &coder.data
-        self._begin(signature, step, selects)
+        self._begin(signature, step, selects, coders)
 
     @staticmethod
-    cdef NativeOperation of_known(KnownCall known, Arrays arrays, Arrays into, states):
-        """One more call like that before."""
+    cdef NativeOperation of_known(KnownCall known, Arrays arrays, Arrays into, states, uint64_t signature, list coders):
+        """One more call like that before; coders: those of this call, None for the Program's."""
         cdef NativeOperation found = NativeOperation.__new__(NativeOperation)
-        found._make(known.program, known.pool, [arrays, into, states])
+        found._make(known.program, known.pool, [arrays, into, states, coders])
         read_known(found.data.tensors, arrays, into, states, known.streams.data())
-        found._begin(known.signature, <uint32_t> steps_before(states), known.selects)
+        found._begin(signature, <uint32_t> steps_before(states), known.selects, coders)
         return found
 
     cdef int _make(self, Program program, Pool pool, list held) except -1:
@@ -249,8 +263,12 @@ cdef class NativeOperation:
         self.data.tensors = program.tensors
         return 0
 
-    cdef int _begin(self, uint64_t signature, uint32_t step, bint selects) except -1:
+    cdef int _begin(self, uint64_t signature, uint32_t step, bint selects, list coders) except -1:
         """Of what its tensors are now."""
+        cdef Py_ssize_t number
+        if coders is not None:
+            for number in range(len(coders)):
+                self.data.tensors[number].coder = &(<Coder?> coders[number]).data
         self.data.begin(signature, step)
         if selects:
             self.data.select_own()
@@ -281,29 +299,13 @@ cdef class NativeOperation:
         cdef CFlaw found = self.data.first_flaw()
         return (found.rank, found.number) if found.known else None
 
-    def own_scales(self, double clip, bint rotated, vector[size_t] order):
-        """Of each tensor, in this order, its scale as OwnScale (codec.py) says, as float64. 0 if a value is not finite:
-        the encoding reports that value."""
-        cdef vector[float] found
-        cdef size_t at
-        with nogil:
-            found = self.data.own_scales(clip, rotated)
-        if order.size() != found.size():
-            raise ValueError(f"order: got {order.size()} tensors, expected {found.size()}")
-        scales = np.empty(found.size(), np.float64)
-        cdef double[::1] view = scales
-        for at in range(found.size()):
-            view[at] = found.at(order[at])
-            if not view[at] <= FLT_MAX:
-                view[at] = 0
-        return scales
-
-    def take_coder(self, Coder coder not None):
+    cdef int take_coder(self, Coder coder) except -1:
         """Of all tensors, from now on."""
         cdef size_t number
         for number in range(self.data.tensors.size()):
             self.data.tensors[number].coder = &coder.data
         self.held.append(coder)
+        return 0
 
     def keep(self, int lane, int chunk, kept):
         """What of each extent of own values is encoded: (index, value, counts, finite) as the kernels have them."""

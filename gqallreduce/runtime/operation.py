@@ -15,7 +15,6 @@ from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.layout import BatchPiece, Chunk, Piece, Span
 from gqallreduce.coding.preparing import Parts, Prepared
-from gqallreduce.hashing import hash64
 from gqallreduce.runtime import native
 from gqallreduce.runtime.batch import Batch
 from gqallreduce.runtime.flaws import Flaws
@@ -193,7 +192,7 @@ class Operation(Lending):
 
     def mark(self, number: int, mark: int) -> None:
         """Of a vector of the call; 0 for none."""
-        self.frames = marked(self.frames, number, mark)
+        self.frames = _kernels.marked(self.frames, number, mark)
 
     def end(self) -> None:
         """Give everything borrowed back; also after an error. Without cycles, so that the buffers are free at once."""
@@ -311,11 +310,3 @@ class Operation(Lending):
         if self.codec_of(extent).finish(y, extent):
             return True
         return self.arithmetic.scale(y, self.plan.scale) if values.direct else values.store(extent, y, place)
-
-
-def marked(frames: int, number: int, mark: int) -> int:
-    """What is in the headers when the vector of this number has this mark as well, 0 for none.
-
-    Messages of ranks with other marks are refused. The order of vectors does not matter.
-    """
-    return (frames + hash64(number, mark)) % 2**64 if mark else frames

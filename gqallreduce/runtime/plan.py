@@ -14,6 +14,7 @@ from gqallreduce.coding.preparing import Prepared
 from gqallreduce.coding.selection import SMALL
 from gqallreduce.registry import CODECS, SCHEDULES
 from gqallreduce.runtime.native import program_of
+from gqallreduce.runtime.scales import Scales
 from gqallreduce.scheduling.halves import half_of
 from gqallreduce.scheduling.instructions import Encode, Join, Post, Transmit, as_coded, instructions, rounds
 from gqallreduce.scheduling.schedule import ALLGATHER
@@ -173,14 +174,11 @@ class Plan:
         return self.codec.prepare is not None and not self.selects_natively and self.encodes_own
 
     @cached_property
-    def own_scale(self):
-        """What is a rank's own scale of a tensor, of codecs whose ranks agree on the largest; else None."""
-        return self.codec.own_scale
-
-    @cached_property
-    def shares_scales(self) -> bool:
-        """Does the runtime in C++ carry a call out, once ranks have agreed on a scale of each tensor?"""
-        return self.native is not None and self.own_scale is not None
+    def scales(self) -> Scales | None:
+        """Of calls that the runtime in C++ carries out, once ranks have agreed on a scale of each tensor; else None."""
+        if self.native is None or self.codec.shared_scale is None:
+            return None
+        return Scales.of(self.codec, self.scale_order)
 
     @cached_property
     def scale_order(self) -> list[int]:
@@ -196,7 +194,7 @@ class Plan:
     @cached_property
     def repeats(self) -> bool:
         """Can the next call be carried out at once (repeated.py)? Only with arrays on the host."""
-        return (self.runs or self.shares_scales or self.recalls) and self.processor.batches
+        return (self.runs or self.scales is not None or self.recalls) and self.processor.batches
 
     @cached_property
     def recalls(self) -> bool:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.rounding import usual_arithmetic
-from gqallreduce.runtime import native, scales
+from gqallreduce.runtime import native
 from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
-from gqallreduce.runtime.memory import keep_learned
 from gqallreduce.runtime.operand import Operands, step_of
 from gqallreduce.runtime.run import run_of
 from gqallreduce.transport.call import Call, call_in_words
-from gqallreduce.transport.exchange import PACKETS, PREPARE
+from gqallreduce.transport.exchange import PACKETS
 from gqallreduce.transport.progress import LISTEN
 
 NOT_BEGUN = object()
@@ -53,11 +52,11 @@ class Repeat(_kernels.Repeat):
         if agreed.by_mpi or plan is None or not plan.repeats:
             return None
         vectors = allreduce.ring_vectors / (1 if self.half is None else 2)
-        exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * plan.shares_scales)
+        exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * (plan.scales is not None))
         agreed.again = _kernels.KnownCall(agreed, plans.measures, allreduce.scheme.feedback, vectors, exchanged)
         return agreed.again
 
-    # --- of a half, or of a codec that learns or shares scales ---
+    # --- of a half, or of a codec that learns ---
 
     def look_further(self) -> bool:
         """Is all as in the call before, of a half, or of a codec that learns?"""
@@ -78,27 +77,6 @@ class Repeat(_kernels.Repeat):
         processor = self.known.plan.processor
         self.half.take_shards(self.given, processor)
         self.states = self.half.begin(self.states, self.allreduce.memory, processor.arithmetic)
-
-    def recalling_operation(self) -> _kernels.NativeOperation:
-        """With the Coders of what the keys have learned."""
-        self._make_run()
-        return self.run.native()
-
-    def keep_learned(self) -> None:
-        """What codecs have learned in the call becomes part of the States."""
-        self.states = keep_learned(self.states, self.agreed.keys, [each.learned for each in self.recalled])
-
-    def agree_on_scales(self) -> bool:
-        """Have all ranks agreed on the scales that they share?"""
-        plan = self.known.plan
-        self.scales = scales.own(plan, self.operation)
-        if self.link.size > 1:
-            self.running = _kernels.NativeExchange(self.link.rank, self.link.size, self.scales, gather=False)
-            if not self.run_with_others(self.running, PREPARE):
-                return False
-        self.units = scales.take(plan, self.operation, self.scales)
-        self.scales = None
-        return True
 
     def exchange_flaws(self) -> bool:
         """Have all ranks told each other that they found no flaw?"""
@@ -136,8 +114,8 @@ class Repeat(_kernels.Repeat):
             self.given = Given.known(agreed, self.arrays, self.into)
         operands = Operands(self.given, self.states, agreed.streams)
         self.run = run_of(self.recalled, self.known.plan, operands, agreed.name, agreed.signature, self.spent)
-        if self.known.plan.shares_scales:
-            self.run.go_on(self.operation, self.units)
+        if self.known.scales is not None:
+            self.run.go_on(self.operation, self.coder)
 
     @usual_arithmetic()
     def wait_for(self, call: Call) -> None:

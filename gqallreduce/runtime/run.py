@@ -9,12 +9,12 @@ import numpy as np
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.preparing import Prepared
-from gqallreduce.runtime import native, scales
+from gqallreduce.runtime import native
 from gqallreduce.runtime.operand import Operand, Operands, step_of
-from gqallreduce.runtime.operation import Operation, marked
+from gqallreduce.runtime.operation import Operation
 from gqallreduce.runtime.plan import Plan
 from gqallreduce.stats import Spent
-from gqallreduce.transport.exchange import PREPARE, Largest
+from gqallreduce.transport.exchange import Largest
 
 
 class Run:
@@ -76,34 +76,34 @@ class Run:
 class ScaledRun(Run):
     """The same of codecs with a scale that all ranks share: they agree on it first, of each tensor the largest."""
 
-    __slots__ = ("_running", "_units")
+    __slots__ = ("_coder", "_running")
 
     def stages(self):
         """An exchange of the scales, then itself."""
         self._running = super().native()
-        yield from self.stages_with(scales.own(self.plan, self._running))
+        yield from self.stages_with(self.plan.scales.own(self._running))
 
     def stages_with(self, found: np.ndarray, running: _kernels.NativeExchange | None = None):
         """The same with own scales, whose exchange the runtime may have begun already."""
         if self.plan.size > 1:
-            exchange = Largest(self.plan.rank, self.plan.size, PREPARE, found, self.signature)
+            exchange = Largest(self.plan.rank, self.plan.size, self.plan.scales.lane, found, self.signature)
             if running is not None:
                 exchange.go_on(running)
             yield exchange
             found = exchange.found
-        self._units = scales.take(self.plan, self._running, found)
+        self._coder = self.plan.scales.take(self._running, found)
         yield from super().stages()
 
-    def go_on(self, running: _kernels.NativeOperation, units) -> None:
-        """With what was begun already: units are None before ranks have agreed on scales."""
-        self._running, self._units = running, units
+    def go_on(self, running: _kernels.NativeOperation, coder: _kernels.Coder | None) -> None:
+        """With what was begun already: there is no Coder before ranks have agreed on scales."""
+        self._running, self._coder = running, coder
 
     def native(self) -> _kernels.NativeOperation:
         return self._running
 
     def answer(self, running: _kernels.NativeOperation, event: _kernels.Event) -> None:
         if self._operation is None:
-            self.operation.prepare_all(self.plan.codec.knowing(unit=self._units))
+            self.operation.prepare_all(self.plan.codec.knowing(unit=self._coder.unit))
         super().answer(running, event)
 
 
@@ -121,9 +121,9 @@ class KnownRun(Run):
         self.known = known
 
     def native(self) -> _kernels.NativeOperation:
-        frames, coders = self.signature, [each.codec.coder() for each in self.known]
+        frames, coders = self.signature, [each.codec.kept_coder for each in self.known]
         for number, each in enumerate(self.known):
-            frames = marked(frames, number, each.mark)
+            frames = _kernels.marked(frames, number, each.mark)
         return self._made(frames, coders)
 
     @property
@@ -147,4 +147,4 @@ def run_of(known: list[Prepared] | None, plan, *rest) -> Run | None:
         return None if known is None else KnownRun(known, plan, *rest)
     if plan.runs:
         return Run(plan, *rest)
-    return ScaledRun(plan, *rest) if plan.shares_scales else None
+    return ScaledRun(plan, *rest) if plan.scales is not None else None

@@ -12,7 +12,8 @@ from ranks import TIMEOUT, bytes_of, inputs
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce import shards as shards_module
-from gqallreduce.runtime import repeated, scales
+from gqallreduce.runtime import repeated
+from gqallreduce.runtime.scales import Scales
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
@@ -119,7 +120,7 @@ def test_an_error_beside_the_exchange_ends_the_call_on_all_ranks(comm, error, wh
     before, problem = allreduce.state_dict()["keys"]["w"], None
     with monkeypatch.context() as patch:
         if comm.rank == 0:
-            patch.setattr(scales, where, lambda *given: raised(error))
+            patch.setattr(Scales, where, lambda *given: raised(error))
         try:
             allreduce(values(comm), key="w")
         except (Exception, KeyboardInterrupt) as caught:

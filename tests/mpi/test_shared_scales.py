@@ -5,7 +5,7 @@ import pytest
 from ranks import TIMEOUT
 
 import gqallreduce as gq
-from gqallreduce.runtime import scales
+from gqallreduce.runtime.scales import Scales
 
 pytestmark = pytest.mark.mpi
 SCHEMES = (
@@ -94,10 +94,10 @@ def test_a_scale_that_no_rank_has(comm, monkeypatch, scale, at_once):
     array = np.ones(100, np.float32)
     if at_once:
         allreduce(array, key="w")
-    allreduce.timeout, own = 3, scales.own
+    allreduce.timeout, own = 3, Scales.own
     with monkeypatch.context() as patch:
         if comm.rank == comm.size - 1:
-            patch.setattr(scales, "own", lambda *given: np.full_like(own(*given), scale))
+            patch.setattr(Scales, "own", lambda *given: np.full_like(own(*given), scale))
         try:
             allreduce(array, key="w")
             error = None
