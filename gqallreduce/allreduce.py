@@ -18,6 +18,7 @@ from gqallreduce.request import Request
 from gqallreduce.runtime import arguments
 from gqallreduce.runtime.checkpoint import checked, save
 from gqallreduce.runtime.flush import flush
+from gqallreduce.runtime.making import entered, told
 from gqallreduce.runtime.memory import Memory, Norm, State
 from gqallreduce.runtime.plans import Plans, measures
 from gqallreduce.runtime.reduction import Found, reduce
@@ -40,7 +41,7 @@ class Allreduce(Shards):
     Making one is collective. Close it, or use it in a `with` statement, when it is no longer needed.
 
     scheme
-        text such as "direct/onebit/ef", or a Scheme; ValueError says what is wrong with it.
+        text such as "direct/onebit/ef", or a Scheme.
     comm
         an mpi4py intracommunicator, default COMM_WORLD.
     average
@@ -59,40 +60,38 @@ class Allreduce(Shards):
     trace
         "file.json": each rank writes what its lanes do, and when, into file.<rank>.json, for chrome://tracing and
         Perfetto; complete after `close`.
+    Raises ValueError and TypeError for an unfit argument, when the other ranks have come to make the object, which
+    raise MismatchError if theirs are fit.
     """
 
     def __init__(
         self, scheme, *, comm=None, average=False, seed=0, timeout=600, check="first", verify=0, cuda_aware=None,
         trace=None,
     ):  # fmt: skip
-        self.scheme = Scheme.parse(scheme)
-        measures()  # a ValueError before other ranks are met
-        if check not in ("first", "always"):
-            raise ValueError(f"check={check!r}, expected 'first' or 'always'")
-        if not timeout > 0:
-            raise ValueError(f"timeout={timeout!r}, expected seconds > 0")
-        if not hasattr(verify, "__index__") or verify < 0:
-            raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
-        self.comm = require_intracommunicator(comm)
-        self.average = arguments.truth("average", average)
-        self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
+        with told(comm, timeout):
+            self.scheme = Scheme.parse(scheme)
+            measures()  # a ValueError before other ranks are met
+            if check not in ("first", "always"):
+                raise ValueError(f"check={check!r}, expected 'first' or 'always'")
+            if not timeout > 0:
+                raise ValueError(f"timeout={timeout!r}, expected seconds > 0")
+            if not hasattr(verify, "__index__") or verify < 0:
+                raise ValueError(f"verify={verify!r}, expected a number of calls, or 0 for never")
+            self.comm = require_intracommunicator(comm)
+            self.average = arguments.truth("average", average)
+            self.seed, self.verify = arguments.integer("seed", seed), arguments.integer("verify", verify)
+            self.trace = None if trace is None else Trace(trace, self.comm.rank)
         self.check, self.cuda_aware = check, cuda_aware
         self.rank, self.size = self.comm.rank, self.comm.size
         self._by_mpi = self.scheme.schedule == MPI_SUM
         self.ring_vectors = 2 * (self.size - 1) / self.size  # a dense ring sends so many times the vector
-        self.trace = None if trace is None else Trace(trace, self.rank)
         super().__init__(home(self.comm), float(timeout))
         self.memory, self.stats = Memory(), Statistics(self._residual_norm)
-        claim = self.home.claim()
-        try:
-            self.home.finish(self.timeout)
-            self.number = self.home.enter(self, self.timeout)
-        finally:
-            self.home.release(claim)
-        self.processors = Processors(cuda_aware, self.home.link.requests.native is not None)
-        link = self.home.link
-        profile = find(link.jobs) if self.scheme.schedule == AUTO else None
-        self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
+        with entered(self):
+            link = self.home.link
+            self.processors = Processors(cuda_aware, link.requests.native is not None)
+            profile = find(link.jobs) if self.scheme.schedule == AUTO else None
+            self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
         self._plans_of_halves: dict[str, Plans] = {}
         # May calls be carried out at once (runtime/repeated.py)? Then they find all of the above.
         self.repeats = check == "first" and not verify and trace is None and not self.processors.host.hindrance

@@ -25,6 +25,8 @@ from gqallreduce.models.step import Step
 from gqallreduce.models.warmup import WarmUp, forget
 from gqallreduce.quantities import nbytes
 from gqallreduce.runtime import arguments
+from gqallreduce.runtime.making import told
+from gqallreduce.runtime.meeting import meet
 from gqallreduce.runtime.reduction import join_invalid
 from gqallreduce.runtime.scaling import require_factor
 from gqallreduce.runtime.steps import Together
@@ -84,23 +86,25 @@ class Reducer:
         momentum=0.0, momentum_correction=0.0, compare_every=0, seed=0, timeout=600, check="first", verify=0,
         cuda_aware=None,
     ):  # fmt: skip
-        self.rules, self.warmup = text_of_rules.parse(rules), WarmUp(warmup)
-        self.warmup_rules = text_of_rules.parse(warmup_rules) if self.warmup else []
-        self.most = _bytes("bucket", bucket)
-        self._compare_every = arguments.integer("compare_every", compare_every)
-        for name, value in {"bucket": self.most, "compare_every": self._compare_every}.items():
-            if value < 0:
-                raise ValueError(f"{name}={value!r}, expected 0 or more")
-        size = require_intracommunicator(comm).size
-        self.contributions = Contributions(clip, momentum, momentum_correction, average, size)
+        with told(comm, timeout):
+            self.rules, self.warmup = text_of_rules.parse(rules), WarmUp(warmup)
+            self.warmup_rules = text_of_rules.parse(warmup_rules) if self.warmup else []
+            self.most = _bytes("bucket", bucket)
+            self._compare_every = arguments.integer("compare_every", compare_every)
+            for name, value in {"bucket": self.most, "compare_every": self._compare_every}.items():
+                if value < 0:
+                    raise ValueError(f"{name}={value!r}, expected 0 or more")
+            size = require_intracommunicator(comm).size
+            self.contributions = Contributions(clip, momentum, momentum_correction, average, size)
         options = {
             "comm": comm, "average": average, "seed": seed, "timeout": timeout, "check": check, "verify": verify,
             "cuda_aware": cuda_aware,
         }  # fmt: skip
         rules = [*self.rules, *self.warmup_rules]
         texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.EXACT])
-        self.allreduces = {text: Allreduce(text, **options) for text in texts}
         self.failure_flags, self.mark = Allreduce("raw", **options), None
+        self._compare_objects(list(texts))
+        self.allreduces = {text: Allreduce(text, **options) for text in texts}
         self.contributions.processors = self.failure_flags.processors
         self._comparison = Comparison(options) if self._compare_every else None
         self.stats = ModelStats(self._residual_norm)
@@ -109,6 +113,15 @@ class Reducer:
         self._early: dict[str, tuple] = {}
         self._step: Step | None = None
         self._ended_early = False  # by an error in `start`, and no other step has begun since
+
+    def _compare_objects(self, texts: list[str]) -> None:
+        """MismatchError if ranks would make other objects than this one: the rest is compared in `register`."""
+        try:
+            meet(self.failure_flags, repr((texts, self._compare_every > 0)))
+        except MismatchError as error:
+            if error.field != "key":
+                raise
+            raise MismatchError("scheme", error.ranks, "they have other rules, or another compare_every") from error
 
     def __repr__(self) -> str:
         rules = "; ".join(f"{pattern}={scheme}" for pattern, scheme in self.rules)

@@ -11,6 +11,7 @@ import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.runtime.making import SECONDS, told
 from gqallreduce.runtime.meeting import meet
 from gqallreduce.torch.options import (
     reducer_for,
@@ -64,17 +65,18 @@ class Attached:
     """
 
     def __init__(self, model, optimizer, rules, *, comm, scaler, nonfinite, **options):
-        require_model(model)
-        require_optimizer(optimizer)
-        if scaler is not None and not hasattr(scaler, "get_scale"):
-            raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
-        self._nonfinite = ("raise" if scaler is None else "skip") if nonfinite is None else nonfinite
-        if self._nonfinite not in _NONFINITE:
-            raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
-        self._model, self._scaler, self._comm = model, scaler, MPI.COMM_WORLD if comm is None else comm
-        require_free(model)
-        self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        require_all_in(optimizer, self._parameters)
+        with told(comm, options.get("timeout", SECONDS)):
+            require_model(model)
+            require_optimizer(optimizer)
+            if scaler is not None and not hasattr(scaler, "get_scale"):
+                raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
+            self._nonfinite = ("raise" if scaler is None else "skip") if nonfinite is None else nonfinite
+            if self._nonfinite not in _NONFINITE:
+                raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
+            self._model, self._scaler, self._comm = model, scaler, MPI.COMM_WORLD if comm is None else comm
+            require_free(model)
+            self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+            require_all_in(optimizer, self._parameters)
         self.skipped, self._accumulates = 0, False
         self._started: set[str] = set()  # names, in the step under way
         self._holds_unsummed = False  # has a pass in no_sync made gradients that are not summed yet?

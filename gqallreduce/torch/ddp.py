@@ -6,6 +6,7 @@ import torch
 from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
+from gqallreduce.runtime.making import SECONDS, told
 from gqallreduce.torch.options import reducer_for, release, require_optimizer
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
@@ -26,9 +27,10 @@ class HookState:
     """
 
     def __init__(self, model, optimizer, rules, *, comm=None, **options):
-        if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(f"model: got {type(model).__name__}, expected DistributedDataParallel")
-        require_optimizer(optimizer)
+        with told(comm, options.get("timeout", SECONDS)):
+            if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+                raise TypeError(f"model: got {type(model).__name__}, expected DistributedDataParallel")
+            require_optimizer(optimizer)
         module = model.module
         self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
         self.reducer = reducer_for(optimizer, rules, MPI.COMM_WORLD if comm is None else comm, options)

@@ -9,6 +9,7 @@ import torch
 
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.models.reducer import Reducer
+from gqallreduce.runtime.making import SECONDS, told
 from gqallreduce.torch.options import require_all_in
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
@@ -54,14 +55,15 @@ class Fragment:
         self._change = {name: torch.zeros_like(each) for name, each in self.outer.items()}
         self._sent = self._arrived = self.trained = False
         self._error = None
-        self._make_optimizer, self._optimizer = outer, outer(list(self.outer.values()))
-        if not isinstance(self._optimizer, torch.optim.Optimizer):
-            got = type(self._optimizer).__name__
-            raise TypeError(f"outer: returned {got}, expected a torch.optim.Optimizer of the parameters")
-        try:
-            require_all_in(self._optimizer, self.outer)
-        except ValueError as error:
-            raise ValueError(f"outer: it is given the parameters that it must optimize: {error}") from None
+        with told(comm, options.get("timeout", SECONDS)):
+            self._make_optimizer, self._optimizer = outer, outer(list(self.outer.values()))
+            if not isinstance(self._optimizer, torch.optim.Optimizer):
+                got = type(self._optimizer).__name__
+                raise TypeError(f"outer: returned {got}, expected a torch.optim.Optimizer of the parameters")
+            try:
+                require_all_in(self._optimizer, self.outer)
+            except ValueError as error:
+                raise ValueError(f"outer: it is given the parameters that it must optimize: {error}") from None
         self.reducer = Reducer(rules, comm=comm, **options)
 
     def register(self, settings: tuple) -> None:

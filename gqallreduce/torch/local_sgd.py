@@ -12,6 +12,7 @@ from mpi4py import MPI
 from gqallreduce.errors import Error, MismatchError
 from gqallreduce.models.rules import assign, parse
 from gqallreduce.runtime.arguments import integer
+from gqallreduce.runtime.making import SECONDS, told
 from gqallreduce.runtime.meeting import meet
 from gqallreduce.torch.fragments import Fragment, divide
 from gqallreduce.torch.options import (
@@ -102,36 +103,37 @@ class LocalSGD:
         self, model, inner, outer: Callable = nesterov, *, every, rules, comm=None, fragments=1, delay=0, keep=0.0,
         **options,
     ):  # fmt: skip
-        require_model(model)
-        require_optimizer(inner)
-        if isinstance(outer, (type, torch.optim.Optimizer)) or not callable(outer):
-            got = outer.__name__ if isinstance(outer, type) else type(outer).__name__
-            raise TypeError(
-                f"outer: got {got}, expected a function that makes an optimizer, such as "
-                "lambda parameters: torch.optim.SGD(parameters, lr=1); rules are given by name"
-            )
-        self._model, self._inner, self._comm = model, inner, MPI.COMM_WORLD if comm is None else comm
-        self.every, self._delay = integer("every", every), integer("delay", delay)
-        number = integer("fragments", fragments)
-        if self.every < 1:
-            raise ValueError(f"every={every!r}, expected a number of inner steps, at least 1")
-        if not 0 <= self._delay < self.every:
-            raise ValueError(f"delay={delay!r}, expected 0 or more inner steps, fewer than every={every}")
-        if not (isinstance(keep, (int, float)) and 0 <= keep < 1):
-            raise ValueError(f"keep={keep!r}, expected a share of a rank's own parameters, from 0 to below 1")
-        require_known(options, OPTIONS)
-        parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        require_all_in(inner, parameters)
-        require_free(model)
-        if not 1 <= number <= len(parameters):
-            raise ValueError(f"fragments={fragments!r}, expected 1 to {len(parameters)}, the model's tensors")
-        self.steps, self.parts, self._hooks = 0, [], []
-        self._steps_here = self._closed = self._shows_outer = False
-        schemes = assign(parse(rules), parameters)
-        warm = None
-        if options.get("warmup") and options.get("warmup_rules") is not None:
-            warm = assign(parse(options["warmup_rules"]), parameters)
-        self._settings = {"every": self.every, "delay": self._delay, "keep": float(keep), "fragments": number}
+        with told(comm, options.get("timeout", SECONDS)):
+            require_model(model)
+            require_optimizer(inner)
+            if isinstance(outer, (type, torch.optim.Optimizer)) or not callable(outer):
+                got = outer.__name__ if isinstance(outer, type) else type(outer).__name__
+                raise TypeError(
+                    f"outer: got {got}, expected a function that makes an optimizer, such as "
+                    "lambda parameters: torch.optim.SGD(parameters, lr=1); rules are given by name"
+                )
+            self._model, self._inner, self._comm = model, inner, MPI.COMM_WORLD if comm is None else comm
+            self.every, self._delay = integer("every", every), integer("delay", delay)
+            number = integer("fragments", fragments)
+            if self.every < 1:
+                raise ValueError(f"every={every!r}, expected a number of inner steps, at least 1")
+            if not 0 <= self._delay < self.every:
+                raise ValueError(f"delay={delay!r}, expected 0 or more inner steps, fewer than every={every}")
+            if not (isinstance(keep, (int, float)) and 0 <= keep < 1):
+                raise ValueError(f"keep={keep!r}, expected a share of a rank's own parameters, from 0 to below 1")
+            require_known(options, OPTIONS)
+            parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+            require_all_in(inner, parameters)
+            require_free(model)
+            if not 1 <= number <= len(parameters):
+                raise ValueError(f"fragments={fragments!r}, expected 1 to {len(parameters)}, the model's tensors")
+            self.steps, self.parts, self._hooks = 0, [], []
+            self._steps_here = self._closed = self._shows_outer = False
+            schemes = assign(parse(rules), parameters)
+            warm = None
+            if options.get("warmup") and options.get("warmup_rules") is not None:
+                warm = assign(parse(options["warmup_rules"]), parameters)
+            self._settings = {"every": self.every, "delay": self._delay, "keep": float(keep), "fragments": number}
         try:
             for place, part in enumerate(divide(parameters, number)):
                 own = _rules_of(part, schemes)

@@ -8,6 +8,7 @@ import weakref
 import torch
 
 from gqallreduce.models.reducer import Reducer
+from gqallreduce.runtime.making import SECONDS, told
 
 trained: weakref.WeakSet = weakref.WeakSet()  # models that are attached, or trained by LocalSGD; not their copies
 KNOWN = [name for name in inspect.signature(Reducer).parameters if name not in ("rules", "comm")]
@@ -63,16 +64,17 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
 
     TypeError for an unknown option; ValueError for one that the optimizer needs otherwise.
     """
-    require_known(options)
-    if hasattr(optimizer, "set_reducer") and optimizer.reducer is not None:
-        raise ValueError("this optimizer has the sums of another model: detach that, or give each model its own")
-    needed, kind = getattr(optimizer, "reducer_options", {}), type(optimizer).__name__
-    for name, value in needed.items():
-        if name in options and callable(value):
-            raise ValueError(f"got {name}={options[name]!r}; {kind} chooses those steps itself, leave {name} out")
-        if options.get(name, value) != value:
-            got = f"{name}={options[name]!r}"
-            raise ValueError(f"got {got}, expected {name}={value!r} as the {kind} has it; leave {name} out")
+    with told(comm, options.get("timeout", SECONDS)):
+        require_known(options)
+        if hasattr(optimizer, "set_reducer") and optimizer.reducer is not None:
+            raise ValueError("this optimizer has the sums of another model: detach that, or give each model its own")
+        needed, kind = getattr(optimizer, "reducer_options", {}), type(optimizer).__name__
+        for name, value in needed.items():
+            if name in options and callable(value):
+                raise ValueError(f"got {name}={options[name]!r}; {kind} chooses those steps itself, leave {name} out")
+            if options.get(name, value) != value:
+                got = f"{name}={options[name]!r}"
+                raise ValueError(f"got {got}, expected {name}={value!r} as the {kind} has it; leave {name} out")
     reducer = Reducer(rules, comm=comm, **{**needed, **options})
     _tell(optimizer, reducer)
     return reducer

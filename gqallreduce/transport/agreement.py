@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FIELDS = ("key", "scheme", "shape", "dtype", "order", "average", "seed", "version")
 COMPARED = (*FIELDS, "frame")
 _ALL = 2**64 - 1
-_INVALID = "their own call was invalid, or they left a step by an error"
+_INVALID = "their own arguments were invalid, or they left a step by an error"
 _DETAILS = {"frame": "another object, or another step of the key: load states of one step on all ranks"}
 assert 2 + 2 * len(COMPARED) == FIRST_WORDS
 

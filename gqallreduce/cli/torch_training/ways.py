@@ -106,12 +106,20 @@ class Distributed:
 
     def __init__(self, comm, model, optimizer, hook, clip):
         from torch import distributed
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
         self._comm, self._folder = comm, _join(comm, distributed)
+        self._ddp, self._model, self._optimizer, self._clip = None, model, optimizer, clip
+        try:
+            self._begin(hook)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, hook) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
         bucket = ONE_BUCKET if hook == "powersgd" else None
-        self._ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket)
-        self._model, self._optimizer, self._clip = model, optimizer, clip
+        self._ddp = torch.nn.parallel.DistributedDataParallel(self._model, bucket_cap_mb=bucket)
         if hook == "powersgd":
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
             self._ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
