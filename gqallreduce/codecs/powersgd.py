@@ -165,11 +165,11 @@ class LowRank(Indirect):
     def _start(self, own: Own) -> tuple[np.ndarray, int, int]:
         """(the Q to begin with, calls before, the mark of both)."""
         known = own.learned or {"calls": 0, "q": np.zeros(self.q_size, np.float32)}
-        q, calls = known["q"].reshape(self.rank, self.columns), known["calls"]
-        empty = ~q.any(axis=1)
-        if empty.any():
-            q = np.where(empty[:, None], self._random(own), q)
-        return q.reshape(-1), calls, mark_of(calls, q)
+        q, calls = known["q"].reshape(-1), known["calls"]
+        if _kernels.has_empty_rank(q, self.rank):
+            ranks = q.reshape(self.rank, self.columns)
+            q = np.where(ranks.any(axis=1, keepdims=True), ranks, self._random(own)).reshape(-1)
+        return q, calls, mark_of(calls, q)
 
     def _random(self, own: Own) -> np.ndarray:
         """Uniform in (-1, 1), alike on all ranks."""
@@ -179,10 +179,4 @@ class LowRank(Indirect):
 
     def _scaled(self, q: np.ndarray) -> np.ndarray:
         """Each rank times a power of two: its norm is at most 1, so that P is no larger than rows of values."""
-        scaled = q.copy()
-        for one in scaled.reshape(self.rank, self.columns):
-            largest = float(np.abs(one).max(initial=0))
-            if largest:
-                exponent = math.frexp(largest)[1] + math.ceil(math.log2(self.columns) / 2)
-                np.ldexp(one, -exponent, out=one)
-        return scaled
+        return _kernels.scaled_factor(q, self.rank, math.ceil(math.log2(self.columns) / 2))

@@ -2,6 +2,8 @@
 which lie rank by rank. V and y are blocks of whole rows, from row `first` on. All are float32.
 """
 
+from libc.math cimport fabsf, frexpf, ldexpf
+
 
 cdef Block block_of(size_t elements, size_t p_size, size_t q_size, size_t rank, size_t first) except *:
     """ValueError if they do not fit each other."""
@@ -11,6 +13,13 @@ cdef Block block_of(size_t elements, size_t p_size, size_t q_size, size_t rank, 
     if elements % columns or first + elements // columns > rows:
         raise ValueError(f"a block of {elements} elements from row {first} on, in a matrix of {rows} x {columns}")
     return Block(first, elements // columns, columns, rows, rank)
+
+
+cdef int require_rank(size_t elements, size_t rank) except -1:
+    """ValueError if a factor of so many elements is none of this rank, or has none."""
+    if not rank or not elements or elements % rank:
+        raise ValueError(f"a factor of {elements} elements does not have rank {rank}")
+    return 0
 
 
 def rows_of_factors(const float[::1] v not None, const float[::1] q not None, float[::1] p not None, size_t rank,
@@ -52,8 +61,7 @@ def product_of_factors(const float[::1] p not None, const float[::1] q not None,
 
 def pack_factors(const float[::1] q not None, size_t rank):
     """A copy of Q in panels of columns, for `product_of_packed`."""
-    if not rank or not q.shape[0] or q.shape[0] % rank:
-        raise ValueError(f"a factor of {q.shape[0]} elements does not have rank {rank}")
+    require_rank(q.shape[0], rank)
     cdef size_t columns = q.shape[0] // rank
     packed = np.empty(rank * packed_columns(columns), np.float32)
     cdef float[::1] view = packed
@@ -75,6 +83,40 @@ def product_of_packed(const float[::1] p not None, const float[::1] packed not N
     cdef float* y_at = out_of(y)
     with nogil:
         c_product_of_factors(p_at, packed_at, block, put_of(subtract, add), True, y_at)
+
+
+def has_empty_rank(const float[::1] q not None, size_t rank):
+    """Is a rank of a factor all zeros?"""
+    require_rank(q.shape[0], rank)
+    cdef size_t size = q.shape[0] // rank, at, i
+    for at in range(0, <size_t> q.shape[0], size):
+        i = 0
+        while i < size and q[at + i] == 0:
+            i += 1
+        if i == size:
+            return True
+    return False
+
+
+def scaled_factor(const float[::1] q not None, size_t rank, int exponent):
+    """A copy, each rank times a power of two, so that its largest magnitude is from 2^-exponent / 2 to below 2^-exponent.
+
+    A rank of zeros stays as it is.
+    """
+    require_rank(q.shape[0], rank)
+    cdef size_t size = q.shape[0] // rank, at, i
+    cdef float largest
+    cdef int places = 0
+    scaled = np.empty(q.shape[0], np.float32)
+    cdef float[::1] view = scaled
+    for at in range(0, <size_t> q.shape[0], size):
+        largest = 0
+        for i in range(at, at + size):
+            largest = max(largest, fabsf(q[i]))
+        frexpf(largest, &places)
+        for i in range(at, at + size):
+            view[i] = ldexpf(q[i], -places - exponent) if largest > 0 else q[i]
+    return scaled
 
 
 def orthonormalize(float[::1] p not None, size_t rank):

@@ -1,5 +1,7 @@
 """Products of a matrix and its factors: the order of additions is the same for all instruction sets and threads."""
 
+import math
+
 import numpy as np
 import pytest
 from contract import same_bits
@@ -121,6 +123,37 @@ def test_packed_factors_that_do_not_fit_are_refused():
         _kernels.product_of_packed(p, np.zeros(0, np.float32), y, 5, 0, 0)
     with pytest.raises(ValueError, match="does not have rank"):
         _kernels.pack_factors(np.zeros(10, np.float32), 3)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 1000])
+@pytest.mark.parametrize("rank", [1, 2, 7])
+def test_each_rank_is_scaled_by_a_power_of_two(size, rank):
+    rng = np.random.default_rng(size + rank)
+    q = rng.standard_normal((rank, size)).astype(np.float32)
+    q[rank // 2] *= np.float32(1e-42)  # denormal, or zero
+    q[-1, 0] = -(2.0**127)
+    expected = q.copy()
+    for one in expected:
+        largest = float(np.abs(one).max())
+        if largest:
+            np.ldexp(one, -(math.frexp(largest)[1] + 5), out=one)
+    given = q.reshape(-1).copy()
+    given.flags.writeable = False
+    found = _kernels.scaled_factor(given, rank, 5)
+    assert found.tobytes() == expected.tobytes()
+    assert _kernels.has_empty_rank(given, rank) == (not q.any(axis=1).all())
+
+
+def test_a_rank_of_zeros_is_found():
+    q = np.ones((3, 5), np.float32)
+    q[1] = 0, -0.0, 0, 0, 0
+    assert _kernels.has_empty_rank(q.reshape(-1), 3)
+    assert not _kernels.has_empty_rank(q.reshape(-1)[:5], 1)
+    assert _kernels.scaled_factor(q.reshape(-1), 3, 0)[5:10].tobytes() == q[1].tobytes()
+    for call in (_kernels.has_empty_rank, lambda *given: _kernels.scaled_factor(*given, 0)):
+        for size, rank in ((10, 3), (0, 1), (3, 0)):
+            with pytest.raises(ValueError, match="does not have rank"):
+                call(np.zeros(size, np.float32), rank)
 
 
 @pytest.mark.parametrize("size", [1, 5, 64, 5000])
