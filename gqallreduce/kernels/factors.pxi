@@ -99,7 +99,7 @@ def has_empty_rank(const float[::1] q not None, size_t rank):
 
 
 def scaled_factor(const float[::1] q not None, size_t rank, int exponent):
-    """A copy, each rank times a power of two, so that its largest magnitude is from 2^-exponent / 2 to below 2^-exponent.
+    """A copy, each rank times a power of two: its largest magnitude is from 2^-exponent / 2 to below 2^-exponent.
 
     A rank of zeros stays as it is.
     """
