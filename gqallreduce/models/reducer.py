@@ -42,7 +42,8 @@ class Reducer:
             reducer.start(name, gradient)
         reducer.wait()
 
-    Making one is collective. Close it, or use it in a `with` statement, when it is no longer needed.
+    Making one is collective: TypeError or ValueError for an unfit argument, MismatchError if one of another rank is
+    unfit, or if ranks have other rules. Close it, or use it in a `with` statement, when it is no longer needed.
 
     rules
         text such as "*.bias=raw; *=onebit/ef", a scheme for all tensors, or a mapping of patterns to schemes. The first

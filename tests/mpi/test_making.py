@@ -117,11 +117,23 @@ def test_other_rules_on_one_rank(comm, changes):
     require_all_is_well(comm)
 
 
-def test_a_function_that_is_wrong_on_one_rank(comm):
-    scheme = "nonsense" if comm.rank == 0 else "direct/qsgd(bits=5)"
-    found = errors(comm, gq.quantized_allreduce, np.ones(9, np.float32), scheme, key="w", comm=comm)
-    assert found == [(ValueError, {})] + [(gq.MismatchError, {"field": "arguments", "ranks": (0,)})] * (comm.size - 1)
-    require_all_is_well(comm)
+@pytest.mark.parametrize("known", [None, "direct/qsgd(bits=5)", "ring/raw"])
+def test_a_function_that_is_wrong_on_one_rank(comm, known):
+    """The others make an object, as the first or as one more, or call one that they have."""
+    mine = comm.Dup()
+    try:
+        if known is not None:
+            gq.quantized_allreduce(np.ones(9, np.float32), known, key="w", comm=mine)
+        scheme = "nonsense" if comm.rank == 0 else "direct/qsgd(bits=5)"
+        found = errors(comm, gq.quantized_allreduce, np.ones(9, np.float32), scheme, key="w", comm=mine)
+        assert found[0] == (ValueError, {})
+        assert {kind for kind, _ in found[1:]} == {gq.MismatchError}
+        assert known == "ring/raw" or {each["field"] for _, each in found[1:]} == {"arguments"}
+        require_all_is_well(mine)
+        again = gq.quantized_allreduce(np.ones(9, np.float32), "direct/raw", key="w", comm=mine)
+        assert alike(comm, again.tobytes())
+    finally:
+        mine.Free()
 
 
 def test_what_goes_wrong_once_ranks_have_met_is_told_too(comm, monkeypatch):
