@@ -23,7 +23,7 @@ from gqallreduce.scheduling.profile import Class, processor, usable_cores
 from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control
-from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, Gather
+from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, PREPARE, Gather
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
@@ -186,10 +186,12 @@ class Link(_kernels.Link):
                 raise ForeignFrame(source)  # it waits to make an object, and has not made this call
         due = {call.number % _CALLS: call.data.signature for call in calls if call.data is not None}
         if due:
-            self._look_for_other_calls(due)
+            carried = [call for call in calls if call.running is not None and call.running[1] is call.data]
+            self._look_for_other_calls(due, {call.number % _CALLS for call in carried})
 
-    def _look_for_other_calls(self, due: dict[int, int]) -> None:
-        """ForeignFrame if a peer begins another call with an exchange, or sent what is not of a call's signature.
+    def _look_for_other_calls(self, due: dict[int, int], carried: set[int]) -> None:
+        """ForeignFrame if a peer begins another call with an exchange, or sent what is not of a call's signature, or
+        asks for what must be known before the values of a call whose values are carried here.
 
         One unexpected message of a peer is enough to decide: all that it sends in one call has one signature.
         """
@@ -206,6 +208,8 @@ class Link(_kernels.Link):
                 rest, lane = divmod(status.Get_tag(), _LANES)
                 signature, number = divmod(rest, _CALLS)
                 if lane != FIRST and number in due and signature != due[number] % self.numbers.signatures:
+                    raise ForeignFrame(source)
+                if lane == PREPARE and number in carried:
                     raise ForeignFrame(source)
 
 

@@ -124,6 +124,23 @@ def test_a_rank_that_has_had_fewer_calls_is_told(comm, updates):
     refused(comm, two)
 
 
+@pytest.mark.native
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("samples", [1, 10])
+@pytest.mark.parametrize("behind", [0, -1])
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_a_rank_that_updates_at_another_call_is_told(comm, schedule, behind, samples):
+    """One rank sends values while the others exchange what their levels follow from, or the reverse."""
+    allreduce = make(comm, f"{schedule}/alq(bits=3, bucket=64, updates=(0, 3), every=0, samples={samples})")
+    for call in range(3):
+        allreduce(gradient(comm, call), key="w")
+    if comm.rank == behind % comm.size:
+        state = allreduce.memory.get("w")
+        allreduce.memory.commit({"w": state.knowing({**state.learned, "calls": state.learned["calls"] - 1})})
+    refused(comm, allreduce)
+    works(comm, make(comm, "direct/alq"))
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("scheme", ["direct/amq_n(bits=3, bucket=16, updates=(0, 4), every=0, samples=4)",
                                     "ring/topk(k=3, sums=union, balance=4)/ef"])  # fmt: skip
