@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import weakref
 from collections.abc import Iterator
 
@@ -24,6 +23,7 @@ from gqallreduce.torch.options import (
     trained,
 )
 from gqallreduce.torch.replicas import broadcast, compare, described, tensors_of
+from gqallreduce.torch.scale import Scale
 from gqallreduce.torch.tensors import array_of, from_tensors, tensor_of, to_tensors
 
 _NONFINITE = "raise", "skip"
@@ -68,12 +68,11 @@ class Attached:
         with told(comm, options.get("timeout", SECONDS)):
             require_model(model)
             require_optimizer(optimizer)
-            if scaler is not None and not hasattr(scaler, "get_scale"):
-                raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
+            self._scale = Scale(scaler, options.get("clip"))
             self._nonfinite = ("raise" if scaler is None else "skip") if nonfinite is None else nonfinite
             if self._nonfinite not in _NONFINITE:
                 raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
-            self._model, self._scaler, self._comm = model, scaler, MPI.COMM_WORLD if comm is None else comm
+            self._model, self._comm = model, MPI.COMM_WORLD if comm is None else comm
             require_free(model)
             self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
             require_all_in(optimizer, self._parameters)
@@ -83,8 +82,6 @@ class Attached:
         self._summed = False  # has wait() been called, and not the optimizer's step since?
         self._took_effect = True  # what it returned
         self._versions: dict[str, int] = {}  # of each sum, as wait() left it
-        self._scale = None if scaler is None else scaler.get_scale()
-        self._clip = options.get("clip")
         self.reducer = reducer_for(optimizer, rules, self._comm, options)
         try:
             named = [(name, array_of(each.detach())) for name, each in self._parameters.items()]
@@ -131,7 +128,7 @@ class Attached:
     def _start(self, name: str, parameter: torch.Tensor) -> None:
         """A gradient has been made."""
         if not self._started:
-            self._follow_scale()
+            self._scale.follow(self.reducer)
         try:
             if parameter.grad.layout != torch.strided:
                 raise ValueError(f"the gradient of {name!r} is sparse, expected a dense one: sparse=False")
@@ -209,7 +206,7 @@ class Attached:
 
     def _scaler_has_left_it_out(self) -> bool:
         """Has the scaler left out the optimizer's step, since that is skipped, and its scale been updated since?"""
-        return not self._took_effect and self._scaler is not None and self._scaler.get_scale() != self._scale
+        return not self._took_effect and self._scale.has_changed
 
     def flush(self) -> None:
         """One more step of the optimizer with the exact sums of all residuals, which are then zero. Collective.
@@ -221,12 +218,12 @@ class Attached:
         if self._started or (self._summed and self._took_effect) or self._holds_unsummed:
             raise ValueError("flush() between backward and the optimizer's step, expected after the step")
         self._summed = False
-        self._follow_scale()
+        self._scale.follow(self.reducer)
         sums = self.reducer.flush()
         for name, parameter in self._parameters.items():
             parameter.grad = None
             if name in sums and parameter.requires_grad:
-                parameter.grad = tensor_of(sums[name]).to(parameter) / (self._scale or 1.0)
+                parameter.grad = tensor_of(sums[name]).to(parameter) / (self._scale.value or 1.0)
         mine = {id(each) for each in self._parameters.values()}
         every = [each for group in self._optimizer.param_groups for each in group["params"]]
         others = [(each, each.grad) for each in every if id(each) not in mine]  # of another model
@@ -245,7 +242,7 @@ class Attached:
     def _start_the_rest(self) -> None:
         """What no backward pass has made since the last step: zeros, or what `no_sync` has added up."""
         if not self._started:
-            self._follow_scale()
+            self._scale.follow(self.reducer)
         for name in [name for name in self._parameters if name not in self._started]:
             parameter = self._parameters[name]
             if not parameter.requires_grad:  # frozen since: its `grad` is left alone
@@ -261,31 +258,21 @@ class Attached:
         if any(callable(each) for each in (*args, *kwargs.values())):
             self.discard()
             raise ValueError("got a closure, which makes gradients within the step: they cannot be summed before it")
-        if not self._summed and self._scaler is not None:
+        if not self._summed and self._scale.scaler is not None:
             self.discard()
             raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
         took_effect = self.wait()
         self._summed = False
-        if not took_effect and self._scaler is not None:
+        if not took_effect and self._scale.scaler is not None:
             raise Error("this step is skipped on all ranks: leave it to scaler.step(optimizer), which knows by the NaN")
 
     def _invalidate_gradients(self) -> None:
         """No optimizer is to use them: None, or NaN where a scaler must see it."""
         for parameter in self._parameters.values():
-            if self._scaler is None or parameter.grad is None:
+            if self._scale.scaler is None or parameter.grad is None:
                 parameter.grad = None
             else:
                 parameter.grad.fill_(float("nan"))
-
-    def _follow_scale(self) -> None:
-        """Residuals, momentum and the bound of norms are in units of gradients, which the scaler has multiplied."""
-        if self._scaler is None:
-            return
-        if (now := self._scaler.get_scale()) != self._scale:
-            self.reducer.scale_memory(now / self._scale, momentum=True)
-            self._scale = now
-        if self._clip is not None:
-            self.reducer.contributions.clip = self._clip * now
 
     def _require_no_new_parameters(self) -> None:
         found = [(name, each) for name, each in self._model.named_parameters() if each.requires_grad]
@@ -306,7 +293,7 @@ class Attached:
 
         `torch.load(..., weights_only=True)` reads them back.
         """
-        return {"reducer": to_tensors(self.reducer.state_dict()), "scale": self._scale, "skipped": self.skipped}
+        return {"reducer": to_tensors(self.reducer.state_dict()), "scale": self._scale.value, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict | list[dict]) -> None:
         """Go on from `state_dict()` of the same rules, rank and P; or, with another P, from those of all ranks.
@@ -323,9 +310,7 @@ class Attached:
         scale, skipped = states[0]["scale"], states[0]["skipped"]
         if any((each["scale"], each["skipped"]) != (scale, skipped) for each in states):
             raise ValueError("states have other scales or numbers of skipped steps, expected one of each for all ranks")
-        if (scale is None) != (self._scaler is None) or not (scale is None or _is_positive(scale)):
-            expected = "None, since there is no scaler" if self._scaler is None else "the scale of its scaler"
-            raise ValueError(f"state has scale {scale!r}, expected {expected}")
+        self._scale.require_fit(scale)
         if isinstance(skipped, bool) or not isinstance(skipped, int) or skipped < 0:
             raise ValueError(f"state has skipped {skipped!r}, expected a number of steps")
         found = [from_tensors(each["reducer"]) for each in states]
@@ -333,7 +318,7 @@ class Attached:
 
     def restore(self, found: tuple) -> None:
         """Take over what `checked` has returned."""
-        state, self._scale, self.skipped = found
+        state, self._scale.value, self.skipped = found
         self.reducer.restore(state)
         self._summed = False
 
@@ -355,7 +340,3 @@ class Attached:
 
     def __exit__(self, *_) -> None:
         self.detach()
-
-
-def _is_positive(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

@@ -7,7 +7,8 @@ from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.runtime.making import SECONDS, told
-from gqallreduce.torch.options import reducer_for, release, require_optimizer
+from gqallreduce.torch.options import reducer_for, release, require_fields, require_optimizer
+from gqallreduce.torch.scale import Scale
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
 
@@ -24,13 +25,17 @@ class HookState:
     rules, comm, options
         as of gq.Reducer; patterns are matched with the names in the module that DDP wraps. Ranks in `comm` are those
         of DDP's process group.
+    scaler
+        torch.amp.GradScaler: residuals, momentum and `clip` follow its scale. Without it they do not: take schemes
+        without /ef then.
     """
 
-    def __init__(self, model, optimizer, rules, *, comm=None, **options):
+    def __init__(self, model, optimizer, rules, *, comm=None, scaler=None, **options):
         with told(comm, options.get("timeout", SECONDS)):
             if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
                 raise TypeError(f"model: got {type(model).__name__}, expected DistributedDataParallel")
             require_optimizer(optimizer)
+            self._scale = Scale(scaler, options.get("clip"))
         module = model.module
         self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
         self.reducer = reducer_for(optimizer, rules, MPI.COMM_WORLD if comm is None else comm, options)
@@ -54,6 +59,8 @@ class HookState:
         future, buffer = torch.futures.Future(), bucket.buffer()
         if not self._futures and isinstance(self._error, NonFiniteError):
             self._error = None  # of a step that was left out, by a GradScaler
+        if not self._futures:
+            self._attempt(self._scale.follow, self.reducer)
         self._futures.append((future, buffer))
         self._attempt(self._start, bucket)
         if bucket.is_last():
@@ -84,15 +91,30 @@ class HookState:
             raise error
 
     def state_dict(self) -> dict:
-        """As that of a Reducer, with tensors in place of arrays: `torch.load(..., weights_only=True)` reads it back."""
-        return to_tensors(self.reducer.state_dict())
+        """As that of a Reducer, with tensors in place of arrays: `torch.load(..., weights_only=True)` reads it back.
+
+        With a scaler a dict of it, `reducer`, and of the `scale` that its residuals are multiplied by.
+        """
+        state = to_tensors(self.reducer.state_dict())
+        return state if self._scale.scaler is None else {"reducer": state, "scale": self._scale.value}
 
     def load_state_dict(self, state: dict | list) -> None:
         """Go on from `state_dict()` of the same rules, rank and P, or from those of all ranks of a job of any size.
 
         ValueError for what does not fit; then nothing has changed.
         """
-        self.reducer.load_state_dict(from_tensors(state))
+        if self._scale.scaler is None:
+            self.reducer.load_state_dict(from_tensors(state))
+            return
+        states = list(state) if isinstance(state, (list, tuple)) else [state]
+        for each in states or [None]:
+            require_fields(each, ("reducer", "scale"))
+            self._scale.require_fit(each["scale"])
+        if len({each["scale"] for each in states}) > 1:
+            raise ValueError("states have other scales, expected one for all ranks")
+        found = [from_tensors(each["reducer"]) for each in states]
+        self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
+        self._scale.value = states[0]["scale"]
 
     def close(self) -> None:
         """No further sums: a backward pass of its model is an error then. On all ranks."""

@@ -121,6 +121,41 @@ def test_a_step_with_a_flaw_may_be_left_out(comm, scaled):
     assert state.reducer.stats.steps == 3
 
 
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_what_is_kept_follows_the_scale(comm, clip):
+    """By powers of two, so that nothing is rounded; a state that is loaded half-way goes on."""
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=16.0, growth_interval=1)
+    plain, scaled = make(comm), make(comm)
+    states = [
+        gqt.HookState(ddp, optimizer, "onebit/ef", comm=comm, timeout=TIMEOUT, clip=clip, **options)
+        for (ddp, optimizer, _), options in ((plain, {}), (scaled, {"scaler": scaler}))
+    ]
+    for (ddp, _, _), state in zip((plain, scaled), states, strict=True):
+        ddp.register_comm_hook(state, gqt.comm_hook)
+    for step in range(6):
+        if step == 3:
+            saved = states[1].state_dict()
+            assert saved["scale"] == 16.0 * 2 ** (step - 1)
+            states[1]._scale.value = 1.0  # as of one that is made anew
+            states[1].load_state_dict(saved if clip is None else comm.allgather(saved))
+        for (ddp, optimizer, _), by in ((plain, None), (scaled, scaler)):
+            optimizer.zero_grad()
+            loss = loss_of(ddp, *batch(comm, step))
+            (loss if by is None else by.scale(loss)).backward()
+            optimizer.step() if by is None else by.step(optimizer)
+        scaler.update()
+        assert content(plain[0]) == content(scaled[0])
+    for wrong in (None, {"reducer": saved["reducer"], "scale": None}, saved["reducer"], {**saved, "scale": -1.0}):
+        with pytest.raises(ValueError, match="state"):
+            states[1].load_state_dict(wrong)
+
+
+def test_what_is_no_scaler_is_refused(comm):
+    ddp, optimizer, _ = make(comm)
+    with pytest.raises(TypeError, match=r"expected a torch\.amp\.GradScaler"):
+        gqt.HookState(ddp, optimizer, "raw", comm=comm, scaler=3)
+
+
 def test_parameters_in_another_order_of_axes(comm):
     """Their gradients have it too, and the shape that their rules see."""
     torch.manual_seed(0)
