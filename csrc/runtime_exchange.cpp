@@ -20,12 +20,12 @@ void keep_largest(std::uint8_t* values, const std::uint8_t* came, std::size_t nb
 
 }  // namespace
 
-Exchange::Exchange(Kind kind, int rank, int size, std::uint8_t* values, std::size_t nbytes)
+Rounds::Rounds(Kind kind, int rank, int size, std::uint8_t* values, std::size_t nbytes)
     : kind_(kind), rank_(rank), size_(size), values_(values), nbytes_(nbytes) {}
 
-std::size_t Exchange::longest() const { return nbytes_ * (kind_ == Kind::kGather ? std::max(1, size_ / 2) : 1); }
+std::size_t Rounds::longest() const { return nbytes_ * (kind_ == Kind::kGather ? std::max(1, size_ / 2) : 1); }
 
-bool Exchange::headers_alike() const {
+bool Rounds::headers_alike() const {
   Header expected;
   std::uint8_t row[Header::kSize];
   if (nbytes_ != Header::kSize || !expected.read(values_, nbytes_)) return false;
@@ -37,12 +37,12 @@ bool Exchange::headers_alike() const {
   return expected.kind == Header::kData;
 }
 
-int Exchange::start(Transport& transport, int tag) {
+int Rounds::start(Transport& transport, int tag) {
   tag_ = tag;
   return step_ < size_ ? post_round(transport) : 0;
 }
 
-int Exchange::post_round(Transport& transport) {
+int Rounds::post_round(Transport& transport) {
   const std::size_t nbytes = sent_now();
   const int source = (rank_ + size_ - step_) % size_, to = (rank_ + step_) % size_;
   const int round = static_cast<int>(sent_.size());
@@ -55,7 +55,7 @@ int Exchange::post_round(Transport& transport) {
   return transport.send(sent_.back().data(), nbytes, tag_, {nullptr, this, round, to, false});
 }
 
-int Exchange::completed(Transport& transport, const Ticket& ticket, std::size_t nbytes) {
+int Rounds::completed(Transport& transport, const Ticket& ticket, std::size_t nbytes) {
   if (!ticket.receives) {
     --sends_under_way_;
     return 0;
@@ -67,7 +67,7 @@ int Exchange::completed(Transport& transport, const Ticket& ticket, std::size_t 
 }
 
 // What came: as much as was sent in the round.
-void Exchange::take() {
+void Rounds::take() {
   if (kind_ == Kind::kGather)
     std::memcpy(values_ + static_cast<std::size_t>(step_) * nbytes_, came_.data(), came_.size());
   else if (kind_ == Kind::kLargestWords)
@@ -75,5 +75,26 @@ void Exchange::take() {
   else
     keep_largest<double>(values_, came_.data(), came_.size());
 }
+
+int MpiSum::start(Transport& transport, int) { return post_part(transport); }
+
+int MpiSum::post_part(Transport& transport) {
+  if (left_ == 0) return 0;
+  const std::size_t count = std::min(left_, most_);
+  const std::uint8_t* const given = given_;
+  std::uint8_t* const part = values_;
+  if (given_) given_ += count * itemsize_;
+  values_ += count * itemsize_;
+  left_ -= count;
+  under_way_ = true;
+  return transport.sum(given, part, count, type_, {nullptr, this, 0, kAllPeers, true});
+}
+
+int MpiSum::completed(Transport& transport, const Ticket&, std::size_t) {
+  under_way_ = false;
+  return post_part(transport);
+}
+
+int Transport::sum(const std::uint8_t*, std::uint8_t*, std::size_t, Handle, const Ticket&) { return kNoSum; }
 
 }  // namespace gq::runtime

@@ -22,6 +22,7 @@ bool find(void* library, const char* name, Function& function) {
 
 bool MpiFunctions::look_up(const char* library) {
   void* const loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);  // never closed: it stays loaded
+  find(loaded, "MPI_Iallreduce", iallreduce);
   return find(loaded, "MPI_Isend", isend) && find(loaded, "MPI_Irecv", irecv) &&
          find(loaded, "MPI_Testsome", testsome) && find(loaded, "MPI_Get_count", get_count);
 }
@@ -54,6 +55,13 @@ int MpiTransport::receive(std::uint8_t* data, std::size_t nbytes, int tag, const
                     new_request(ticket));
 }
 
+int MpiTransport::sum(const std::uint8_t* given, std::uint8_t* values, std::size_t count, Handle type,
+                      const Ticket& ticket) {
+  if (!sums()) return kNoSum;
+  const void* const from = given ? given : reinterpret_cast<const void*>(handles_.in_place);
+  return mpi_.iallreduce(from, values, static_cast<int>(count), type, handles_.sum, communicator_, new_request(ticket));
+}
+
 int MpiTransport::poll(std::vector<Completion>& completed) {
   if (tickets_.empty()) return 0;
   const int count = static_cast<int>(tickets_.size());
@@ -67,7 +75,7 @@ int MpiTransport::poll(std::vector<Completion>& completed) {
   for (int at = 0; at < found; ++at) {
     const Ticket& ticket = tickets_[done_[at]];
     int nbytes = 0;
-    if (ticket.receives)
+    if (ticket.receives && ticket.peer != kAllPeers)
       if (const int code = mpi_.get_count(&statuses_[at * handles_.status_size], handles_.byte, &nbytes)) return code;
     completed.push_back({ticket, static_cast<std::size_t>(nbytes)});
   }

@@ -404,27 +404,32 @@ cdef extern from "gq/runtime/transport.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CTransport "gq::runtime::Transport":
         const vector[CTicket]& pending()
         size_t shortest()
+    ctypedef uint64_t Handle "gq::runtime::Handle"
+    enum: kAllPeers "gq::runtime::kAllPeers"
 
 cdef extern from "gq/runtime/exchange.hpp" namespace "gq::runtime" nogil:
-    cdef enum class ExchangeKind "gq::runtime::Exchange::Kind":
-        pass
     cdef cppclass CExchange "gq::runtime::Exchange":
-        CExchange(ExchangeKind kind, int rank, int size, uint8_t* values, size_t nbytes)
         bint done()
         bint as_expected()
         size_t longest()
         uint64_t messages, bytes_sent, bytes_received
+    cdef enum class RoundsKind "gq::runtime::Rounds::Kind":
+        pass
+    cdef cppclass CRounds "gq::runtime::Rounds" (CExchange):
+        CRounds(RoundsKind kind, int rank, int size, uint8_t* values, size_t nbytes)
+    cdef cppclass CMpiSum "gq::runtime::MpiSum" (CExchange):
+        CMpiSum(const uint8_t* given, uint8_t* values, size_t count, size_t itemsize, Handle type, size_t most)
 
 cdef extern from "gq/runtime/mpi.hpp" namespace "gq::runtime" nogil:
-    ctypedef uint64_t Handle "gq::runtime::Handle"
     cdef cppclass MpiFunctions "gq::runtime::MpiFunctions":
         bint look_up(const char* library)
     cdef struct MpiHandles "gq::runtime::MpiHandles":
-        Handle byte, null_request
+        Handle byte, null_request, sum, in_place
         size_t request_size, status_size
     cdef cppclass CMpiTransport "gq::runtime::MpiTransport" (CTransport):
         CMpiTransport(const MpiFunctions& functions, const MpiHandles& handles, Handle communicator)
         void set_topology(vector[char] near, size_t most, size_t most_far)
+        bint sums()
         Handle request(size_t at)
         const vector[uint8_t]& statuses()
         void forget()

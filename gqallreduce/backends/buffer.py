@@ -97,22 +97,22 @@ class Buffer:
 
     turned = False  # as of a Product
 
-    __slots__ = ("arithmetic", "array", "dtype", "form", "located", "memory", "owner", "readonly")
+    __slots__ = ("_array", "arithmetic", "dtype", "form", "located", "memory", "owner", "readonly")
 
     def __init__(self, value):
         self.owner, self.arithmetic, self.located = value, arithmetic, None
         if not isinstance(value, np.ndarray) and (found := located(value)) is not None:
-            self.located, self.array, self.dtype = found, _view(found), found.dtype
+            self.located, self._array, self.dtype = found, _view(found), found.dtype
         else:
-            self.array, self.dtype = as_array(value)
-        self.readonly = not self.array.flags.writeable if self.located is None else self.located.readonly
+            self._array, self.dtype = as_array(value)
+        self.readonly = not self._array.flags.writeable if self.located is None else self.located.readonly
         self._see_as_vector()
 
     def copied_to_host(self, processor) -> Buffer:
         """A buffer of the same form and content in host memory, without gaps."""
         made = Buffer.__new__(Buffer)
         vector = processor.on_host(self.arithmetic.contiguous(self.memory)).reshape(-1)
-        made.owner = made.array = to_array(vector, self.shape, self.order)
+        made.owner = made._array = to_array(vector, self.shape, self.order)
         made.dtype, made.readonly, made.located, made.arithmetic = self.dtype, False, None, arithmetic
         made._see_as_vector()
         return made
@@ -125,7 +125,7 @@ class Buffer:
     def of_vector(cls, vector, processor, dtype: str = "float32") -> Buffer:
         """A vector in a processor's memory."""
         made = cls.__new__(cls)
-        made.owner = made.array = vector
+        made.owner = made._array = vector
         made.dtype, made.readonly, made.located, made.arithmetic = dtype, False, None, processor.arithmetic
         made._see_as_vector()
         return made
@@ -135,12 +135,12 @@ class Buffer:
         """One of several arrays of known forms."""
         made, form = cls.__new__(cls), arrays.forms.forms[number]
         made.owner, made.memory = arrays.owners[number], arrays.vector(number)
-        made.array, made.form, made.dtype = to_array(made.memory, form.shape, form.order), form, form.dtype
+        made._array, made.form, made.dtype = None, form, form.dtype  # which most calls do not ask for
         made.readonly, made.located, made.arithmetic = False, None, arithmetic
         return made
 
     def _see_as_vector(self) -> None:
-        array = self.array
+        array = self._array
         flags = array.flags
         if flags.c_contiguous:
             order, self.memory = "C", array.ravel()  # a view of our own, also of a vector: callers may reshape theirs
@@ -155,6 +155,12 @@ class Buffer:
         self.form = form_of(array.shape, order, self.dtype)
 
     @property
+    def array(self):
+        if self._array is None:
+            self._array = to_array(self.memory, self.form.shape, self.form.order)
+        return self._array
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return self.form.shape
 
@@ -164,7 +170,7 @@ class Buffer:
 
     @property
     def size(self) -> int:
-        return self.array.size
+        return self.memory.size
 
     @property
     def flat(self):

@@ -206,10 +206,15 @@ cdef class Arrays:
 
     def vector(self, size_t number):
         """The memory of one, as a vector."""
-        dtype = self.forms.dtypes[number]
+        dtype, nbytes = self.forms.dtypes[number], self.forms.nbytes_of[number]
+        found = self.owners[number].reshape(-1, order=self.forms.forms[number].order)
+        cdef pair[size_t, size_t] at
+        find_bounds(found, &at)
+        if found.dtype is dtype and at.first == <size_t> self.data[number] and at.second - at.first == nbytes:
+            return found  # as it is unless the caller has given it another shape or dtype meanwhile
         return np.asarray(Memory(self.owners[number], {
             "data": (<size_t> self.data[number], False), "typestr": dtype.str, "version": 3,
-            "shape": (self.forms.nbytes_of[number] // dtype.itemsize,),
+            "shape": (nbytes // dtype.itemsize,),
         }))
 
     def meet(self, Arrays other not None):

@@ -74,9 +74,11 @@ cdef class KnownCall:
         the Plan, and whose it is.
     scales
         that ranks share; None if they share none.
+    dense
+        of calls by MPI's own sum, which have no Plan: what these have alike (runtime/repeated_dense.py). Else None.
     """
 
-    cdef readonly object plan, processor
+    cdef readonly object plan, processor, dense
     cdef readonly SharedScales scales
     cdef bint measures, feeds_back, selects, recalls
     cdef double vectors
@@ -86,15 +88,19 @@ cdef class KnownCall:
     cdef Program program
     cdef Pool pool
 
-    def __init__(self, Agreed agreed not None, bint measures, bint feeds_back, double vectors, size_t exchanged):
+    def __init__(self, Agreed agreed not None, bint measures, bint feeds_back, double vectors, size_t exchanged,
+                 dense=None, processor=None):
         """agreed: what runs (plans.py); measures: does `auto/`? feeds_back: has the scheme error feedback? vectors: how
         many times what is summed dense sums would send; exchanged: bytes of the longest message of exchanges before and
         after."""
         self.vectors, self.exchanged = vectors, exchanged
         self.plan, self.measures, self.feeds_back = agreed.plan, measures, feeds_back
+        self.dense, self.processor, self.signature = dense, processor, agreed.signature
+        if dense is not None:
+            return
         self.selects, self.scales = self.plan.selects_own, self.plan.scales
         self.recalls, self.processor = self.plan.recalls, self.plan.processor
-        self.streams, self.signature = agreed.streams, agreed.signature
+        self.streams = agreed.streams
         self.program, self.pool = self.plan.native, self.processor.pool
 
 

@@ -52,6 +52,8 @@ cdef class Repeat:
         the Prepared of each tensor, of a plan that `recalls`.
     scales, coder
         own scales (float64) until ranks have agreed on the largest; the Coder that follows from these.
+    dense
+        what carries a call by MPI's own sum out (runtime/repeated_dense.py); the runtime has no `operation` then.
     waited
         seconds.
     """
@@ -65,7 +67,7 @@ cdef class Repeat:
     cdef readonly int64_t number
     cdef readonly double began
     cdef public double waited
-    cdef public object written, states, running, event, exchange, scales, recalled, given, run
+    cdef public object written, states, running, event, exchange, scales, recalled, given, run, dense
     cdef readonly Coder coder
     cdef readonly KnownCall known
     cdef readonly NativeOperation operation
@@ -138,7 +140,7 @@ cdef class Repeat:
         cdef Trials trials = agreed.trials
         if not self.scatters:
             allreduce.begun += 1
-        if trials is not None:  # what runs is known
+        if trials is not None and self.known.dense is None:  # what runs is known
             trials.go_on()
             self.counted = trials
         apart = self.half is not None or self.recalled is not None
@@ -147,6 +149,8 @@ cdef class Repeat:
         self.spent = Spent.of(agreed.what, agreed.why)
         if self.half is not None:
             self.begin_half()
+        if self.known.dense is not None:
+            return 0
         cdef list coders = None
         cdef uint64_t signature = self.known.signature
         cdef Py_ssize_t number
@@ -161,10 +165,16 @@ cdef class Repeat:
 
     cdef bint _carry_out(self) except -1:
         """Is the runtime done, and nothing to be looked at?"""
+        if self.known.dense is not None:
+            return self.carry_out_by_mpi()
         if self.known.scales is not None and not self._agree_on_scales():
             return False
         self.running = self.operation
-        cdef bint done = self._run_alone() if self.link.size == 1 else self.run_with_others(self.operation, 0)
+        cdef bint done
+        if self.link.size == 1:
+            done = self._run_alone()
+        else:
+            done = self.run_with_others(self.operation, 0, self.known.signature)
         if done:
             self.spent.count(self.operation)
         return done and (not self.scatters or self.exchange_flaws())
@@ -174,8 +184,8 @@ cdef class Repeat:
         cdef SharedScales shared = self.known.scales
         self.scales = shared.own(self.operation)
         if self.link.size > 1:
-            self.running = NativeExchange(self.link.rank, self.link.size, self.scales, False)
-            if not self.run_with_others(self.running, shared.lane):
+            self.running = NativeRounds(self.link.rank, self.link.size, self.scales, False)
+            if not self.run_with_others(self.running, shared.lane, self.known.signature):
                 return False
         self.coder = shared.take(self.operation, self.scales)
         self.scales = None
@@ -202,11 +212,11 @@ cdef class Repeat:
         self.event = self.operation.run_alone(self.most)
         return self.event is None and self.operation.data.done and not self.operation.data.first_flaw().known
 
-    cpdef bint run_with_others(self, running, int lane) except -1:
-        """The operation or an exchange."""
+    cpdef bint run_with_others(self, running, int lane, uint64_t signature) except -1:
+        """The operation or an exchange, whose tag is made of these."""
         cdef Numbers numbers = self.link.numbers
         cdef double until = numbers.previous + self.allreduce.timeout
-        cdef int64_t tag = numbers.tag(self.number, lane, self.known.signature)
+        cdef int64_t tag = numbers.tag(self.number, lane, signature)
         done, waited = self.link.progress.run_at_once(running, self.number, tag, self.most, until)
         self.waited += waited
         return done

@@ -291,7 +291,7 @@ cdef class NativeOperation:
         header.kind, header.word, header.hop, header.lane = 0, 0, 0, 0
         header.step, header.signature, header.rank = self.data.step, signature, rank
         header.write(&memory[0, 0])
-        return NativeExchange(rank, size, rows, True)
+        return NativeRounds(rank, size, rows, True)
 
     @property
     def first_flaw(self):
@@ -348,28 +348,14 @@ WORDS, NUMBERS = np.dtype(np.uint64), np.dtype(np.float64)
 
 
 cdef class NativeExchange:
-    """A small exchange (transport/exchange.py) in an array's memory; made, then started by an Engine.
+    """What ranks exchange in an array's memory; made as one of its subclasses, then started by an Engine.
 
     values
-        C-contiguous and writable: this rank's, which become the largest of all ranks (uint64 or float64), or with
-        `gather` a row of each rank, of which the first is this rank's and row i becomes that of rank - i.
+        the array, C-contiguous and writable.
     """
 
     cdef CExchange* data
     cdef readonly object values
-
-    def __cinit__(self, int rank, int size, values not None, bint gather):
-        cdef Py_buffer view
-        dtype = values.dtype
-        if gather and len(values) != size or not gather and dtype not in (WORDS, NUMBERS):
-            raise ValueError(f"values: got {len(values)} of {dtype}, expected {size} rows, or uint64 or float64")
-        PyObject_GetBuffer(values, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-        cdef uint8_t* begin = <uint8_t*> view.buf
-        cdef size_t nbytes = view.len // size if gather else view.len
-        PyBuffer_Release(&view)
-        cdef int kind = 2 if gather else dtype == NUMBERS
-        self.values = values
-        self.data = new CExchange(<ExchangeKind> kind, rank, size, begin, nbytes)
 
     def __dealloc__(self):
         del self.data
@@ -386,6 +372,62 @@ cdef class NativeExchange:
         spent.messages += self.data.messages
         spent.bytes_sent += self.data.bytes_sent
         spent.bytes_received += self.data.bytes_received
+
+
+cdef uint8_t* writable_bytes(values, size_t* nbytes) except NULL:
+    """Of a C-contiguous array."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(values, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+    cdef uint8_t* begin = <uint8_t*> view.buf
+    nbytes[0] = view.len
+    PyBuffer_Release(&view)
+    return begin
+
+
+cdef class NativeRounds(NativeExchange):
+    """A small exchange (transport/exchange.py).
+
+    values
+        this rank's, which become the largest of all ranks (uint64 or float64), or with `gather` a row of each rank, of
+        which the first is this rank's and row i becomes that of rank - i.
+    """
+
+    def __cinit__(self, int rank, int size, values not None, bint gather):
+        cdef size_t nbytes = 0
+        dtype = values.dtype
+        if gather and len(values) != size or not gather and dtype not in (WORDS, NUMBERS):
+            raise ValueError(f"values: got {len(values)} of {dtype}, expected {size} rows, or uint64 or float64")
+        cdef uint8_t* begin = writable_bytes(values, &nbytes)
+        cdef int kind = 2 if gather else dtype == NUMBERS
+        self.values = values
+        self.data = new CRounds(<RoundsKind> kind, rank, size, begin, nbytes // size if gather else nbytes)
+
+
+cdef class NativeSum(NativeExchange):
+    """MPI's own sum of a vector over all ranks.
+
+    given
+        a vector of the dtype and length of `values`, where the sums will be; None: in place.
+    datatype, most
+        the handle of MPI's type for its values; how many of them are summed at one time.
+    """
+
+    cdef readonly object given
+
+    def __cinit__(self, given, values not None, Handle datatype, size_t most):
+        cdef size_t nbytes = 0, itemsize = values.dtype.itemsize
+        cdef CArray source
+        source.data = NULL
+        if not most:
+            raise ValueError("most: got 0, expected 1 or more")
+        if given is not None:
+            look_at(given, &source)
+            if given.dtype != values.dtype or given.shape != values.shape or given.strides != values.strides:
+                expected = f"{values.shape} of {values.dtype}, as values"
+                raise ValueError(f"given: got {given.shape} of {given.dtype}, expected {expected}")
+        cdef uint8_t* begin = writable_bytes(values, &nbytes)
+        self.given, self.values = given, values
+        self.data = new CMpiSum(source.data, begin, nbytes // itemsize, itemsize, datatype, most)
 
 
 EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",
@@ -445,7 +487,8 @@ cdef class Transport:
 
     @property
     def pending(self):
-        """(peer, is it received?) of every message, or part of one, that is under way."""
+        """(peer, is it received?) of every message, or part of one, that is under way. Of a sum of MPI's the peer is
+        -1."""
         cdef const vector[CTicket]* tickets = &self.base.pending()
         cdef size_t at
         return [(tickets[0][at].peer, bool(tickets[0][at].receives)) for at in range(tickets.size())]
@@ -508,21 +551,23 @@ cdef class MpiTransport(Transport):
 
     library
         the file of mpi4py's extension module, in which and in whose libraries they are looked up.
-    byte, null_request, communicator
-        handles as numbers; sizes in bytes. LookupError if a function is missing.
+    byte, null_request, add, in_place, communicator
+        handles as numbers (`in_place`: MPI_IN_PLACE); sizes in bytes. LookupError if a function is missing.
+    sums
+        has it MPI_Iallreduce?
     """
 
     cdef CMpiTransport* data
     cdef size_t status_size
 
-    def __cinit__(self, str library not None, Handle byte, Handle null_request, size_t request_size,
-                  size_t status_size, Handle communicator):
+    def __cinit__(self, str library not None, Handle byte, Handle null_request, Handle add, Handle in_place,
+                  size_t request_size, size_t status_size, Handle communicator):
         cdef MpiFunctions functions
         if not functions.look_up(library.encode()):
             raise LookupError("MPI_Isend, MPI_Irecv, MPI_Testsome or MPI_Get_count")
         if request_size not in (4, 8):
             raise LookupError(f"handles of {request_size} bytes")
-        cdef MpiHandles handles = MpiHandles(byte, null_request, request_size, status_size)
+        cdef MpiHandles handles = MpiHandles(byte, null_request, add, in_place, request_size, status_size)
         self.status_size = status_size
         self.data = new CMpiTransport(functions, handles, communicator)
         self.base = self.data
@@ -535,12 +580,17 @@ cdef class MpiTransport(Transport):
         cdef vector[char] flags = near
         self.data.set_topology(flags, most, most_far)
 
+    @property
+    def sums(self):
+        return self.data.sums()
+
     def abandon(self):
-        """(handle, is it received?) of all that is under way, which is the caller's from now on."""
+        """(handle, is it a receive?) of all that is under way, which is the caller's from now on."""
         cdef size_t at
         found = []
         for at in range(self.data.pending().size()):
-            found.append((self.data.request(at), bool(self.data.pending()[at].receives)))
+            receives = self.data.pending()[at].receives and self.data.pending()[at].peer != kAllPeers
+            found.append((self.data.request(at), receives))
         self.data.forget()
         return found
 

@@ -35,7 +35,7 @@ def add_by_mpi(call, operation: Operation):
     _own(operation, chunks, numbers)
     operation.spent.encode += perf_counter() - began
     if operation.plan.size > 1:
-        yield Summing(call.link, call, numbers)
+        yield Summing(call.link, call.number, numbers)
         operation.spent.bytes_sent += numbers.nbytes
         operation.spent.bytes_received += numbers.nbytes
     if numbers[-1]:

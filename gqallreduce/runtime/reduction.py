@@ -25,6 +25,7 @@ from gqallreduce.stats import Spent
 from gqallreduce.transport.agreement import agree, compare_replicas
 from gqallreduce.transport.call import Call, Finished
 from gqallreduce.transport.dense import Dense, dense_on
+from gqallreduce.transport.exchange import Largest
 
 
 def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, half: Half | None = None):
@@ -53,12 +54,15 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         given.tell_written()
     except Exception as error:
         yield from join_invalid(call, allreduce, error)
-    label, processor = (given.name, given.forms), allreduce.processors.of(given)
-    agreed, place = given.agreed or plans.find(label), None
-    if plans.measures:
-        agreed, place = yield from _tried(call, allreduce, label, agreed, given.located is not None)
-    elif agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
-        agreed = yield from _agree(call, allreduce, plans, label, given.located is not None)
+    agreed, place = yield from compare(call, allreduce, plans, given)
+    yield from go_on(call, allreduce, plans, given, agreed, place, began, verify, half)
+
+
+def go_on(
+    call: Call, allreduce, plans, given: arguments.Given, agreed: Agreed, place, began: float, verify=False, half=None
+):  # fmt: skip
+    """The stages of `reduce` once it is known what runs, and as which try of `auto/`, if it is one."""
+    processor = allreduce.processors.of(given)
     spent, staged = Spent(agreed.what, agreed.why), None
     if allreduce.processors.host.hindrance:
         spent.also(allreduce.processors.host.hindrance)
@@ -94,7 +98,7 @@ def reduce(call: Call, allreduce, buf, key, out, found: Found | None = None, hal
         yield from compare_replicas(call.link, agreed.signature, results)
     if place is not None:
         agreed.trials.note(place, perf_counter() - started)
-    plans.remember(label, agreed)
+    plans.remember((given.name, given.forms), agreed)
     call.states, call.spent = states, spent
     spent.wait, spent.total = call.wait, perf_counter() - began
     allreduce.memory.commit(states)
@@ -149,7 +153,7 @@ def carry_out(call: Call, plan, operands: Operands | list[Operand], name, agreed
 
 def _dense(call: Call, allreduce, operands: Operands, agreed: Agreed, processor, spent: Spent):
     """The stages of a dense call: tensor by tensor."""
-    dense = Dense(call.link, call, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
+    dense = Dense(call.link, call.number, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
     begin, flaws = 0, []
     for each in operands:
         flaw = yield from dense_on(processor, dense, *each[:4], spent)
@@ -233,18 +237,33 @@ def _raise_unheard(allreduce) -> None:
             raise call.error
 
 
-def _agree(call: Call, allreduce, plans, label: tuple, on_device: bool):
+def compare(call: Call, allreduce, plans, given: arguments.Given, first: Largest | None = None):
+    """(what runs, as which try of `auto/` or None): as last time, or compared with the other ranks' calls. Stages.
+
+    first
+        of the agreement, if it is begun.
+    """
+    label, on_device = (given.name, given.forms), given.located is not None
+    agreed = given.agreed or plans.find(label)
+    if plans.measures:
+        return (yield from _tried(call, allreduce, label, agreed, on_device, first))
+    if agreed is None or agreed.by_mpi or allreduce.check != "first":  # no message of MPI's sum says whose it is
+        agreed = yield from _agree(call, allreduce, plans, label, on_device, first)
+    return agreed, None
+
+
+def _agree(call: Call, allreduce, plans, label: tuple, on_device: bool, first: Largest | None):
     """What runs: compared with the other ranks' calls, and decided by rank 0. Stages."""
     agreed = plans.find(label) or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:
         return agreed
-    names, step = plans.choices(), _steps(allreduce.memory, label[0])
+    names, step = plans.choices(), (allreduce.number, _steps(allreduce.memory, label[0]))
     mine = names.index(agreed.choice)
-    chosen = names[(yield from agree(call.link, agreed.hashes, (allreduce.number, step), mine, len(names)))]
+    chosen = names[(yield from agree(call.link, agreed.hashes, step, mine, len(names), first))]
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
 
 
-def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: bool):
+def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: bool, begun: Largest | None):
     """What runs where `auto/` measures, and as which try, None for none: (Agreed, place). Stages.
 
     last: what ran for these names and forms before.
@@ -258,7 +277,8 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     else:
         first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
         step = allreduce.number, _steps(allreduce.memory, label[0])
-        choice, why, place = yield from trials.stages(call, step, first.hashes, hash64(*first.hashes), on_device)
+        given = step, first.hashes, hash64(*first.hashes), on_device, begun
+        choice, why, place = yield from trials.stages(call, *given)
         last = first
     agreed = last if last.choice == choice else plans.instead(last, choice)
     agreed.why, agreed.trials = why, trials

@@ -16,9 +16,10 @@ from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.operand import Operands, step_of
+from gqallreduce.runtime.repeated_dense import DenseAgain, KnownDense
 from gqallreduce.runtime.run import run_of
 from gqallreduce.transport.call import Call, call_in_words
-from gqallreduce.transport.exchange import PACKETS
+from gqallreduce.transport.exchange import FIRST_WORDS, PACKETS
 from gqallreduce.transport.progress import LISTEN
 
 NOT_BEGUN = object()
@@ -49,12 +50,27 @@ class Repeat(_kernels.Repeat):
     def known_call(self, agreed, plans) -> _kernels.KnownCall | None:
         """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""
         plan, size, allreduce = agreed.plan, self.link.size, self.allreduce
+        if agreed.dense:
+            return self._known_dense(agreed, plans)
         if agreed.by_mpi or plan is None or not plan.repeats:
             return None
         vectors = allreduce.ring_vectors / (1 if self.half is None else 2)
         exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * (plan.scales is not None))
         agreed.again = _kernels.KnownCall(agreed, plans.measures, allreduce.scheme.feedback, vectors, exchanged)
         return agreed.again
+
+    def _known_dense(self, agreed, plans) -> _kernels.KnownCall | None:
+        dense, allreduce = KnownDense(agreed, self.allreduce, plans, self.link), self.allreduce
+        if not dense.fits:
+            return None
+        given = agreed, plans.measures, allreduce.scheme.feedback, 1.0, 8 * FIRST_WORDS, dense
+        agreed.again = _kernels.KnownCall(*given, allreduce.processors.host)
+        return agreed.again
+
+    def carry_out_by_mpi(self) -> bool:
+        """Is the call done, and nothing to be looked at?"""
+        self.dense = DenseAgain()
+        return self.dense.carry_out(self)
 
     # --- of a half, or of a codec that learns ---
 
@@ -83,7 +99,7 @@ class Repeat(_kernels.Repeat):
         if self.link.size == 1:
             return True
         self.exchange = self.running = self.operation.exchange_of_headers(self.agreed.signature)
-        done = self.run_with_others(self.exchange, PACKETS)
+        done = self.run_with_others(self.exchange, PACKETS, self.agreed.signature)
         if done:
             self.exchange.count(self.spent)
         return done
@@ -99,10 +115,13 @@ class Repeat(_kernels.Repeat):
         call.previous, call.began = link.numbers.previous, link.numbers.began
         if self.operation is not None:
             self._make_run()
+        if self.dense is not None and self.given is None:
+            self.given = Given.known(agreed, self.arrays, self.into)
         call.held, call.data, call.states, call.result = self.given, self.run, self.states or {}, self.written
         call.wait, call.counted = self.waited, self.counted
+        if self.running is not None or self.dense is not None:
+            call.stages = self._remaining_stages(call) if self.dense is None else self.dense.stages(self, call)
         if self.running is not None:
-            call.stages = self._remaining_stages(call)
             call.running = self.running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
         return call
 
@@ -120,11 +139,12 @@ class Repeat(_kernels.Repeat):
     @usual_arithmetic()
     def wait_for(self, call: Call) -> None:
         progress = call.link.progress
-        if call.link.size > 1:
+        if call.link.size > 1 and call.running is not None:
             progress.take_up(call)
-            progress.run(call, call.owner.timeout, waited=True)
         else:
             progress.start(call, call.stages)
+        if not call.done:
+            progress.run(call, call.owner.timeout, waited=True)
 
     def _remaining_stages(self, call: Call):
         """The Stage that the runtime carries out now, and those after it."""

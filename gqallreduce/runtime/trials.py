@@ -50,10 +50,17 @@ class Trials(_kernels.Trials):
         self._agreement = np.inf  # seconds of the shortest
         self._times = np.full((len(self._names), TRIES), np.inf)
 
-    def stages(self, call, step: tuple, hashes: tuple[int, ...], signature: int, on_device: bool):
-        """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None)."""
+    def stages(
+        self, call, step: tuple, hashes: tuple[int, ...], signature: int, on_device: bool, first: Largest | None = None
+    ):  # fmt: skip
+        """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None).
+
+        first
+            of the agreement, if it is begun.
+        """
         began = perf_counter()
-        word = yield from agree(call.link, hashes, step, self._word(on_device), 3 * TRIES * len(self._names))
+        word, words = self._word(on_device), 3 * TRIES * len(self._names)
+        word = yield from agree(call.link, hashes, step, word, words, first)
         self._agreement = min(self._agreement, perf_counter() - began)
         word, number = divmod(word, len(self._names))
         what, turn = divmod(word, TRIES)
@@ -80,11 +87,16 @@ class Trials(_kernels.Trials):
         if self._next == len(self._tries):
             self._add_tries()
         what, number, turn = DECIDE, self._candidates[0], 0
-        if self.left > 0:  # settled
-            what, number = GO_ON, self._names.index(self.chosen)
-        elif self._next < len(self._tries):
+        if self.left > 0:
+            return self.settled
+        if self._next < len(self._tries):
             what, (number, turn) = TRY, self._tries[self._next]
         return (what * TRIES + turn) * len(self._names) + number
+
+    @property
+    def settled(self) -> int:
+        """What rank 0 says where a choice is kept."""
+        return GO_ON * TRIES * len(self._names) + self._names.index(self.chosen)
 
     def _add_tries(self) -> None:
         """After the first try of each: once more those that failed, then the best."""

@@ -22,7 +22,26 @@ _DETAILS = {"frame": "another object, or another step of the key: load states of
 assert 2 + 2 * len(COMPARED) == FIRST_WORDS
 
 
-def agree(link: Link, hashes, step, word: int, words: int = 1):
+def words_of_step(step) -> np.ndarray:
+    """The last two words of the first exchange: a hash, and its complement."""
+    found = hash64(step)
+    return np.array((found, found ^ _ALL), np.uint64)
+
+
+def begun(link: Link, hashes, step, word: int) -> Largest:
+    """The first exchange of `agree`, to be begun."""
+    mine = np.zeros(FIRST_WORDS, np.uint64)
+    if hashes is None:
+        mine[0] = 1
+    else:
+        compared = np.array(hashes, np.uint64)
+        mine[1] = word if link.rank == 0 else 0
+        mine[2:-2:2], mine[3:-2:2] = compared, compared ^ np.uint64(_ALL)
+        mine[-2:] = words_of_step(step)
+    return Largest(link.rank, link.size, FIRST, mine)
+
+
+def agree(link: Link, hashes, step, word: int, words: int = 1, first: Largest | None = None):
     """Compare this call with the others'; returns rank 0's `word` (its decision where one must decide for all).
 
     A generator of stages.
@@ -32,19 +51,17 @@ def agree(link: Link, hashes, step, word: int, words: int = 1):
         how many words there are, from 0 on; WireError for another one.
     step
         which object calls, and at which step of the key; any value with a repr.
+    first
+        the first exchange, if it is begun, or `finished`, already.
     Raises MismatchError on every rank whose own call is valid. The usual case is
     one exchange: two maxima per field, of the hash and of its complement. Only if they tell that ranks differ, all
     hashes are gathered.
     """
-    mine = np.zeros(FIRST_WORDS, np.uint64)
-    if hashes is None:
-        mine[0] = 1
-    else:
-        compared = np.array([*hashes, hash64(step)], np.uint64)
-        mine[1] = word if link.rank == 0 else 0
-        mine[2::2], mine[3::2] = compared, compared ^ np.uint64(_ALL)
-    first = Largest(link.rank, link.size, FIRST, mine)
-    yield first
+    if first is None:
+        first = begun(link, hashes, step, word)
+    mine = first.given
+    if not first.finished:
+        yield first
     found = first.found
     if not found[0] and (found[2::2] == found[3::2] ^ np.uint64(_ALL)).all():
         if found[1] >= words:

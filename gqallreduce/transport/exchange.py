@@ -61,11 +61,15 @@ class Exchange(OneLane, ABC):
 
 
 class _Whole(Exchange):
-    """All of `found` is sent in each round."""
+    """All of `found` is sent in each round.
+
+    given
+        this rank's values.
+    """
 
     def __init__(self, rank, size, lane, values: np.ndarray, signature: int = 0):
         super().__init__(rank, size, lane, signature)
-        self.found = values.copy()
+        self.given, self.found = values, values.copy()
 
     def _given(self) -> np.ndarray:
         return self.found.copy()
@@ -74,10 +78,10 @@ class _Whole(Exchange):
 class Largest(_Whole):
     """`found`: element by element the largest value of all ranks."""
 
-    def native(self) -> _kernels.NativeExchange | None:
+    def native(self) -> _kernels.NativeRounds | None:
         if self.found.dtype.str not in ("<u8", "<f8"):
             return None
-        return _kernels.NativeExchange(self.rank, self.size, self.found, gather=False)
+        return _kernels.NativeRounds(self.rank, self.size, self.found, gather=False)
 
     def go_on(self, running: _kernels.NativeExchange) -> None:
         """The runtime has begun it already."""
@@ -106,8 +110,8 @@ class Gather(Exchange):
         self._rows = np.zeros((size, len(values)), values.dtype)
         self._rows[0] = values  # row i is that of rank (this rank - i)
 
-    def native(self) -> _kernels.NativeExchange:
-        return _kernels.NativeExchange(self.rank, self.size, self._rows, gather=True)
+    def native(self) -> _kernels.NativeRounds:
+        return _kernels.NativeRounds(self.rank, self.size, self._rows, gather=True)
 
     def go_on(self, running: _kernels.NativeExchange) -> None:
         """The runtime has begun it already."""

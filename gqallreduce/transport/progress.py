@@ -249,8 +249,8 @@ class Progress(_kernels.Progress):
     def silent(self) -> set[int]:
         """Peers whose message is due here, or who do not take ours."""
         under_way = [(peer, message.receives) for message in self.transport.messages for peer in message.peers]
-        if self.engine is not None:
-            under_way += self.engine.transport.pending
+        for peer, receives in () if self.engine is None else self.engine.transport.pending:
+            under_way += [(each, receives) for each in (self.link.others if peer < 0 else (peer,))]
         return {peer for peer, receives in under_way if receives} or {peer for peer, _ in under_way}
 
     def _something_is_under_way(self) -> bool:

@@ -33,9 +33,10 @@ def message_most() -> int:
 def native_transport(comm) -> _kernels.MpiTransport | None:
     """MPI for the runtime in C++; None where a function cannot be found."""
     try:
-        handles = [MPI._handleof(each) for each in (MPI.BYTE, MPI.REQUEST_NULL)]
+        handles = [MPI._handleof(each) for each in (MPI.BYTE, MPI.REQUEST_NULL, MPI.SUM)]
+        in_place = int(MPI.IN_PLACE) % 2**64
         sizes = [MPI._sizeof(each) for each in (MPI.Request, MPI.Status)]
-        return _kernels.MpiTransport(MPI.__file__, *handles, *sizes, MPI._handleof(comm))
+        return _kernels.MpiTransport(MPI.__file__, *handles, in_place, *sizes, MPI._handleof(comm))
     except (AttributeError, LookupError):
         return None
 

@@ -186,9 +186,11 @@ def test_after_some_calls_all_are_tried_again(comm, seconds, monkeypatch):
 
 
 @pytest.mark.native
+@pytest.mark.parametrize("best", ["recursive_doubling", "dense"])
 @pytest.mark.parametrize("keys", ["w", ["a", "b"]], ids=["one", "group"])
-def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys):
-    """Also beside ranks that make Calls of theirs: all count alike when to try again."""
+def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys, best):
+    """Also beside ranks that make Calls of theirs: all count alike when to try again. Not of a group by MPI's sum."""
+    seconds[best] = 0.5
     monkeypatch.setattr(trials, "AGAIN_LEAST", 5)
     monkeypatch.setattr(trials, "SHARE", 1e9)
     begun = note_at_once(monkeypatch, allreduce_module)
@@ -201,7 +203,26 @@ def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys):
         assert alike(comm, allreduce(arrays if keys == ["a", "b"] else arrays[0], key=keys)[0])
         assert alike(comm, repr((allreduce.stats.last.scheme, allreduce.stats.last.reason)))
         if number == CALLS + 4:
-            assert begun == [False] * (CALLS + 1) + [True] * 4
+            assert begun == [False] * (CALLS + 1) + [best != "dense" or keys == "w"] * 4
+            assert allreduce.stats.last.scheme.startswith(best)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("odd", [0, 1])
+def test_ranks_that_count_otherwise_do_as_rank_0_where_mpi_sums_at_once(comm, seconds, odd):
+    """One rank is to try again, or goes on for longer than the others."""
+    seconds["dense"] = 0.5
+    allreduce = make(comm)
+    settled(comm, allreduce)
+    (found,) = allreduce.plans._trials.values()
+    if comm.rank == odd:
+        found.left = 0
+    for _ in range(2 * CALLS):
+        result, ran, reason = call(allreduce, inputs(comm.size, SIZE)[comm.rank])
+        assert alike(comm, result)
+        assert alike(comm, repr(ran))
+    assert ran.startswith("dense")
+    assert reason.startswith("measured: ")
 
 
 @pytest.mark.parametrize("at_once", [True, False])

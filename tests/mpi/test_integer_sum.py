@@ -82,12 +82,21 @@ def test_a_sum_that_leaves_the_buffers_range_names_no_rank(comm):
 def test_calls_under_way_are_added_in_the_order_of_their_starts(comm, monkeypatch):
     """Short ones are ready first on some ranks, long ones on others: MPI wants one order."""
     added, advance, work, ready = [], Summing.advance, KernelCalls.advance, 0.0
+    native = Summing.native
 
-    def record(summing, messages):
-        number = summing._call.number
+    def record(number):
         assert number in added or number > max(added, default=-1)
         added.append(number)
+
+    def in_python(summing, messages):
+        record(summing._number)
         advance(summing, messages)
+
+    def in_c(summing):
+        found = native(summing)
+        if found is not None:
+            record(summing._number)
+        return found
 
     def late(calls, messages):
         """The longest is not ready before the others on rank 0."""
@@ -95,7 +104,8 @@ def test_calls_under_way_are_added_in_the_order_of_their_starts(comm, monkeypatc
         if not longest or comm.rank or monotonic() > ready:
             work(calls, messages)
 
-    monkeypatch.setattr(Summing, "advance", record)
+    monkeypatch.setattr(Summing, "advance", in_python)
+    monkeypatch.setattr(Summing, "native", in_c)
     monkeypatch.setattr(KernelCalls, "advance", late)
     by_mpi, by_us = both(comm, "thc/ef")
     sizes = [90_000, 3, 40_000, 700, 1, 20_000]

@@ -142,7 +142,7 @@ def test_a_late_exchange_of_headers_is_waited_for(comm, taken_up, long_listen, m
     run_at_once = Progress.run_at_once
 
     def late(link_progress, running, number, tag, most, until):
-        if type(running).__name__ == "NativeExchange":
+        if type(running).__name__ == "NativeRounds":
             most = SOON
             if comm.rank == 0:
                 time.sleep(LATE)
@@ -162,7 +162,7 @@ def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(
     allreduce, run_at_once = make(comm, timeout=0.4), Progress.run_at_once
 
     def interrupted(link_progress, running, number, tag, most, until):
-        if type(running).__name__ == "NativeExchange":
+        if type(running).__name__ == "NativeRounds":
             most = SOON
             if comm.rank == 0:
                 raise KeyboardInterrupt

@@ -96,7 +96,7 @@ def test_a_late_rank_is_waited_for(comm, late, taken_up, monkeypatch):
     run_at_once = Progress.run_at_once
 
     def slow(link_progress, running, number, tag, most, until):
-        if (type(running).__name__ == "NativeExchange") == (late == "exchange"):
+        if (type(running).__name__ == "NativeRounds") == (late == "exchange"):
             most = SOON
             if comm.rank == 0:
                 time.sleep(LATE)

@@ -11,6 +11,7 @@ import gqallreduce as gq
 from gqallreduce import _kernels
 from gqallreduce.scheduling import model
 from gqallreduce.transport import link
+from gqallreduce.transport.dense import Summing
 
 pytestmark = pytest.mark.mpi
 KEYS = tuple("abcdefghij")
@@ -81,8 +82,11 @@ def test_two_calls_under_way_on_one_plan_give_the_bits_of_calls_in_turn(comm, mo
 
 
 @pytest.mark.parametrize("most", [None, "1024"])
-def test_dense_calls_under_way(comm, monkeypatch, most):
-    """Also in parts: MPI has them in one order on all ranks, whatever ends first."""
+@pytest.mark.parametrize("in_python", [[], [0], range(8)])
+def test_dense_calls_under_way(comm, monkeypatch, most, in_python):
+    """Also in parts: MPI has them in one order on all ranks, whatever ends first, and whoever begins them."""
+    if comm.rank in in_python:
+        monkeypatch.setattr(Summing, "native", lambda _: None)
     monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
     monkeypatch.setattr(model, "choose", lambda *_: (model.DENSE, "forced"))
     if most is not None:

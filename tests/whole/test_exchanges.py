@@ -97,9 +97,9 @@ def test_messages_that_must_be_cut_are_left_to_python():
     mailboxes = _kernels.Mailboxes()
     engine = _kernels.Engine(_kernels.Loopback(mailboxes, 0, longest=64), 0.0)
     for words, begins in ((8, True), (9, False)):
-        largest = _kernels.NativeExchange(0, 2, np.zeros(words), gather=False)
+        largest = _kernels.NativeRounds(0, 2, np.zeros(words), gather=False)
         assert engine.exchange(largest, 0) == begins
-    rows = _kernels.NativeExchange(0, 5, np.zeros((5, 5)), gather=True)  # of 40 bytes, at most two at once
+    rows = _kernels.NativeRounds(0, 5, np.zeros((5, 5)), gather=True)  # of 40 bytes, at most two at once
     assert not engine.exchange(rows, 0)
     assert len(engine.exchanges) == 1
 
@@ -109,4 +109,4 @@ def test_messages_that_must_be_cut_are_left_to_python():
 )
 def test_other_values_are_refused(values, gather):
     with pytest.raises(ValueError, match="expected 2 rows, or uint64 or float64"):
-        _kernels.NativeExchange(0, 2, values, gather)
+        _kernels.NativeRounds(0, 2, values, gather)

@@ -1,4 +1,4 @@
-// Point-to-point messages of an MPI that is not known when this is built: its functions are looked up in the library
+// Messages and sums of an MPI that is not known when this is built: its functions are looked up in the library
 // that is loaded, its handles come from outside. Handles are numbers of 4 bytes or pointers of 8; passed by value both
 // travel in one register, and arrays of them are arrays of bytes here.
 #pragma once
@@ -10,22 +10,21 @@
 
 namespace gq::runtime {
 
-using Handle = std::uint64_t;
-
 struct MpiFunctions {
   int (*isend)(const void*, int, Handle, int, int, Handle, void*);
   int (*irecv)(void*, int, Handle, int, int, Handle, void*);
   int (*testsome)(int, void*, int*, int*, void*);
   int (*get_count)(const void*, Handle, int*);
+  int (*iallreduce)(const void*, void*, int, Handle, Handle, Handle, void*);  // null if it is missing
 
   // Looks them up: first where a profiler's would be found, then in this library and those that it uses. False if one
-  // is missing.
+  // of the others is missing.
   bool look_up(const char* library);
 };
 
 // What an MPI's handles are.
 struct MpiHandles {
-  Handle byte, null_request;
+  Handle byte, null_request, sum, in_place;
   std::size_t request_size, status_size;
 };
 
@@ -38,6 +37,9 @@ class MpiTransport final : public Transport {
 
   int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
+  int sum(const std::uint8_t* given, std::uint8_t* values, std::size_t count, Handle type,
+          const Ticket& ticket) override;
+  bool sums() const { return mpi_.iallreduce != nullptr; }
   int poll(std::vector<Completion>& completed) override;
   std::size_t longest(int peer) const override { return near_[peer] ? most_ : most_far_; }
   std::size_t shortest() const override { return all_near_ ? most_ : most_far_; }
