@@ -161,6 +161,7 @@ double Engine::run(double seconds, bool& received, bool& nothing) {
   const double began = before;
   const std::size_t before_all = under_way();
   int turns = 0;
+  if (before_all == 0) return 0;  // what was begun was done at once
   while (under_way() == before_all && !event) {
     const Turn turn = work();
     received |= turn.received;

@@ -74,13 +74,14 @@ cdef class KnownCall:
         the Plan, and whose it is.
     scales
         that ranks share; None if they share none.
-    dense
-        of calls by MPI's own sum, which have no Plan: what these have alike (runtime/repeated_dense.py). Else None.
+    carriers
+        makes what carries such a call out, where that is not one operation of the runtime (runtime/repeated_dense.py,
+        runtime/repeated_stages.py); else None.
     """
 
-    cdef readonly object plan, processor, dense
+    cdef readonly object plan, processor, carriers
     cdef readonly SharedScales scales
-    cdef bint measures, feeds_back, selects, recalls
+    cdef bint measures, feeds_back, selects, recalls, compares
     cdef double vectors
     cdef size_t exchanged
     cdef uint64_t signature
@@ -89,14 +90,14 @@ cdef class KnownCall:
     cdef Pool pool
 
     def __init__(self, Agreed agreed not None, bint measures, bint feeds_back, double vectors, size_t exchanged,
-                 dense=None, processor=None):
+                 carriers=None, processor=None, bint compares=False):
         """agreed: what runs (plans.py); measures: does `auto/`? feeds_back: has the scheme error feedback? vectors: how
         many times what is summed dense sums would send; exchanged: bytes of the longest message of exchanges before and
-        after."""
+        after; compares: do ranks compare each of the calls?"""
         self.vectors, self.exchanged = vectors, exchanged
         self.plan, self.measures, self.feeds_back = agreed.plan, measures, feeds_back
-        self.dense, self.processor, self.signature = dense, processor, agreed.signature
-        if dense is not None:
+        self.carriers, self.compares, self.processor, self.signature = carriers, compares, processor, agreed.signature
+        if carriers is not None:
             return
         self.selects, self.scales = self.plan.selects_own, self.plan.scales
         self.recalls, self.processor = self.plan.recalls, self.plan.processor

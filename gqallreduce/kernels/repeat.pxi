@@ -52,8 +52,8 @@ cdef class Repeat:
         the Prepared of each tensor, of a plan that `recalls`.
     scales, coder
         own scales (float64) until ranks have agreed on the largest; the Coder that follows from these.
-    dense
-        what carries a call by MPI's own sum out (runtime/repeated_dense.py); the runtime has no `operation` then.
+    carrier
+        what carries the call out where that is not one operation of the runtime; there is no `operation` then.
     waited
         seconds.
     """
@@ -67,7 +67,7 @@ cdef class Repeat:
     cdef readonly int64_t number
     cdef readonly double began
     cdef public double waited
-    cdef public object written, states, running, event, exchange, scales, recalled, given, run, dense
+    cdef public object written, states, running, event, exchange, scales, recalled, given, run, carrier
     cdef readonly Coder coder
     cdef readonly KnownCall known
     cdef readonly NativeOperation operation
@@ -140,7 +140,7 @@ cdef class Repeat:
         cdef Trials trials = agreed.trials
         if not self.scatters:
             allreduce.begun += 1
-        if trials is not None and self.known.dense is None:  # what runs is known
+        if trials is not None and not self.known.compares:  # what runs is known
             trials.go_on()
             self.counted = trials
         apart = self.half is not None or self.recalled is not None
@@ -149,7 +149,7 @@ cdef class Repeat:
         self.spent = Spent.of(agreed.what, agreed.why)
         if self.half is not None:
             self.begin_half()
-        if self.known.dense is not None:
+        if self.known.carriers is not None:
             return 0
         cdef list coders = None
         cdef uint64_t signature = self.known.signature
@@ -165,8 +165,9 @@ cdef class Repeat:
 
     cdef bint _carry_out(self) except -1:
         """Is the runtime done, and nothing to be looked at?"""
-        if self.known.dense is not None:
-            return self.carry_out_by_mpi()
+        if self.known.carriers is not None:
+            self.carrier = self.known.carriers()
+            return self.carrier.carry_out(self)
         if self.known.scales is not None and not self._agree_on_scales():
             return False
         self.running = self.operation

@@ -278,6 +278,8 @@ cdef class NativeOperation:
         if self.program is not None:
             self.program.take_back(self.data)
 
+    longest = 0  # its messages are cut into parts where they must be
+
     @property
     def done(self):
         return self.data.done
@@ -359,6 +361,11 @@ cdef class NativeExchange:
 
     def __dealloc__(self):
         del self.data
+
+    @property
+    def longest(self):
+        """Bytes of the longest message, which cannot be cut into parts."""
+        return self.data.longest()
 
     @property
     def done(self):

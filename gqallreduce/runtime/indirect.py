@@ -38,6 +38,12 @@ class IndirectPlan:
     runs = repeats = recalls = False
     scales = None
 
+    @property
+    def in_stages(self) -> bool:
+        """Can the next call be carried out at once, stage by stage (repeated_stages.py)? Only with arrays on the
+        host."""
+        return self.processor.batches and self.processor.pool is not None
+
     def __init__(self, schedule, codec, rank, topology: Topology, forms: tuple[Form, ...], average, processor):
         self.codec, self.rank, self.size, self.processor = codec, rank, topology.size, processor
         self.tensors = [codec.bind(form, topology.size, processor.arithmetic) for form in forms]

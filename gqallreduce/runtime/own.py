@@ -36,10 +36,12 @@ class OwnValues(Own):
         self.feedback, self.learned = given.new_residual is not None, given.learned
         self.step, self.turned = given.step, given.source.turned
         self._sums, self._room = 0, None
+        self._x = _float32_of(given.source)  # None if it is loaded and stored in another way
+        self._y = self._x if given.target is given.source else _float32_of(given.target)
         if self.feedback:
             self.values = given.new_residual
-        elif _is_float32(given.source):
-            self.values = given.source.flat
+        elif self._x is not None:
+            self.values = self._x
         else:
             self.values = operation.lend(self.size, np.float32)
 
@@ -66,14 +68,13 @@ class OwnValues(Own):
     def form(self, begin, stop):
         source, v, residual = self._given.source, self.values[begin:stop], None
         if not self.feedback:
-            x = v
-            if not _is_float32(source):
+            if self._x is None:
                 source.load(begin, stop, v)
             flawed = self._operation.arithmetic.not_finite(v)
         else:
             residual, x = self._given.residual[begin:stop], v
-            if _is_float32(source):
-                x = source.flat[begin:stop]
+            if self._x is not None:
+                x = self._x[begin:stop]
             else:
                 source.load(begin, stop, v)
             flawed = self._operation.arithmetic.add_finite(x, residual, v)
@@ -126,12 +127,11 @@ class OwnValues(Own):
     # --- the result ---
 
     def result(self, begin, stop):
-        target = self._given.target
-        return target.flat[begin:stop] if _is_float32(target) else self._scratch(stop - begin)
+        return self._scratch(stop - begin) if self._y is None else self._y[begin:stop]
 
     def store(self, begin, stop, y):
         operation, target, scale = self._operation, self._given.target, self._operation.plan.scale
-        if _is_float32(target):
+        if self._y is not None:
             flawed, stored = operation.arithmetic.scale(y, scale), y
         else:
             stored = y * np.float32(scale)
@@ -160,8 +160,9 @@ class OwnValues(Own):
 
     def end(self) -> None:
         """The arrays are lent no more."""
-        self._operation = self._given = self.values = self._room = None
+        self._operation = self._given = self.values = self._room = self._x = self._y = None
 
 
-def _is_float32(buffer: Buffer) -> bool:
-    return buffer.flat is not None and buffer.flat.dtype == np.float32
+def _float32_of(buffer: Buffer) -> np.ndarray | None:
+    """Its elements as a vector of float32, if they are one."""
+    return buffer.flat if buffer.dtype == "float32" else None

@@ -191,6 +191,8 @@ class Plan:
         """Does the runtime in C++ carry a call out, and Python finds nothing out before or after it?"""
         return self.native is not None and not self.prepares and not self.codec.learns
 
+    in_stages = False  # as an IndirectPlan
+
     @cached_property
     def repeats(self) -> bool:
         """Can the next call be carried out at once (repeated.py)? Only with arrays on the host."""

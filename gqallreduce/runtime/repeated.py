@@ -16,7 +16,8 @@ from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.halves import Half, first_of_all
 from gqallreduce.runtime.operand import Operands, step_of
-from gqallreduce.runtime.repeated_dense import DenseAgain, KnownDense
+from gqallreduce.runtime.repeated_dense import KnownDense
+from gqallreduce.runtime.repeated_stages import IndirectAgain
 from gqallreduce.runtime.run import run_of
 from gqallreduce.transport.call import Call, call_in_words
 from gqallreduce.transport.exchange import FIRST_WORDS, PACKETS
@@ -50,27 +51,22 @@ class Repeat(_kernels.Repeat):
     def known_call(self, agreed, plans) -> _kernels.KnownCall | None:
         """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""
         plan, size, allreduce = agreed.plan, self.link.size, self.allreduce
-        if agreed.dense:
-            return self._known_dense(agreed, plans)
-        if agreed.by_mpi or plan is None or not plan.repeats:
-            return None
         vectors = allreduce.ring_vectors / (1 if self.half is None else 2)
-        exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * (plan.scales is not None))
-        agreed.again = _kernels.KnownCall(agreed, plans.measures, allreduce.scheme.feedback, vectors, exchanged)
-        return agreed.again
-
-    def _known_dense(self, agreed, plans) -> _kernels.KnownCall | None:
-        dense, allreduce = KnownDense(agreed, self.allreduce, plans, self.link), self.allreduce
-        if not dense.fits:
+        given = agreed, plans.measures, allreduce.scheme.feedback
+        if agreed.dense:
+            dense = KnownDense(agreed, allreduce, plans, self.link)
+            if not dense.fits:
+                return None
+            more = dense.one, allreduce.processors.host, True
+            agreed.again = _kernels.KnownCall(*given, 1.0, 8 * FIRST_WORDS, *more)
+        elif agreed.by_mpi or plan is None:
             return None
-        given = agreed, plans.measures, allreduce.scheme.feedback, 1.0, 8 * FIRST_WORDS, dense
-        agreed.again = _kernels.KnownCall(*given, allreduce.processors.host)
+        elif plan.in_stages:
+            agreed.again = _kernels.KnownCall(*given, vectors, 0, IndirectAgain, plan.processor)
+        elif plan.repeats:
+            exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * (plan.scales is not None))
+            agreed.again = _kernels.KnownCall(*given, vectors, exchanged)
         return agreed.again
-
-    def carry_out_by_mpi(self) -> bool:
-        """Is the call done, and nothing to be looked at?"""
-        self.dense = DenseAgain()
-        return self.dense.carry_out(self)
 
     # --- of a half, or of a codec that learns ---
 
@@ -115,12 +111,12 @@ class Repeat(_kernels.Repeat):
         call.previous, call.began = link.numbers.previous, link.numbers.began
         if self.operation is not None:
             self._make_run()
-        if self.dense is not None and self.given is None:
+        if self.carrier is not None and self.given is None:
             self.given = Given.known(agreed, self.arrays, self.into)
         call.held, call.data, call.states, call.result = self.given, self.run, self.states or {}, self.written
         call.wait, call.counted = self.waited, self.counted
-        if self.running is not None or self.dense is not None:
-            call.stages = self._remaining_stages(call) if self.dense is None else self.dense.stages(self, call)
+        if self.running is not None or self.carrier is not None:
+            call.stages = self._remaining_stages(call) if self.carrier is None else self.carrier.stages(self, call)
         if self.running is not None:
             call.running = self.running, next(call.stages)  # now in its `try`, so that it ends the Run in any case
         return call

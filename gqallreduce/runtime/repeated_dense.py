@@ -1,7 +1,4 @@
-"""The next call of a known key by MPI's own sum, carried out at once (repeated.py).
-
-Its messages are those of any such call (reduction.py): ranks may differ in which of the two they take.
-"""
+"""The next call of a known key by MPI's own sum, carried out at once (repeated_stages.py)."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import numpy as np
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.reduction import compare, go_on
+from gqallreduce.runtime.repeated_stages import Again
 from gqallreduce.transport.agreement import begun, words_of_step
 from gqallreduce.transport.dense import Dense, DenseSum
 from gqallreduce.transport.exchange import FIRST, Largest
@@ -28,6 +26,10 @@ class KnownDense:
         self._number, self._choices, self._agreed = allreduce.number, plans.choices(), agreed
         self._given = begun(link, agreed.hashes, None, 0).given
 
+    def one(self) -> DenseAgain:
+        """What carries one of them out."""
+        return DenseAgain(self)
+
     def first(self, link, step: int) -> tuple[Largest, np.ndarray]:
         """(the exchange by which ranks compare such a call, what it finds if they go on with it)."""
         trials = self._agreed.trials
@@ -41,65 +43,39 @@ class KnownDense:
         return Largest(link.rank, link.size, FIRST, given), expected
 
 
-class DenseAgain:
-    """One such call. It has no reference to the Repeat whose it is, which has one to this."""
+class DenseAgain(Again):
+    """One such call."""
 
-    def __init__(self):
-        self._first = self._sum = self._summing = None
+    def __init__(self, known: KnownDense):
+        super().__init__()
+        self._known = known
 
-    def carry_out(self, repeat) -> bool:
-        """Is it done, and all of the result finite?"""
+    def whole(self, repeat):
+        """The agreement, and the sum; another call, if the ranks do not go on with that."""
         link, agreed, allreduce = repeat.link, repeat.agreed, repeat.allreduce
-        if link.size > 1 and not self._compare(repeat):
-            return False
+        (after,) = repeat.states.values()
+        if link.size > 1:
+            first, expected = self._known.first(link, after.step - 1)
+            yield first
+            first.finished = True
+            if first.found.tobytes() != expected.tobytes():
+                if self.call is None:
+                    yield None
+                agreed, place = yield from compare(self.call, allreduce, allreduce.plans, repeat.given, first)
+                yield from go_on(self.call, allreduce, allreduce.plans, repeat.given, agreed, place, repeat.began)
+                return
+            if agreed.trials is not None:
+                agreed.trials.go_on()
         source = target = Buffer.of_known(repeat.arrays, 0)
         if repeat.into is not None:
             target = Buffer.of_known(repeat.into, 0)
-        (after,) = repeat.states.values()
         dense = Dense(link, repeat.number, allreduce.processors.host.workspace, agreed.signature, allreduce.average)
-        self._sum = DenseSum(dense, source, target, after.spare, after.residual, repeat.spent)
-        self._sum.load()
-        if link.size > 1 and not self._add(repeat):
-            return False
-        return not self._sum.store()
-
-    def _compare(self, repeat) -> bool:
-        """Do all ranks make this call, and go on with MPI's sum?"""
-        (state,) = repeat.states.values()
-        self._first, expected = repeat.known.dense.first(repeat.link, state.step - 1)
-        repeat.running = self._first.native()
-        if not repeat.run_with_others(repeat.running, FIRST, 0):
-            return False
-        self._first.finished, repeat.running = True, None
-        if self._first.found.tobytes() != expected.tobytes():
-            return False
-        if repeat.agreed.trials is not None:
-            repeat.agreed.trials.go_on()
-        return True
-
-    def _add(self, repeat) -> bool:
-        """Have all ranks' values been summed?"""
-        summing = self._sum.summing()
-        if self._sum.values.size:
-            self._summing, repeat.running = summing, summing.native()
-            if not repeat.run_with_others(repeat.running, 0, 0):
-                return False
-            self._summing = repeat.running = None
-        return True
-
-    def stages(self, repeat, call):
-        """What is left of it, as a Call: the Stage that the runtime carries out now, if any, and those after it."""
-        allreduce = repeat.allreduce
-        if self._sum is None:
-            agreed, place = yield from compare(call, allreduce, allreduce.plans, repeat.given, self._first)
-            yield from go_on(call, allreduce, allreduce.plans, repeat.given, agreed, place, repeat.began)
-            return
-        flawed = self._summing is None
-        if self._summing is not None:
-            yield self._summing
-            flawed = self._sum.store()
-        if flawed:
-            flaw = yield from self._sum.name_flaw()
-            raise not_finite(flaw, repeat.given.keys, repeat.given.sources, call.link.size)
-        call.spent, repeat.waited = repeat.spent, call.wait
-        repeat.take_effect()
+        found = DenseSum(dense, source, target, after.spare, after.residual, repeat.spent)
+        found.load()
+        if link.size > 1:
+            yield found.summing()
+        if found.store():
+            flaw = yield from found.name_flaw()
+            if self.call is None:
+                yield None
+            raise not_finite(flaw, agreed.keys, [source], link.size)

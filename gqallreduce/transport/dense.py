@@ -64,7 +64,7 @@ class Summing(OneLane):
 
     def native(self) -> _kernels.NativeSum | None:
         transport = self._link.requests.native
-        if transport is None or not transport.sums or not self.can_advance():
+        if transport is None or not transport.sums or not len(self._values) or not self.can_advance():
             return None
         return _kernels.NativeSum(self._given, self._values, MPI._handleof(_TYPES[self._values.dtype]), self._most)
 
