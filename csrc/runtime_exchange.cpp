@@ -81,13 +81,11 @@ int MpiSum::start(Transport& transport, int) { return post_part(transport); }
 int MpiSum::post_part(Transport& transport) {
   if (left_ == 0) return 0;
   const std::size_t count = std::min(left_, most_);
-  const std::uint8_t* const given = given_;
   std::uint8_t* const part = values_;
-  if (given_) given_ += count * itemsize_;
   values_ += count * itemsize_;
   left_ -= count;
   under_way_ = true;
-  return transport.sum(given, part, count, type_, {nullptr, this, 0, kAllPeers, true});
+  return transport.sum(part, count, type_, {nullptr, this, 0, kAllPeers, true});
 }
 
 int MpiSum::completed(Transport& transport, const Ticket&, std::size_t) {
@@ -95,6 +93,6 @@ int MpiSum::completed(Transport& transport, const Ticket&, std::size_t) {
   return post_part(transport);
 }
 
-int Transport::sum(const std::uint8_t*, std::uint8_t*, std::size_t, Handle, const Ticket&) { return kNoSum; }
+int Transport::sum(std::uint8_t*, std::size_t, Handle, const Ticket&) { return kNoSum; }
 
 }  // namespace gq::runtime

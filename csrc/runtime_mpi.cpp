@@ -55,11 +55,11 @@ int MpiTransport::receive(std::uint8_t* data, std::size_t nbytes, int tag, const
                     new_request(ticket));
 }
 
-int MpiTransport::sum(const std::uint8_t* given, std::uint8_t* values, std::size_t count, Handle type,
-                      const Ticket& ticket) {
+int MpiTransport::sum(std::uint8_t* values, std::size_t count, Handle type, const Ticket& ticket) {
   if (!sums()) return kNoSum;
-  const void* const from = given ? given : reinterpret_cast<const void*>(handles_.in_place);
-  return mpi_.iallreduce(from, values, static_cast<int>(count), type, handles_.sum, communicator_, new_request(ticket));
+  const void* const in_place = reinterpret_cast<const void*>(handles_.in_place);
+  return mpi_.iallreduce(in_place, values, static_cast<int>(count), type, handles_.sum, communicator_,
+                         new_request(ticket));
 }
 
 int MpiTransport::poll(std::vector<Completion>& completed) {

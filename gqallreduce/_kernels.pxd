@@ -418,7 +418,7 @@ cdef extern from "gq/runtime/exchange.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CRounds "gq::runtime::Rounds" (CExchange):
         CRounds(RoundsKind kind, int rank, int size, uint8_t* values, size_t nbytes)
     cdef cppclass CMpiSum "gq::runtime::MpiSum" (CExchange):
-        CMpiSum(const uint8_t* given, uint8_t* values, size_t count, size_t itemsize, Handle type, size_t most)
+        CMpiSum(uint8_t* values, size_t count, size_t itemsize, Handle type, size_t most)
 
 cdef extern from "gq/runtime/mpi.hpp" namespace "gq::runtime" nogil:
     cdef cppclass MpiFunctions "gq::runtime::MpiFunctions":

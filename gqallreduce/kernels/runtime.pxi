@@ -411,30 +411,19 @@ cdef class NativeRounds(NativeExchange):
 
 
 cdef class NativeSum(NativeExchange):
-    """MPI's own sum of a vector over all ranks.
+    """MPI's own sum of a vector over all ranks, in place.
 
-    given
-        a vector of the dtype and length of `values`, where the sums will be; None: in place.
     datatype, most
         the handle of MPI's type for its values; how many of them are summed at one time.
     """
 
-    cdef readonly object given
-
-    def __cinit__(self, given, values not None, Handle datatype, size_t most):
+    def __cinit__(self, values not None, Handle datatype, size_t most):
         cdef size_t nbytes = 0, itemsize = values.dtype.itemsize
-        cdef CArray source
-        source.data = NULL
         if not most:
             raise ValueError("most: got 0, expected 1 or more")
-        if given is not None:
-            look_at(given, &source)
-            if given.dtype != values.dtype or given.shape != values.shape or given.strides != values.strides:
-                expected = f"{values.shape} of {values.dtype}, as values"
-                raise ValueError(f"given: got {given.shape} of {given.dtype}, expected {expected}")
         cdef uint8_t* begin = writable_bytes(values, &nbytes)
-        self.given, self.values = given, values
-        self.data = new CMpiSum(source.data, begin, nbytes // itemsize, itemsize, datatype, most)
+        self.values = values
+        self.data = new CMpiSum(begin, nbytes // itemsize, itemsize, datatype, most)
 
 
 EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",

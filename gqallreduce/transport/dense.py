@@ -36,8 +36,8 @@ class Dense(NamedTuple):
     number
         of the call on the Link.
     workspace
-        lends the vector where MPI writes sums. It is never the caller's memory: MPI cannot take back a collective
-        operation that was given up, and would write to it later.
+        lends the vector that MPI sums. It is never the caller's memory: MPI cannot take back a collective operation
+        that was given up. It would write to it later, or read other values for a sum that other ranks still get.
     """
 
     link: Link
@@ -48,16 +48,16 @@ class Dense(NamedTuple):
 
 
 class Summing(OneLane):
-    """A stage: sums a vector over all ranks by MPI_Iallreduce, cut below MPI's int limit.
+    """A stage: sums a vector in place over all ranks by MPI_Iallreduce, cut below MPI's int limit.
 
     MPI wants collective operations in the same order on all ranks. So it waits until each call before is done, or has
     begun something else: calls agree in any order, but are summed in that of their start. The runtime in C++ sums
     where there is nothing to wait for first.
     """
 
-    def __init__(self, link: Link, number: int, values: np.ndarray, given: np.ndarray | None = None):
-        """number: of the call. values: where the sums will be. given: what is summed; None if it is there already."""
-        self._link, self._number, self._values, self._given = link, number, values, given
+    def __init__(self, link: Link, number: int, values: np.ndarray):
+        """number: of the call."""
+        self._link, self._number, self._values = link, number, values
         self._most = max(1, link.requests.longest(link.rank) // values.itemsize)
         self._at, self.finished = 0, False
         self._under_way: Collective | None = None
@@ -66,7 +66,7 @@ class Summing(OneLane):
         transport = self._link.requests.native
         if transport is None or not transport.sums or not len(self._values) or not self.can_advance():
             return None
-        return _kernels.NativeSum(self._given, self._values, MPI._handleof(_TYPES[self._values.dtype]), self._most)
+        return _kernels.NativeSum(self._values, MPI._handleof(_TYPES[self._values.dtype]), self._most)
 
     def account(self, _: _kernels.NativeSum) -> None:
         """The runtime in C++ is done with it."""
@@ -79,17 +79,13 @@ class Summing(OneLane):
 
     def advance(self, messages) -> None:
         """The next part, once the one before is summed."""
-        here = slice(self._at, self._at + self._most)
-        part, given = self._values[here], None if self._given is None else self._given[here]
+        part = self._values[self._at : self._at + self._most]
         self.finished = not len(part)
         if self.finished:
             return
         self._at += len(part)
-        self._under_way = Collective(tuple(self._link.others), (part, given))
-        source, datatype = MPI.IN_PLACE, _TYPES[part.dtype]
-        if given is not None:
-            source = [given, datatype]
-        messages.start(self._under_way, self._link.comm.Iallreduce, source, [part, datatype])
+        self._under_way = Collective(tuple(self._link.others), part)
+        messages.start(self._under_way, self._link.comm.Iallreduce, MPI.IN_PLACE, [part, _TYPES[part.dtype]])
 
 
 def dense_on(processor, call, source, target, residual, new_residual, spent):
@@ -130,26 +126,23 @@ class DenseSum:
     def __init__(self, call: Dense, source, target, residual, new_residual, spent):
         self._call, self._source, self._target, self._spent = call, source, target, spent
         self._residual, self._new_residual = residual, new_residual
-        self._short, self._first, self._given = source.dtype in ("float16", "bfloat16"), None, None
+        self._short, self._first = source.dtype in ("float16", "bfloat16"), None
         spent.dense = True
 
     def load(self) -> None:
-        """values := source + residual; not where MPI can read the source itself."""
+        """values := source + residual."""
         source = self._source
         dtype = np.dtype(np.float64 if source.dtype == "float64" else np.float32)
         nbytes = source.size * dtype.itemsize
         self._lent = self._call.workspace.take(nbytes)  # after an error it is not given back
         self.values = self._lent[:nbytes].view(dtype)
-        if self._residual is None and source.flat is not None and self._call.link.size > 1:
-            self._given = source.flat
-        else:
-            _load(source, self._residual, self.values)
+        _load(source, self._residual, self.values)
 
     def summing(self) -> Summing:
         """What sums the values over all ranks."""
         self._spent.bytes_sent += self.values.nbytes
         self._spent.bytes_received += self.values.nbytes
-        return Summing(self._call.link, self._call.number, self.values, self._given)
+        return Summing(self._call.link, self._call.number, self.values)
 
     def store(self) -> bool:
         """The values are summed: write them. True if one is not finite: then `name_flaw` must follow."""

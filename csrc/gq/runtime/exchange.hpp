@@ -59,14 +59,12 @@ class Rounds final : public Exchange {
   int sends_under_way_ = 0;
 };
 
-// The sum of a vector over all ranks by MPI, in parts that follow each other.
+// The sum of a vector over all ranks by MPI, in place, in parts that follow each other.
 class MpiSum final : public Exchange {
  public:
-  // given: count numbers of so many bytes each, which MPI calls `type`, or null if they are in `values`, where the sums
-  // will be; a part has `most` of them.
-  MpiSum(const std::uint8_t* given, std::uint8_t* values, std::size_t count, std::size_t itemsize, Handle type,
-         std::size_t most)
-      : given_(given), values_(values), left_(count), itemsize_(itemsize), type_(type), most_(most) {}
+  // count numbers of so many bytes each, which MPI calls `type`; a part has `most` of them.
+  MpiSum(std::uint8_t* values, std::size_t count, std::size_t itemsize, Handle type, std::size_t most)
+      : values_(values), left_(count), itemsize_(itemsize), type_(type), most_(most) {}
 
   int start(Transport& transport, int tag) override;
   int completed(Transport& transport, const Ticket& ticket, std::size_t nbytes) override;
@@ -75,7 +73,6 @@ class MpiSum final : public Exchange {
  private:
   int post_part(Transport& transport);
 
-  const std::uint8_t* given_;
   std::uint8_t* values_;
   std::size_t left_, itemsize_;
   Handle type_;

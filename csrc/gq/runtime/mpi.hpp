@@ -37,8 +37,7 @@ class MpiTransport final : public Transport {
 
   int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
-  int sum(const std::uint8_t* given, std::uint8_t* values, std::size_t count, Handle type,
-          const Ticket& ticket) override;
+  int sum(std::uint8_t* values, std::size_t count, Handle type, const Ticket& ticket) override;
   bool sums() const { return mpi_.iallreduce != nullptr; }
   int poll(std::vector<Completion>& completed) override;
   std::size_t longest(int peer) const override { return near_[peer] ? most_ : most_far_; }

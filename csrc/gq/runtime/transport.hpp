@@ -34,10 +34,8 @@ class Transport {
   // 0, or a code of the transport's.
   virtual int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) = 0;
   virtual int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) = 0;
-  // Begins MPI's sum of so many numbers of a type over all ranks, of those that are given, or null: in place; kNoSum
-  // where there is none.
-  virtual int sum(const std::uint8_t* given, std::uint8_t* values, std::size_t count, Handle type,
-                  const Ticket& ticket);
+  // Begins MPI's sum of so many numbers of a type over all ranks, in place; kNoSum where there is none.
+  virtual int sum(std::uint8_t* values, std::size_t count, Handle type, const Ticket& ticket);
   static constexpr int kNoSum = -1;
   // What has completed is added to the list.
   virtual int poll(std::vector<Completion>& completed) = 0;
