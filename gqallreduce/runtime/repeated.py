@@ -52,21 +52,21 @@ class Repeat(_kernels.Repeat):
         """What the calls are like whose Agreed this is; None if they cannot be carried out at once."""
         plan, size, allreduce = agreed.plan, self.link.size, self.allreduce
         vectors = allreduce.ring_vectors / (1 if self.half is None else 2)
-        given = agreed, plans.measures, allreduce.scheme.feedback
+        given, found = (agreed, plans.measures, allreduce.scheme.feedback), None
         if agreed.dense:
             dense = KnownDense(agreed, allreduce, plans, self.link)
-            if not dense.fits:
-                return None
-            more = dense.one, allreduce.processors.host, True
-            agreed.again = _kernels.KnownCall(*given, 1.0, 8 * FIRST_WORDS, *more)
+            if dense.fits:
+                more = dense.one, allreduce.processors.host, True
+                found = _kernels.KnownCall(*given, 1.0, 8 * FIRST_WORDS, *more)
         elif agreed.by_mpi or plan is None:
             return None
         elif plan.in_stages:
-            agreed.again = _kernels.KnownCall(*given, vectors, 0, IndirectAgain, plan.processor)
+            found = _kernels.KnownCall(*given, vectors, 0, IndirectAgain, plan.processor)
         elif plan.repeats:
             exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * (plan.scales is not None))
-            agreed.again = _kernels.KnownCall(*given, vectors, exchanged)
-        return agreed.again
+            found = _kernels.KnownCall(*given, vectors, exchanged)
+        agreed.again = found
+        return found
 
     # --- of a half, or of a codec that learns ---
 

@@ -35,7 +35,7 @@ class KnownDense:
         trials = self._agreed.trials
         word = self._choices.index(self._agreed.choice) if trials is None else trials.settled
         expected = self._given.copy()
-        expected[-2:] = words_of_step((self._number, step))
+        expected[-2:] = words_of_step((self._number, (step,) if isinstance(self._agreed.name, tuple) else step))
         given = expected.copy()
         expected[1] = word
         if link.rank == 0:

@@ -41,12 +41,16 @@ def make(comm, scheme="dense/ef", **options):
     return allreduce
 
 
-def sums(allreduce, comm, steps, key="w", **form):
+def sums(allreduce, comm, steps, key="w", group=False, **form):
     """What these calls return, leave and count."""
     found = []
     for step in steps:
         array = values(comm, step, **form)
-        result = allreduce(array, key=key, out=np.empty_like(array) if step % 2 else None)
+        out = np.empty_like(array) if step % 2 else None
+        if group:
+            (result,) = allreduce([array], key=[key], out=None if out is None else [out])
+        else:
+            result = allreduce(array, key=key, out=out)
         left = [allreduce.residual(key)] if allreduce.scheme.feedback else []
         last = allreduce.stats.last
         counted = last.messages, last.bytes_sent, last.bytes_received, last.dense_bytes, last.scheme, last.dense
@@ -60,10 +64,12 @@ def sums(allreduce, comm, steps, key="w", **form):
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("runtimes", ["native", "mixed"])
+@pytest.mark.parametrize("group", [False, True])
 def test_the_second_call_is_with_the_same_bits(
-    comm, scheme, dtype, shape, order, average, runtimes, at_once, monkeypatch
+    comm, scheme, dtype, shape, order, average, runtimes, group, at_once, monkeypatch
 ):
-    form = {"shape": shape, "dtype": dtype, "order": order}
+    """A single tensor, also if it is called as a group, as a Reducer does."""
+    form = {"shape": shape, "dtype": dtype, "order": order, "group": group}
     with make(comm, scheme, average=average, check="always") as others:
         expected = sums(others, comm, (1, 2, 3), "v", **form)
     python = runtimes == "mixed" and comm.rank == 0
