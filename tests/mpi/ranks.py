@@ -179,11 +179,20 @@ def everywhere(comm, call, /, *arguments, **options):
     return found[0]
 
 
+def raised(error):
+    raise error
+
+
 def sum_that_mpi_fails(comm, monkeypatch, allreduce):
-    """`errors` of a call of key "a", of 60 elements, in which rank 0's MPI_Iallreduce fails: it has no such type."""
+    """`errors` of a call of key "a", of 60 elements, in which rank 0's MPI_Iallreduce fails: it has no such type.
+
+    MPICH ends the process then; with it a failure is pretended.
+    """
     with monkeypatch.context() as patch:
-        if comm.rank == 0:
+        if comm.rank == 0 and MPI.get_vendor()[0] == "Open MPI":
             patch.setattr(dense, "_TYPES", dict.fromkeys(dense._TYPES, MPI.DATATYPE_NULL))
+        elif comm.rank == 0:
+            patch.setattr(dense.Summing, "native", lambda _: raised(MPI.Exception(MPI.ERR_OTHER)))
         return errors(comm, allreduce, np.ones(60, np.float32), key="a")
 
 

@@ -9,7 +9,7 @@ import pytest
 from at_once import heard_long_ago as heard_long_ago
 from at_once import note_at_once
 from at_once import taken_up as taken_up
-from ranks import TIMEOUT, alike, bytes_of, everywhere, inputs, works
+from ranks import TIMEOUT, alike, bytes_of, everywhere, inputs, raised, works
 
 import gqallreduce as gq
 from gqallreduce import _kernels
@@ -183,10 +183,6 @@ def test_an_error_in_it_ends_the_call_on_all_ranks(comm, error, where, monkeypat
         assert after["step"] == before["step"]
         assert bytes_of(after["residual"]) == bytes_of(before["residual"])
     make(comm)
-
-
-def raised(error):
-    raise error
 
 
 @pytest.mark.mpi(min_size=2)

@@ -7,7 +7,7 @@ import pytest
 from at_once import heard_long_ago as heard_long_ago
 from at_once import note_at_once
 from at_once import taken_up as taken_up
-from ranks import TIMEOUT, bytes_of, inputs
+from ranks import TIMEOUT, bytes_of, inputs, raised
 
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
@@ -132,10 +132,6 @@ def test_an_error_beside_the_exchange_ends_the_call_on_all_ranks(comm, error, wh
     assert after["step"] == before["step"]
     assert bytes_of(after["residual"]) == bytes_of(before["residual"])
     make(comm)
-
-
-def raised(error):
-    raise error
 
 
 @pytest.mark.mpi(min_size=2)

@@ -9,7 +9,7 @@ import pytest
 from at_once import heard_long_ago as heard_long_ago
 from at_once import note_at_once
 from at_once import taken_up as taken_up
-from ranks import TIMEOUT, bytes_of, everywhere, inputs
+from ranks import TIMEOUT, bytes_of, everywhere, inputs, raised
 
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
@@ -166,10 +166,6 @@ def test_an_error_in_it_ends_the_call_on_all_ranks(comm, error, where, monkeypat
         assert after["step"] == before["step"]
         assert bytes_of(after["residual"]) == bytes_of(before["residual"])
     make(comm)
-
-
-def raised(error):
-    raise error
 
 
 def test_what_it_was_given_is_free_at_once(comm):
