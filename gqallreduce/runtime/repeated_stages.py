@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
 from gqallreduce.runtime.indirect import begin
@@ -35,6 +36,7 @@ class Again(ABC):
         """A generator of Stages. It yields None where the call must be a Call before it goes on, and raises errors that
         all ranks have alike after that only."""
 
+    @usual_arithmetic()
     def carry_out(self, repeat) -> bool:
         """Is the call over?"""
         self._stages = self.whole(repeat)

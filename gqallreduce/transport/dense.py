@@ -220,9 +220,11 @@ def _load(source, residual, values) -> None:
 def _name(call: Dense, first: int | None, source, values):
     """The lowest rank whose own values were not finite; NO_RANK with the sum's index if it overflowed."""
     mine = np.array([_ALL_FINITE if first is None else first], np.int64)
-    asked = Gather(call.link.rank, call.link.size, NOT_FINITE, mine, call.signature)
-    yield asked
-    everyone = asked.found[:, 0]
+    everyone = mine
+    if call.link.size > 1:
+        asked = Gather(call.link.rank, call.link.size, NOT_FINITE, mine, call.signature)
+        yield asked
+        everyone = asked.found[:, 0]
     ranks = np.flatnonzero(everyone != _ALL_FINITE)
     if len(ranks):
         return int(ranks[0]), int(everyone[ranks[0]])

@@ -110,6 +110,18 @@ def test_a_value_that_is_not_finite_is_told_on_all_ranks(comm, value):
     assert sums(allreduce, comm, (1, 2)) == sums(fresh, comm, (1, 2))
 
 
+def test_a_call_after_a_value_that_is_not_finite(comm):
+    """Nothing of that one is left under way."""
+    allreduce, other = make(comm, "dense"), gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    for key, each in (("w", allreduce), ("new", other), ("new", allreduce)):
+        array = values(comm)
+        array[7] = np.nan
+        assert everywhere(comm, each, array, key=key)[0] is gq.NonFiniteError
+        assert each.unusable is None
+    sums(allreduce, comm, (1, 2))
+    works(comm, other)
+
+
 @pytest.mark.parametrize("scheme", ["dense", "dense/ef"])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -215,6 +227,23 @@ def test_an_agreement_that_does_not_fit_into_one_message_is_not_made_at_once(com
         sums(allreduce, comm, (1,))
     sums(allreduce, comm, (2,))
     assert at_once == [False, True]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_the_callers_errstate_is_not_that_of_a_call(comm, dtype):
+    """Where a sum overflows, and where a part of it is denormal, on all ranks or on one."""
+    for average in (False, True):
+        allreduce = make(comm, average=average)
+        for step, value in enumerate((np.finfo(dtype).tiny / 4, 1, np.finfo(dtype).max)):
+            array = np.full(SIZE, value, dtype)
+            allreduce(array.copy() / 2**20, key="v")
+            with np.errstate(all="raise" if (comm.rank + step) % 2 else "ignore"):
+                try:
+                    allreduce(array, key="v")
+                except gq.NonFiniteError:
+                    assert value == np.finfo(dtype).max
+        assert allreduce.unusable is None
+        works(comm, allreduce)
 
 
 def test_what_it_was_given_is_free_at_once(comm):

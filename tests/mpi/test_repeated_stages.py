@@ -168,6 +168,21 @@ def test_an_error_in_it_ends_the_call_on_all_ranks(comm, error, where, monkeypat
     make(comm)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_callers_errstate_is_not_that_of_a_call(comm, scheme):
+    """With denormal values and results, on one rank."""
+    allreduce, expected = (make(comm, scheme, average=True) for _ in range(2))
+    for step in range(1, 7):
+        scale = 10.0 ** np.random.default_rng(comm.rank).integers(-45, -37, SHAPE)
+        array = (values(comm, step) * scale).astype(np.float32).astype(np.float64)
+        same = array.copy()
+        with np.errstate(all="raise" if comm.rank == 0 else "warn"):
+            allreduce(array, key="v")
+        expected.start(same, key="v").wait()
+        assert bytes_of(array) == bytes_of(same)
+    assert allreduce.unusable is None
+
+
 def test_what_it_was_given_is_free_at_once(comm):
     allreduce = make(comm)
     array = values(comm)
