@@ -2,7 +2,7 @@
 
 import pytest
 from mpi4py import MPI
-from ranks import TIMEOUT
+from ranks import TIMEOUT, raised
 
 from gqallreduce.runtime import repeated
 from gqallreduce.runtime.repeated import NOT_BEGUN
@@ -32,6 +32,19 @@ def note_taken_up(monkeypatch, of_call) -> list:
 
     monkeypatch.setattr(Progress, "take_up", noted)
     return found
+
+
+def errors_of(comm, allreduce, array, monkeypatch, owner, function, error) -> list[type]:
+    """Of each rank, how a call of key "w" ends in which a function of rank 0 raises an error; NoneType: it does not."""
+    problem = None
+    with monkeypatch.context() as patch:
+        if comm.rank == 0:
+            patch.setattr(owner, function, lambda *_: raised(error))
+        try:
+            allreduce(array, key="w")
+        except (Exception, KeyboardInterrupt) as caught:
+            problem = caught
+    return comm.allgather(type(problem))
 
 
 @pytest.fixture(autouse=True)

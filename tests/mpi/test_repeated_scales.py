@@ -4,10 +4,10 @@ import time
 
 import numpy as np
 import pytest
+from at_once import errors_of, note_at_once
 from at_once import heard_long_ago as heard_long_ago
-from at_once import note_at_once
 from at_once import taken_up as taken_up
-from ranks import TIMEOUT, bytes_of, inputs, raised
+from ranks import TIMEOUT, bytes_of, inputs
 
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
@@ -117,15 +117,8 @@ def test_a_late_rank_is_waited_for(comm, late, taken_up, monkeypatch):
 @pytest.mark.parametrize("where", ["own", "take"])
 def test_an_error_beside_the_exchange_ends_the_call_on_all_ranks(comm, error, where, monkeypatch):
     allreduce = make(comm, timeout=0.5)
-    before, problem = allreduce.state_dict()["keys"]["w"], None
-    with monkeypatch.context() as patch:
-        if comm.rank == 0:
-            patch.setattr(Scales, where, lambda *given: raised(error))
-        try:
-            allreduce(values(comm), key="w")
-        except (Exception, KeyboardInterrupt) as caught:
-            problem = caught
-    kinds = comm.allgather(type(problem))
+    before = allreduce.state_dict()["keys"]["w"]
+    kinds = errors_of(comm, allreduce, values(comm), monkeypatch, Scales, where, error)
     assert kinds[0] is error
     assert set(kinds[1:]) == {gq.Error}
     after = allreduce.state_dict()["keys"]["w"]

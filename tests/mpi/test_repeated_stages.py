@@ -6,10 +6,10 @@ import weakref
 
 import numpy as np
 import pytest
+from at_once import errors_of, note_at_once
 from at_once import heard_long_ago as heard_long_ago
-from at_once import note_at_once
 from at_once import taken_up as taken_up
-from ranks import TIMEOUT, bytes_of, everywhere, inputs, raised
+from ranks import TIMEOUT, bytes_of, everywhere, inputs
 
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
@@ -149,19 +149,12 @@ def test_a_late_rank_is_waited_for(comm, late, flawed, taken_up, monkeypatch):
 @pytest.mark.parametrize("where", ["draw", "form", "operand", "store"])
 def test_an_error_in_it_ends_the_call_on_all_ranks(comm, error, where, monkeypatch):
     """But on those that have their sum already: an error in `store` is that of one rank alone."""
-    allreduce, problem = make(comm, "direct/randk(ratio=0.2)/ef", timeout=0.5), None
+    allreduce = make(comm, "direct/randk(ratio=0.2)/ef", timeout=0.5)
     before = allreduce.state_dict()["keys"]["w"]
-    with monkeypatch.context() as patch:
-        if comm.rank == 0:
-            patch.setattr(OwnValues, where, lambda *_: raised(error))
-        try:
-            allreduce(values(comm), key="w")
-        except (Exception, KeyboardInterrupt) as caught:
-            problem = caught
-    kinds = comm.allgather(type(problem))
+    kinds = errors_of(comm, allreduce, values(comm), monkeypatch, OwnValues, where, error)
     assert kinds[0] is error
     assert set(kinds[1:]) <= ({type(None), gq.Error} if where == "store" else {gq.Error})
-    if problem is not None:
+    if kinds[comm.rank] is not type(None):
         after = allreduce.state_dict()["keys"]["w"]
         assert after["step"] == before["step"]
         assert bytes_of(after["residual"]) == bytes_of(before["residual"])
