@@ -257,7 +257,7 @@ def _agree(call: Call, allreduce, plans, label: tuple, on_device: bool, first: L
     agreed = plans.find(label) or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
     if allreduce.size == 1:
         return agreed
-    names, step = plans.choices(), (allreduce.number, _steps(allreduce.memory, label[0]))
+    names, step = plans.choices(), (allreduce.number, steps_of(allreduce.memory, label[0]))
     mine = names.index(agreed.choice)
     chosen = names[(yield from agree(call.link, agreed.hashes, step, mine, len(names), first))]
     return agreed if chosen == agreed.choice else plans.instead(agreed, chosen)
@@ -276,7 +276,7 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
         call.counted = trials
     else:
         first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)
-        step = allreduce.number, _steps(allreduce.memory, label[0])
+        step = allreduce.number, steps_of(allreduce.memory, label[0])
         given = step, first.hashes, hash64(*first.hashes), on_device, begun
         choice, why, place = yield from trials.stages(call, *given)
         last = first
@@ -285,9 +285,9 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     return agreed, place
 
 
-def _steps(memory, name):
+def steps_of(memory, name):
     """How many calls of the key have succeeded, or of each key of a group."""
     if isinstance(name, tuple):
-        return tuple(_steps(memory, key) for key in name)
+        return tuple(steps_of(memory, key) for key in name)
     state = memory.get(name)
     return 0 if state is None else (state.step, "halfway") if state.halfway else state.step

@@ -6,7 +6,7 @@ import numpy as np
 
 from gqallreduce.backends.buffer import Buffer
 from gqallreduce.runtime.flaws import not_finite
-from gqallreduce.runtime.reduction import compare, go_on
+from gqallreduce.runtime.reduction import compare, go_on, steps_of
 from gqallreduce.runtime.repeated_stages import Again
 from gqallreduce.transport.agreement import begun, words_of_step
 from gqallreduce.transport.dense import Dense, DenseSum
@@ -30,12 +30,12 @@ class KnownDense:
         """What carries one of them out."""
         return DenseAgain(self)
 
-    def first(self, link, step: int) -> tuple[Largest, np.ndarray]:
+    def first(self, link, memory) -> tuple[Largest, np.ndarray]:
         """(the exchange by which ranks compare such a call, what it finds if they go on with it)."""
         trials = self._agreed.trials
         word = self._choices.index(self._agreed.choice) if trials is None else trials.settled
         expected = self._given.copy()
-        expected[-2:] = words_of_step((self._number, (step,) if isinstance(self._agreed.name, tuple) else step))
+        expected[-2:] = words_of_step((self._number, steps_of(memory, self._agreed.name)))
         given = expected.copy()
         expected[1] = word
         if link.rank == 0:
@@ -55,7 +55,7 @@ class DenseAgain(Again):
         link, agreed, allreduce = repeat.link, repeat.agreed, repeat.allreduce
         (after,) = repeat.states.values()
         if link.size > 1:
-            first, expected = self._known.first(link, after.step - 1)
+            first, expected = self._known.first(link, allreduce.memory)
             yield first
             first.finished = True
             if first.found.tobytes() != expected.tobytes():

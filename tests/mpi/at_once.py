@@ -1,5 +1,8 @@
 """What becomes of calls that may be carried out at once (runtime/repeated.py), for tests."""
 
+import gc
+import weakref
+
 import pytest
 from mpi4py import MPI
 from ranks import TIMEOUT, raised
@@ -45,6 +48,19 @@ def errors_of(comm, allreduce, array, monkeypatch, owner, function, error) -> li
         except (Exception, KeyboardInterrupt) as caught:
             problem = caught
     return comm.allgather(type(problem))
+
+
+def require_free_at_once(allreduce, array):
+    """AssertionError if what a call of key "w" was given is kept until the garbage collector comes."""
+    array = array.copy()
+    gone = weakref.ref(array)
+    gc.disable()
+    try:
+        allreduce(array, key="w")
+        del array
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

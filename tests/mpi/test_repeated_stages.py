@@ -1,12 +1,10 @@
 """Calls of known keys that are carried out at once, stage by stage: of codecs that sum other vectors than buffers."""
 
-import gc
 import time
-import weakref
 
 import numpy as np
 import pytest
-from at_once import errors_of, note_at_once
+from at_once import errors_of, note_at_once, require_free_at_once
 from at_once import heard_long_ago as heard_long_ago
 from at_once import taken_up as taken_up
 from ranks import TIMEOUT, bytes_of, everywhere, inputs
@@ -83,7 +81,7 @@ def test_the_second_call_is_with_the_same_bits(comm, scheme, form, runtimes, key
         assert repr(found[key].get("learned")) == repr(state.get("learned"))
 
 
-def product(comm, step, scheme, **options):
+def product(comm, step):
     """A sum of products."""
     rng = np.random.default_rng([comm.rank, step])
     x, delta = (rng.standard_normal((3, size), np.float32) for size in (9, 7))
@@ -94,7 +92,7 @@ def test_products_are_summed_as_before(comm, at_once):
     """They are no plain arrays."""
     with gq.Allreduce("direct/isgq(send=factors)", comm=comm, timeout=TIMEOUT) as allreduce:
         for step in range(3):
-            given, out = product(comm, step, allreduce)
+            given, out = product(comm, step)
             allreduce(given, key="w", out=out)
     assert at_once == [False] * 3
 
@@ -177,13 +175,4 @@ def test_the_callers_errstate_is_not_that_of_a_call(comm, scheme):
 
 
 def test_what_it_was_given_is_free_at_once(comm):
-    allreduce = make(comm)
-    array = values(comm)
-    gone = weakref.ref(array)
-    gc.disable()
-    try:
-        allreduce(array, key="w")
-        del array
-        assert gone() is None
-    finally:
-        gc.enable()
+    require_free_at_once(make(comm), values(comm))

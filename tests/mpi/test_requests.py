@@ -84,7 +84,7 @@ def test_two_calls_under_way_on_one_plan_give_the_bits_of_calls_in_turn(comm, mo
 @pytest.mark.parametrize("most", [None, "1024"])
 @pytest.mark.parametrize("in_python", [[], [0], range(8)])
 def test_dense_calls_under_way(comm, monkeypatch, most, in_python):
-    """Also in parts: MPI has them in one order on all ranks, whatever ends first, and whoever begins them."""
+    """Also in parts: MPI has them in one order on all ranks, whatever ends first. C++ begins them, or Python."""
     if comm.rank in in_python:
         monkeypatch.setattr(Summing, "native", lambda _: None)
     monkeypatch.setenv("GQALLREDUCE_AUTO", "model")
