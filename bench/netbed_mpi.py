@@ -14,6 +14,11 @@ VARIABLES = {
     "FI_PROVIDER": "tcp",
     "FI_TCP_IFACE": "eth0",
 }
+RECOVERY = {  # what leaves other ranks alone when one is killed; the second option is that of MPICH's Hydra
+    "Open MPI 4": "--enable-recovery",
+    "Open MPI 5": "--with-ft ulfm",
+    "MPICH": "-disable-auto-cleanup",
+}
 
 
 class NotKnown(Exception):

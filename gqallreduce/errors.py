@@ -54,16 +54,23 @@ class WireError(Error, ValueError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """Nothing arrived for `timeout` seconds, here or at a rank that told the others.
+    """Nothing arrived for `timeout` seconds, or the MPI says that a process has ended (Open MPI 5 with
+    `mpirun --with-ft ulfm`): here, or at a rank that told the others.
 
     ranks
-        sorted peers whose message was due here. They may wait for others themselves: a rank that does not call is named
-        by at least one of those that wait for it.
+        sorted peers whose message was due here, or whose processes have ended. Those whose message was due may wait for
+        others themselves: a rank that does not call is named by at least one of those that wait for it.
+    ended
+        have their processes ended?
     """
 
-    def __init__(self, seconds: float, ranks, told_by: int | None = None):
-        self.ranks = tuple(sorted(ranks))
-        if told_by is None:
+    def __init__(self, seconds: float | None, ranks, told_by: int | None = None):
+        """seconds: without a message; None if the processes of these ranks have ended."""
+        self.ranks, self.ended = tuple(sorted(ranks)), seconds is None
+        if self.ended:
+            who = "MPI says" if told_by is None else f"rank {told_by} was told by MPI"
+            text = f"{who} that the processes of ranks {list(self.ranks)} have ended"
+        elif told_by is None:
             text = f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}"
         else:
             text = f"rank {told_by} gave up this call after its timeout; due here: ranks {list(self.ranks)}"

@@ -4,8 +4,8 @@ Each training draws its faults from its seed: a rank is killed, stopped for a wh
 by more than the timeout, gives a NaN, has no memory for a tensor, or no room on its disk for its part of a state. After
 each fault it is checked that no rank hangs, that survivors have an error with a name within the timeout, that the job
 can begin again from the last state on as many ranks as are left (on all again, if that is one), and at the end that the
-accuracy is that of undisturbed trainings. With `--links` jobs run on hosts of bench/netbed, and it is the links of
-hosts that fail: for a second, for good, or so that they carry a hundredth.
+accuracy is that of undisturbed trainings. With `--netbed` each rank is a host of bench/netbed, and the links of hosts
+fail as well: for a second, for good, or so that they carry a hundredth.
 """
 
 import json
@@ -32,8 +32,9 @@ FATAL = ("kill", "link lost")  # the job begins again without that rank
 ENDING = (*FATAL, "stop", "late", "memory")  # the job begins again
 STEPS, EVERY, RANKS = 400, 20, 4
 TIMEOUT, SHORT, SLACK = 1.0, 0.3, 4.0  # seconds: of calls; of a pause; beyond the timeout until an error is noted
-ON_LINKS = 4.0  # the timeout of calls where links fail: TCP doubles its pause before each repetition
+ON_NETBED = 4.0  # the timeout of calls where links fail: TCP doubles its pause before each repetition
 SECONDS = {"pause": SHORT, "link down": 1.0, "link slow": 2.0}  # what is not named: the timeout and two more
+RECOVERY = {"Open MPI": "--enable-recovery", "MPICH": "-disable-auto-cleanup"}  # a rank that is killed ends no other
 HANGS = 60.0  # seconds after which a job is taken for one that hangs
 SPREAD = 0.03  # of accuracy, beyond that of the undisturbed trainings
 
@@ -44,8 +45,8 @@ def add_arguments(parser):
     parser.add_argument("--faults", type=int, default=21, help="of each training (21)")
     parser.add_argument("--ranks", type=int, default=RANKS, help=f"of a training's first job ({RANKS})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of a training ({STEPS})")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS + LINKS, help="of faults (all, or all of links)")
-    parser.add_argument("--links", action="store_true", help="on hosts of bench/netbed, whose links fail")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS + LINKS, help="of faults (all that there can be)")
+    parser.add_argument("--netbed", action="store_true", help="each rank on a host of bench/netbed; links fail as well")
     name = "writes NAME.jsonl and NAME.md (bench/results/chaos)"
     parser.add_argument("--output", default="bench/results/chaos", metavar="NAME", help=name)
     again = "no training: the table of earlier results, FILE.jsonl, as NAME.md"
@@ -57,7 +58,7 @@ def run(arguments):
     if arguments.draw:
         _show(read(arguments.draw, "fault")[1], arguments.output)
         return 0
-    arguments.kinds = arguments.kinds or (LINKS if arguments.links else KINDS)
+    arguments.kinds = arguments.kinds or (KINDS + LINKS if arguments.netbed else KINDS)
     report = Report(f"{arguments.output}.jsonl")
     report.write("machine", machine.describe(ranks=arguments.ranks))
     calm, rows, wrong = [], [], []
@@ -100,11 +101,16 @@ def faults_of(seed, arguments):
             if step not in steps and step < arguments.steps - 1:
                 break
         steps.add(step)
-        seconds = SECONDS.get(kind, TIMEOUT + 2.0)
+        seconds = SECONDS.get(kind, timeout_of(arguments) + 2.0)
         found.append(
             {"number": number, "step": step, "rank": int(random.integers(1 << 16)), "kind": kind} | {"seconds": seconds}
         )
     return sorted(found, key=lambda fault: fault["step"])
+
+
+def timeout_of(arguments):
+    """Of calls, in seconds."""
+    return ON_NETBED if arguments.netbed else TIMEOUT
 
 
 class Training:
@@ -117,7 +123,7 @@ class Training:
     def __init__(self, seed, arguments, faults):
         self.seed, self.arguments, self.left = seed, arguments, list(faults)
         self.rows, self.wrong, self.jobs = [], [], 0
-        self.timeout = ON_LINKS if arguments.links else TIMEOUT
+        self.timeout = timeout_of(arguments)
 
     def run(self):
         """Jobs, one after the other, until all steps are made: {seed, accuracy, jobs, seconds, steps_lost}."""
@@ -151,10 +157,11 @@ class Training:
         path = folder / "job.json"
         path.write_text(json.dumps(job))
         program = [sys.executable, "-m", "gqallreduce.cli.chaos_rank", str(path)]
-        if self.arguments.links:
-            words = [sys.executable, *f"bench/netbed --quiet --hosts {ranks} --rate 1gbit --".split(), *program]
+        if self.arguments.netbed:
+            bed = f"bench/netbed --quiet --recovery --hosts {ranks} --rate 1gbit --"
+            words = [sys.executable, *bed.split(), *program]
         else:
-            words = [launcher(), *options(), "-n", str(ranks), *program]
+            words = [launcher(), RECOVERY[vendor()], "-n", str(ranks), *program]
         with open(folder / f"output.{self.jobs}", "w") as output:
             process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
             hung = not self._wait(process, folder, ranks)
@@ -217,8 +224,8 @@ class Training:
     def _problem(self, kind, noted, ranks, row):
         if kind in HARMLESS:
             return "an error, where a rank was stopped or cut off for less than the timeout" if noted else ""
-        if kind == "kill" and not noted and not survives():
-            row["by_launcher"] = True
+        if kind == "kill" and not noted and vendor() == "MPICH":
+            row["by_launcher"] = True  # it ends the other ranks now and then, though it is asked not to
             return ""
         if len(noted) < ranks - 1:
             return f"{len(noted)} of {ranks - 1} other ranks noticed"
@@ -235,19 +242,14 @@ def launcher():
     return str(beside) if beside.exists() else "mpirun"
 
 
-def survives():
-    """Does the launcher leave other ranks alone when one is killed, if it is asked to?"""
+def vendor():
+    """Which MPI mpi4py has loaded: "Open MPI" or "MPICH"."""
     import mpi4py
 
     mpi4py.rc.initialize = mpi4py.rc.finalize = False  # this process is no rank
     from mpi4py import MPI
 
-    return MPI.get_vendor()[0] == "Open MPI"
-
-
-def options():
-    """Of the launcher."""
-    return ["--enable-recovery"] if survives() else []
+    return MPI.get_vendor()[0]
 
 
 def _show(rows, output):
@@ -290,8 +292,10 @@ def lost_steps(rows):
 
 def _noticed_by(rows):
     """Of one kind of fault, in words."""
-    if any(row.get("by_launcher") for row in rows):
-        return "the launcher"
+    by_launcher = sum(row.get("by_launcher", False) for row in rows)
+    if by_launcher:
+        by_others = "all other ranks, " if by_launcher < len(rows) else ""
+        return f"{by_others}the launcher ({by_launcher})"
     if all(row["noticed_by"] == 0 for row in rows):
         return "no rank"
     if all(row["noticed_by"] >= row["ranks"] - 1 for row in rows):

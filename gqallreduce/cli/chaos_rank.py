@@ -171,6 +171,7 @@ class Trainer:
 
 def main(path):
     """One job; ends the process at once after an error, since MPI_Finalize waits for all ranks."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's launcher sends it to the ranks that are left
     trainer = Trainer(json.loads(Path(path).read_text()))
     try:
         trainer.go_on()

@@ -10,7 +10,7 @@ from gqallreduce import _kernels
 from gqallreduce.errors import Error
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.transport.call import Call
-from gqallreduce.transport.failure import give_up, named, raise_from
+from gqallreduce.transport.failure import give_up, raise_from
 from gqallreduce.transport.link import CALLS_MOST
 from gqallreduce.transport.progress import LISTEN
 
@@ -119,7 +119,7 @@ class Calls(_kernels.Calls):
         """Something that ends this call, and all others under way."""
         self.raised_in_step = call.link is not None
         if call.link is None:
-            raise_from(named(error, call.name), error)
+            raise_from(self.home.named(error, call.name), error)
         raise_from(give_up(call.link, error, call, self.timeout), error)
 
     def under_way(self) -> bool:

@@ -20,7 +20,8 @@ from mpi4py import MPI
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
-from gqallreduce.errors import WireError
+from gqallreduce.errors import TimeoutError, WireError
+from gqallreduce.transport.ended import acknowledge, ended_ranks
 from gqallreduce.transport.waiting import Deadline, abandon, begin, wait
 
 _TAG = 0
@@ -52,12 +53,14 @@ class Control:
 
     def __init__(self, rank: int, size: int, comm, request):
         self.rank, self.size = rank, size
-        self._comm, self._request = comm, request
+        self._comm, self._request, self._open = comm, request, False
+        self._error: MPI.Exception | None = None  # of the making of a duplicate, which must not be used then
         self.present: dict[int, frame.Header] = {}
         self._aborts: dict[tuple[int, int], frame.Header] = {}  # (rank, duplicate) -> the first one
         self._objects: dict[tuple[int, int], set[int]] = {}  # (rank, duplicate) -> numbers that the abort is to name
         self._go: frame.Header | None = None
         self._absent: set[int] = set()  # that have given up to meet
+        self._ended: frozenset[int] = frozenset()  # whose processes have ended, as far as the MPI has told
         self._attempts, self._gave_up = 0, False
         self._buffer, self._source, self._outgoing = bytearray(frame.SIZE), 0, deque()
         self._refused: WireError | None = None
@@ -79,7 +82,11 @@ class Control:
             buffer, requests = bytearray(frame.SIZE), []
             header.write(buffer)
             abandon(requests, buffer)
-            begin(requests, self._comm.Isend, [buffer, frame.SIZE, MPI.BYTE], to, _TAG)
+            try:
+                begin(requests, self._comm.Isend, [buffer, frame.SIZE, MPI.BYTE], to, _TAG)
+            except MPI.Exception:
+                if to not in ended_ranks(self._comm):
+                    raise
             self._outgoing.popleft()
 
     def _header(self, kind: int, generation: int, call: int, word: int) -> frame.Header:
@@ -90,7 +97,7 @@ class Control:
 
         The buffer begins with a zero once its message is noted, so that an exception in between loses none.
         """
-        if self._request != MPI.REQUEST_NULL:
+        if not self._open:
             return
         if self._outgoing:
             self._send_outgoing()
@@ -112,7 +119,13 @@ class Control:
 
     def _has_come(self, status) -> bool:
         """Is there a message? Open MPI takes in what has arrived only after it has said that there is none."""
-        return any(self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status) for _ in range(2))
+        try:
+            return any(self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status) for _ in range(2))
+        except MPI.Exception:
+            if self._ended == (now := acknowledge(self._comm)):
+                raise
+            self._ended = now
+            return self._has_come(status)
 
     def _refuse(self, error: WireError) -> None:
         self._refused, self._gave_up = error, True  # what else may come is not known
@@ -194,18 +207,21 @@ class Control:
         ranks are waited for; it may raise.
         """
         deadline, target = Deadline(timeout), 0
+        if self._error is not None:
+            raise self._error.with_traceback(None)
         self._attempts += 1
         for found in (self._aborts, self._objects):
             for place in [place for place in found if place[1] < offer.generation]:
                 del found[place]
         try:
-            wait([self._request], deadline, self._others())
+            self._finish(self._request, deadline)
+            self._open = True
             target = self._agree(offer, deadline, look)
             if offer.sound and target == offer.generation:
                 return target, None
             return target, self._reach(target, deadline)
         except BaseException:
-            if self._request == MPI.REQUEST_NULL:
+            if self._open:
                 if target:
                     self.give_up(target)
                 else:
@@ -254,6 +270,8 @@ class Control:
             raise ForeignFrame(abort.rank, abort)  # ranks made a call while this one came to meet
         deadline.pause(due)
         self.read()
+        if self._ended:  # all ranks must come
+            raise TimeoutError(None, self._ended)
         self.raise_refused()
         look()
 
@@ -273,11 +291,19 @@ class Control:
         while True:
             if self._duplicates:
                 comm, request = self._duplicates[-1]
-                wait([request], deadline, self._others(), lambda: self._look(target))
+                self._finish(request, deadline, lambda: self._look(target))
                 if len(self._duplicates) == target:
                     return comm
             duplicate(self._comm, self._duplicates)
             self._duplicates[:-1] = [None] * (len(self._duplicates) - 1)
+
+    def _finish(self, request, deadline: Deadline, look=None) -> None:
+        """Until a duplicate is made. After an error of MPI's no object can be made any more."""
+        try:
+            wait([request], deadline, self._others(), look)
+        except MPI.Exception as error:
+            self._error = error
+            raise
 
     def _look(self, target: int) -> None:
         """While ranks make a duplicate: ForeignFrame if one has given up.
@@ -302,7 +328,7 @@ class Control:
         the job if the new one has fewer ranks.
         """
         self.read()
-        if self._gave_up:
+        if self._gave_up or self._error is not None:
             return True
         left = [(self._comm, self._request), *self._duplicates[-1:]]
         if not MPI.Request.Testall([request for _, request in left]):

@@ -8,6 +8,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import Error, MismatchError, TimeoutError
 from gqallreduce.transport.call import Call
+from gqallreduce.transport.ended import ended_ranks
 from gqallreduce.transport.link import Link
 
 _INVALID = "its own call was invalid, or it left a step by an error"
@@ -20,6 +21,7 @@ def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> Bas
     objects of those that are given up here, or elsewhere from the same one on, refuse further calls on all ranks.
     """
     link.progress.take_back()
+    error = named(error, call.name, link.comm)
     if isinstance(error, ForeignFrame):
         error.due |= link.progress.silent()
     calls = link.progress.clear()
@@ -30,7 +32,7 @@ def give_up(link: Link, error: BaseException, call: Call, timeout: float) -> Bas
         if each not in lost:
             each.end()
     if not lost:
-        return named(error, call.name)
+        return error
     link.numbers.calls = max(link.calls, 1 + max(each.number for each in lost))  # one that has not begun yet counts
     given_up, raised = _objects(link, error, lost), error
     try:
@@ -88,17 +90,19 @@ def _tell(link: Link, error: BaseException, first: int, call: Call, timeout: flo
             link.abort(reason, first, (header.step - first + beyond) & frame.LARGEST_STEP, concerned)
         return explain(error, link.rank, timeout, call.name)
     if isinstance(error, TimeoutError):
-        link.abort(frame.REASON_TIMEOUT, first, more, min(error.ranks, default=link.rank))
+        reason = frame.REASON_ENDED if error.ended else frame.REASON_TIMEOUT
+        link.abort(reason, first, more, min(error.ranks, default=link.rank))
         return error
     link.abort(frame.REASON_FAILURE, first, more)
-    return named(error, call.name)
+    return error
 
 
-def named(error: BaseException, call: str) -> BaseException:
-    """The error itself, or for one of MPI's one of ours."""
+def named(error: BaseException, call: str, comm) -> BaseException:
+    """The error itself, or for one of MPI's on a communicator one of ours."""
     if not isinstance(error, MPI.Exception):
         return error
-    failed = Error(f"MPI failed in {call}: {error}")
+    ended = ended_ranks(comm)
+    failed = TimeoutError(None, ended) if ended else Error(f"MPI failed in {call}: {error}")
     failed.__cause__ = error
     return failed
 
@@ -113,6 +117,8 @@ def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Erro
     reason, concerned, _ = frame.abort_of(header)
     if reason == frame.REASON_TIMEOUT:
         return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned}, told_by=source)
+    if reason == frame.REASON_ENDED:
+        return TimeoutError(None, [concerned], told_by=source)
     if reason == frame.REASON_ARGUMENTS:
         return MismatchError("arguments", [concerned], f"{_INVALID}; {here}")
     if reason == frame.REASON_MISMATCH:

@@ -109,6 +109,10 @@ class Home(_kernels.Home):
             mine, other = self.claims.take(other)
         return mine
 
+    def named(self, error: BaseException, call: str) -> BaseException:
+        """The error itself, or for one of MPI's one of ours."""
+        return named(error, call, self._comm)
+
     def connect(self, timeout: float, caller) -> Link:
         """The Link for a call of an object, which is made anew, by all ranks, if it is broken."""
         if self.freed:
@@ -166,7 +170,7 @@ class Home(_kernels.Home):
                 self.link.broken = True  # told once; the next attempt waits for the others
             raise explain(foreign, self.rank, timeout, "the making of an object") from None
         except MPI.Exception as error:
-            raise named(error, "the making of an object") from error
+            raise self.named(error, "the making of an object") from error
 
     def _meet_others(self, timeout: float, caller) -> None:
         if self.control is None:

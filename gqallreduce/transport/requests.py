@@ -10,7 +10,9 @@ from mpi4py import MPI
 from gqallreduce import _kernels
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
+from gqallreduce.errors import TimeoutError
 from gqallreduce.scheduling.topology import Topology
+from gqallreduce.transport.ended import ended_ranks
 from gqallreduce.transport.waiting import abandon, begin
 
 MOST = 128
@@ -103,14 +105,15 @@ class Requests:
         begin(requests, operation, *arguments)
 
     def poll(self) -> list[tuple]:
-        """(message, bytes) of what has completed. ForeignFrame for a message that is longer than its room."""
+        """(message, bytes) of what has completed. ForeignFrame for a message that is longer than its room; TimeoutError
+        if the MPI says that a process has ended."""
         requests, messages = self._under_way
         if not requests:
             return []
         try:
             done = MPI.Request.Testsome(requests, self._statuses)
         except MPI.Exception:
-            raise ForeignFrame(_truncated(self._statuses, self._rank)) from None
+            raise self._failed(self._statuses) from None
         if not done:
             return []
         completed = [(messages[index], self._nbytes(messages[index], at)) for at, index in enumerate(done)]
@@ -132,7 +135,12 @@ class Requests:
         for content in self.native.statuses:
             statuses.append(MPI.Status())
             ctypes.memmove(MPI._addressof(statuses[-1]), content, len(content))
-        raise ForeignFrame(_truncated(statuses, self._rank))
+        raise self._failed(statuses)
+
+    def _failed(self, statuses: list) -> Exception:
+        """What an error of MPI's tells, as messages were looked for."""
+        ended = ended_ranks(self._comm)
+        return TimeoutError(None, ended) if ended else ForeignFrame(_truncated(statuses, self._rank))
 
     def give_up(self, calls) -> None:
         """After an error: what is under way stays behind, with the memory of its messages; receives are cancelled."""
