@@ -44,7 +44,7 @@ gq.Allreduce("raw", comm=alive, timeout=60)(ones)
 report = [sorted(said or []), seconds, kept, bool((ones == alive.size).all())]
 """
 END = """
-os._exit(0)  # MPI_Finalize waits for all ranks
+os._exit(0)  # MPI_Finalize waits for all ranks, with Open MPI's User-Level Failure Mitigation now and then
 """
 
 
@@ -121,6 +121,12 @@ report = [said, seconds, bool((ones == alive.size).all())]
 """
 
 
+def require_ulfm():
+    """Skips a test where the MPI has not what it needs."""
+    if not scripts.is_open_mpi() or subprocess.run([scripts.MPIRUN, *ULFM, "-n", "1", "true"]).returncode:
+        pytest.skip("this MPI has no User-Level Failure Mitigation: it does not tell of processes that have ended")
+
+
 @pytest.mark.parametrize(
     ("scheme", "known"),
     [
@@ -133,10 +139,9 @@ report = [said, seconds, bool((ones == alive.size).all())]
     ],
 )
 def test_where_mpi_tells_of_a_process_that_has_ended_no_timeout_is_waited_for(tmp_path, scheme, known):
-    """User-Level Failure Mitigation of Open MPI 5; the others end as usual, by MPI_Finalize. known: before the call."""
-    if not scripts.is_open_mpi() or subprocess.run([scripts.MPIRUN, *ULFM, "-n", "1", "true"]).returncode:
-        pytest.skip("this MPI has no User-Level Failure Mitigation: it does not tell of processes that have ended")
-    done = scripts.launch(tmp_path, ENDED.format(scheme=scheme, known=known), 4, 100, ULFM)
+    """User-Level Failure Mitigation of Open MPI 5. known: before the call."""
+    require_ulfm()
+    done = scripts.launch(tmp_path, ENDED.format(scheme=scheme, known=known), 4, 100, ULFM, END)
     for rank in (0, 2, 3):
         assert (tmp_path / f"{rank}.json").exists(), done.stdout
         said, seconds, right = json.loads((tmp_path / f"{rank}.json").read_text())
@@ -144,3 +149,53 @@ def test_where_mpi_tells_of_a_process_that_has_ended_no_timeout_is_waited_for(tm
         assert all("that the processes of ranks [1] have ended" in text for *_, text in said)
         assert seconds < 60, "the timeout of 120 s was waited for"
         assert right
+
+
+ONE_BY_ONE = """
+import json, os, signal, sys
+import numpy as np
+from mpi4py import MPI
+import gqallreduce as gq
+from gqallreduce import _kernels
+
+comm, scheme, number, report = MPI.COMM_WORLD, {scheme!r}, {first}, []
+while comm.size > 2:
+    dies = comm.size - 1
+    allreduce = gq.Allreduce(scheme, comm=comm, timeout=120, verify=1)
+    values = np.random.default_rng(comm.rank).standard_normal(4000).astype(np.float32)
+    allreduce(values.copy(), key="w")
+    comm.Barrier()
+    if comm.rank == dies:
+        _kernels.stop_at_instruction(number, signal.SIGKILL)
+    while True:
+        before = allreduce.residual("w").tobytes()
+        try:
+            allreduce(values.copy(), key="w")
+        except gq.Error as error:  # of a call, or, where that had succeeded in time, of the next one
+            told = f"the processes of ranks [{{dies}}] have ended" in str(error)
+            report.append([number, told, allreduce.residual("w").tobytes() == before])
+            break
+    comm, number = comm.Shrink(), number + {step}
+comm = MPI.COMM_WORLD
+"""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "first", "step"),
+    [
+        ("direct/onebit/ef", 1, 5),
+        pytest.param("direct/onebit/ef", 3, 5, marks=pytest.mark.slow),
+        pytest.param("ring/qsgd(bits=4)/ef", 1, 7, marks=pytest.mark.slow),
+        pytest.param("recursive_doubling/adaptive/ef", 2, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_that_are_killed_one_after_the_other_at_any_instruction(tmp_path, scheme, first, step):
+    """Of 8 ranks the last one, then the last of those that are left, until there are two. A rank that an instruction of
+    a later call ends counts as well: each is counted from where its object begins.
+    """
+    require_ulfm()
+    done = scripts.launch(tmp_path, ONE_BY_ONE.format(scheme=scheme, first=first, step=step), 8, 100, ULFM, END)
+    for rank in range(2):
+        assert (tmp_path / f"{rank}.json").exists(), done.stdout
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == [[first + turn * step, True, True] for turn in range(6)], found
