@@ -186,8 +186,8 @@ class Link(_kernels.Link):
                 raise ForeignFrame(source)  # it waits to make an object, and has not made this call
         due = {call.number % _CALLS: call.data.signature for call in calls if call.data is not None}
         if due:
-            carried = [call for call in calls if call.running is not None and call.running[1] is call.data]
-            self._look_for_other_calls(due, {call.number % _CALLS for call in carried})
+            carried = {call.number % _CALLS for call in calls if self.progress.carries_values(call)}
+            self._look_for_other_calls(due, carried)
 
     def _look_for_other_calls(self, due: dict[int, int], carried: set[int]) -> None:
         """ForeignFrame if a peer begins another call with an exchange, or sent what is not of a call's signature, or

@@ -253,6 +253,12 @@ class Progress(_kernels.Progress):
             under_way += [(each, receives) for each in (self.link.others if peer < 0 else (peer,))]
         return {peer for peer, receives in under_way if receives} or {peer for peer, _ in under_way}
 
+    def carries_values(self, call: Call) -> bool:
+        """Are the values of a call under way here? What must be known before them is known then."""
+        if call.running is not None:
+            return call.running[1] is call.data
+        return any(channel.stage is call.data for channel in (*self._running, *self._coming))
+
     def _something_is_under_way(self) -> bool:
         return bool(self.transport.messages) or (self.engine is not None and self.engine.transport.busy)
 

@@ -124,13 +124,23 @@ def test_a_rank_that_has_had_fewer_calls_is_told(comm, updates):
     refused(comm, two)
 
 
-@pytest.mark.native
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("samples", [1, 10])
 @pytest.mark.parametrize("behind", [0, -1])
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_a_rank_that_updates_at_another_call_is_told(comm, schedule, behind, samples):
     """One rank sends values while the others exchange what their levels follow from, or the reverse."""
+    told_of_updates(comm, schedule, behind, samples)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("behind", [0, -1])
+def test_a_rank_that_updates_at_another_call_is_told_where_python_carries_values(comm, monkeypatch, behind):
+    monkeypatch.setenv("GQALLREDUCE_RUNTIME", "python")
+    told_of_updates(comm, "direct", behind, 1)
+
+
+def told_of_updates(comm, schedule, behind, samples):
     allreduce = make(comm, f"{schedule}/alq(bits=3, bucket=64, updates=(0, 3), every=0, samples={samples})")
     for call in range(3):
         allreduce(gradient(comm, call), key="w")
