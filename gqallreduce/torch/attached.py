@@ -16,15 +16,15 @@ from gqallreduce.torch.options import (
     reducer_for,
     release,
     require_all_in,
-    require_fields,
     require_free,
     require_model,
     require_optimizer,
+    states_of_reducer,
     trained,
 )
 from gqallreduce.torch.replicas import broadcast, compare, described, tensors_of
 from gqallreduce.torch.scale import Scale
-from gqallreduce.torch.tensors import array_of, from_tensors, tensor_of, to_tensors
+from gqallreduce.torch.tensors import array_of, tensor_of, to_tensors
 
 _NONFINITE = "raise", "skip"
 _flushing: weakref.WeakSet = weakref.WeakSet()  # optimizers that make a step of residuals
@@ -304,17 +304,12 @@ class Attached:
 
     def checked(self, state: dict | list[dict]) -> tuple:
         """What `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
-        states = list(state) if isinstance(state, (list, tuple)) else [state]
-        for each in states or [None]:
-            require_fields(each, ("reducer", "scale", "skipped"))
-        scale, skipped = states[0]["scale"], states[0]["skipped"]
-        if any((each["scale"], each["skipped"]) != (scale, skipped) for each in states):
-            raise ValueError("states have other scales or numbers of skipped steps, expected one of each for all ranks")
+        found, others = states_of_reducer(state, ("scale", "skipped"))
+        scale, skipped = others["scale"], others["skipped"]
         self._scale.require_fit(scale)
         if isinstance(skipped, bool) or not isinstance(skipped, int) or skipped < 0:
             raise ValueError(f"state has skipped {skipped!r}, expected a number of steps")
-        found = [from_tensors(each["reducer"]) for each in states]
-        return self.reducer.checked(found if isinstance(state, (list, tuple)) else found[0]), scale, skipped
+        return self.reducer.checked(found), scale, skipped
 
     def restore(self, found: tuple) -> None:
         """Take over what `checked` has returned."""

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.runtime.making import SECONDS, told
-from gqallreduce.torch.options import reducer_for, release, require_fields, require_optimizer
+from gqallreduce.torch.options import reducer_for, release, require_optimizer, states_of_reducer
 from gqallreduce.torch.scale import Scale
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
@@ -106,15 +106,10 @@ class HookState:
         if self._scale.scaler is None:
             self.reducer.load_state_dict(from_tensors(state))
             return
-        states = list(state) if isinstance(state, (list, tuple)) else [state]
-        for each in states or [None]:
-            require_fields(each, ("reducer", "scale"))
-            self._scale.require_fit(each["scale"])
-        if len({each["scale"] for each in states}) > 1:
-            raise ValueError("states have other scales, expected one for all ranks")
-        found = [from_tensors(each["reducer"]) for each in states]
-        self.reducer.load_state_dict(found if isinstance(state, (list, tuple)) else found[0])
-        self._scale.value = states[0]["scale"]
+        found, others = states_of_reducer(state, ("scale",))
+        self._scale.require_fit(others["scale"])
+        self.reducer.load_state_dict(found)
+        self._scale.value = others["scale"]
 
     def close(self) -> None:
         """No further sums: a backward pass of its model is an error then. On all ranks."""

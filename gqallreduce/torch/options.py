@@ -9,6 +9,7 @@ import torch
 
 from gqallreduce.models.reducer import Reducer
 from gqallreduce.runtime.making import SECONDS, told
+from gqallreduce.torch.tensors import from_tensors
 
 trained: weakref.WeakSet = weakref.WeakSet()  # models that are attached, or trained by LocalSGD; not their copies
 KNOWN = [name for name in inspect.signature(Reducer).parameters if name not in ("rules", "comm")]
@@ -49,6 +50,23 @@ def require_fields(state, names: tuple[str, ...]) -> None:
     if not isinstance(state, dict) or state.keys() != set(names):
         got = f"keys {sorted(map(str, state))}" if isinstance(state, dict) else type(state).__name__
         raise ValueError(f"state: got {got}, expected what state_dict() returns: {', '.join(names)}")
+
+
+def states_of_reducer(state, others: tuple[str, ...]) -> tuple:
+    """(what `Reducer.checked` takes, {name: value} of the other fields) of a state, or of a list of those of all ranks.
+
+    ValueError for other fields than these and "reducer", or if ranks have other values of them.
+    """
+    several = isinstance(state, (list, tuple))
+    states = list(state) if several else [state]
+    for each in states or [None]:
+        require_fields(each, ("reducer", *others))
+    values = {name: states[0][name] for name in others}
+    for name, value in values.items():
+        if any(each[name] != value for each in states):
+            raise ValueError(f"states have {name} {[each[name] for each in states]}, expected one for all ranks")
+    found = [from_tensors(each["reducer"]) for each in states]
+    return found if several else found[0], values
 
 
 def require_known(options: dict, other: tuple[str, ...] = ()) -> None:
