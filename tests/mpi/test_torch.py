@@ -454,7 +454,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(comm):
     for wrong in ({"scale": 2.0}, {"scale": "large"}, {"skipped": -1}, {"skipped": None}):
         with pytest.raises(ValueError, match="state has s"):
             its_sums.load_state_dict({**saved["sums"], **wrong})
-    with pytest.raises(ValueError, match="states have skipped .*, expected one for all ranks"):
+    with pytest.raises(ValueError, match=r"states have skipped .*, expected one for all ranks"):
         its_sums.load_state_dict([saved["sums"], {**saved["sums"], "skipped": 1}])
 
 
