@@ -92,7 +92,7 @@ $(EXTENSION): $(SOURCES) | $(STAMP)
 	  echo "building $@"; $(BIN)/python setup.py --quiet build_ext --inplace --force; fi
 
 # What starts an mpirun or srun of its own; tried on each MPI from outside of one, and not beside other tests.
-HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_killed.py tests/test_one_build.py tests/test_interposed.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py tests/bench/test_first_look.py
+HARNESS := tests/test_mpi_harness.py tests/test_timeouts.py tests/test_recovery.py tests/test_under_way.py tests/test_progress_thread.py tests/test_stopped.py tests/test_killed.py tests/test_ended.py tests/test_one_build.py tests/test_interposed.py tests/test_elastic.py tests/test_slurm.py tests/bench/test_netbed.py tests/bench/test_first_look.py
 
 ifeq ($(MPI),openmpi)
 test: test-alone test-harness test-ranks $(if $(FULL),test-interpreter) test-mpich

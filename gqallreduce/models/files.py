@@ -18,6 +18,7 @@ import numpy as np
 from gqallreduce.allreduce import Allreduce
 from gqallreduce.errors import Error
 from gqallreduce.runtime.meeting import meet
+from gqallreduce.transport.failure import naming_errors
 
 MANIFEST, FORMAT = "manifest.json", 1
 _TREE = "tree"
@@ -27,10 +28,10 @@ def save(path, reducer) -> None:
     """Write the state of a Reducer, an Allreduce, or what `attach` of PyTorch returned, into a folder. Collective.
 
     An earlier save in the folder stays whole until this one is complete, and is removed then. Raises gq.Error on every
-    rank if a rank cannot write; MismatchError, TimeoutError if a rank does not come.
+    rank if a rank cannot write; MismatchError, TimeoutError if a rank does not come, or has ended and the MPI tells so.
     """
     comm, folder = _meet(reducer, "save()"), Path(path)
-    name = comm.bcast(uuid.uuid4().hex[:12] if comm.rank == 0 else None)
+    name = _on_all(comm, "begin", lambda: uuid.uuid4().hex[:12])[0]
     mine = folder / _file_of(name, comm.rank)
 
     def write():
@@ -44,12 +45,8 @@ def save(path, reducer) -> None:
             text = json.dumps({"format": FORMAT, "ranks": comm.size, "files": files}, indent=1)
             _replace(folder / MANIFEST, text.encode())
 
-    try:
-        files = _on_all(comm, "write its state", write)
-        _on_all(comm, "write the manifest", complete)
-    except Error:
-        _remove(mine)
-        raise
+    files = _on_all(comm, "write its state", write, undo=lambda: _remove(mine))
+    _on_all(comm, "write the manifest", complete, undo=lambda: _remove(mine))
     if comm.rank == 0:
         for each in folder.glob("*.rank*.npz*"):  # those of processes that have died, too
             if not each.name.startswith(f"{name}."):
@@ -60,7 +57,7 @@ def load(path, reducer) -> None:
     """Go on from what `save` wrote, with the same number of ranks or another. Collective.
 
     Raises gq.Error on every rank, and changes nothing, if a file is missing, damaged, or of another save, scheme or
-    set of rules; MismatchError, TimeoutError if a rank does not come.
+    set of rules; MismatchError, TimeoutError if a rank does not come, or has ended and the MPI tells so.
     """
     comm, folder = _meet(reducer, "load()"), Path(path)
 
@@ -126,17 +123,23 @@ def _meet(reducer, what: str):
     return allreduce.comm
 
 
-def _on_all(comm, what: str, call, share: bool = True):
-    """What `call` returns on all ranks, or on this one; gq.Error on every rank if it fails on one. Collective."""
+def _on_all(comm, what: str, call, share: bool = True, undo=lambda: None):
+    """What `call` returns on all ranks, or on this one; gq.Error on every rank if it fails on one. Collective.
+
+    undo
+        called where it has failed; not after an error of MPI's, since other ranks may have gone on.
+    """
     found, problem = None, None
     try:
         found = call()
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-    for rank, each in enumerate(comm.allgather(problem)):
-        if each is not None:
-            raise Error(f"rank {rank} could not {what}: {each}")
-    return comm.allgather(found) if share else found
+    with naming_errors(f"save() or load(), to {what}", comm):
+        for rank, each in enumerate(comm.allgather(problem)):
+            if each is not None:
+                undo()
+                raise Error(f"rank {rank} could not {what}: {each}")
+        return comm.allgather(found) if share else found
 
 
 def _file_of(name: str, rank: int) -> str:

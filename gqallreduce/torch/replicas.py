@@ -7,6 +7,7 @@ import torch
 
 from gqallreduce.errors import ReplicaError
 from gqallreduce.hashing import checksum
+from gqallreduce.transport.failure import naming_errors
 
 
 def broadcast(comm, model: torch.nn.Module) -> None:
@@ -15,7 +16,8 @@ def broadcast(comm, model: torch.nn.Module) -> None:
         if not tensor.numel():
             continue
         content = _bytes(tensor)
-        comm.Bcast(content, 0)
+        with naming_errors("the broadcast of a model", comm):
+            comm.Bcast(content, 0)
         if comm.rank:
             with torch.no_grad():
                 tensor.copy_(torch.from_numpy(content).view(tensor.dtype).reshape(tensor.shape))
@@ -23,7 +25,8 @@ def broadcast(comm, model: torch.nn.Module) -> None:
 
 def compare(comm, tensors: dict[str, torch.Tensor]) -> None:
     """ReplicaError on every rank if ranks differ. Collective."""
-    everyone = comm.allgather({name: checksum(_bytes(tensor).tobytes()) for name, tensor in tensors.items()})
+    with naming_errors("compare()", comm):
+        everyone = comm.allgather({name: checksum(_bytes(tensor).tobytes()) for name, tensor in tensors.items()})
     for name in everyone[0]:
         found = [each.get(name) for each in everyone]
         differing = [rank for rank, each in enumerate(found) if each != found[0]]

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import TimeoutError, WireError
-from gqallreduce.transport.ended import acknowledge, ended_ranks
+from gqallreduce.transport.ended import ended_after, ended_ranks
 from gqallreduce.transport.waiting import Deadline, abandon, begin, wait
 
 _TAG = 0
@@ -72,7 +72,7 @@ class Control:
     def _send(self, peers, *headers: frame.Header) -> None:
         """In this order; what an exception keeps from being sent is sent later."""
         self._gave_up |= headers[-1].kind in (frame.ABORT, frame.ABSENT)
-        self._outgoing.extend([(peer, header) for header in headers for peer in peers])
+        self._outgoing.extend([(peer, header) for header in headers for peer in peers if peer not in self._ended])
         self._send_outgoing()
 
     def _send_outgoing(self) -> None:
@@ -120,12 +120,16 @@ class Control:
     def _has_come(self, status) -> bool:
         """Is there a message? Open MPI takes in what has arrived only after it has said that there is none."""
         try:
-            return any(self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status) for _ in range(2))
+            return self._look_twice(status)
         except MPI.Exception:
-            if self._ended == (now := acknowledge(self._comm)):
+            if not (ended := ended_ranks(self._comm)):
                 raise
-            self._ended = now
-            return self._has_come(status)
+        self._ended = ended  # before MPI is told to speak of them no more
+        self._comm.Ack_failed(len(ended))
+        return self._look_twice(status)
+
+    def _look_twice(self, status) -> bool:
+        return any(self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status) for _ in range(2))
 
     def _refuse(self, error: WireError) -> None:
         self._refused, self._gave_up = error, True  # what else may come is not known
@@ -174,7 +178,11 @@ class Control:
 
     def give_up(self, generation: int) -> None:
         """Tell all other ranks that this one cannot use a new duplicate."""
-        self.abort(generation, -1, frame.REASON_FAILURE, self.rank)
+        told = [frame.abort_of(abort) for abort in self.aborts_of(generation)]
+        ended = self._ended | ended_ranks(self._comm)
+        ended |= {concerned for why, concerned, _ in told if why == frame.REASON_ENDED}
+        reason = frame.REASON_ENDED if ended else frame.REASON_FAILURE
+        self.abort(generation, -1, reason, min(ended, default=self.rank))
 
     def abort(self, generation: int, call: int, reason: int, concerned: int, more: int = 0, objects=()) -> None:
         """Tell all others that this rank has given up a call and so many after it, why, and which rank caused it.
@@ -303,6 +311,8 @@ class Control:
             wait([request], deadline, self._others(), look)
         except MPI.Exception as error:
             self._error = error
+            if self._open:
+                self._ended |= ended_after(self._comm, [error.Get_error_code()])
             raise
 
     def _look(self, target: int) -> None:

@@ -5,7 +5,11 @@ Open MPI 5 has it with `mpirun --with-ft ulfm`. Without it an MPI waits for a pr
 
 from __future__ import annotations
 
+import time
+
 from mpi4py import MPI
+
+LEARNS = 0.5  # seconds in which an MPI that has told of an error learns which process has ended
 
 
 def ended_ranks(comm) -> frozenset[int]:
@@ -22,9 +26,10 @@ def ended_ranks(comm) -> frozenset[int]:
         everyone.Free()
 
 
-def acknowledge(comm) -> frozenset[int]:
-    """`ended_ranks`; from now on MPI looks for messages of any rank as if these had never been."""
-    ended = ended_ranks(comm)
-    if ended:
-        comm.Ack_failed(len(ended))
+def ended_after(comm, codes: list[int]) -> frozenset[int]:
+    """`ended_ranks` after errors of MPI's: if one may come from a process that has ended, once it is known which."""
+    classes, until = {MPI.Get_error_class(code) for code in codes}, time.perf_counter() + LEARNS
+    suspected = not classes.isdisjoint({MPI.ERR_PROC_FAILED, MPI.ERR_IN_STATUS})
+    while not (ended := ended_ranks(comm)) and suspected and time.perf_counter() < until:
+        MPI.COMM_SELF.Iprobe()  # MPI learns of it in its own calls
     return ended

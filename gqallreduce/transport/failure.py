@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from mpi4py import MPI
 
 from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import Error, MismatchError, TimeoutError
 from gqallreduce.transport.call import Call
-from gqallreduce.transport.ended import ended_ranks
+from gqallreduce.transport.ended import ended_after, ended_ranks
 from gqallreduce.transport.link import Link
 
 _INVALID = "its own call was invalid, or it left a step by an error"
@@ -88,7 +90,7 @@ def _tell(link: Link, error: BaseException, first: int, call: Call, timeout: flo
         elif frame.is_before(first, header.step):
             reason, concerned, beyond = frame.abort_of(header)
             link.abort(reason, first, (header.step - first + beyond) & frame.LARGEST_STEP, concerned)
-        return explain(error, link.rank, timeout, call.name)
+        return explain(error, link.comm, timeout, call.name)
     if isinstance(error, TimeoutError):
         reason = frame.REASON_ENDED if error.ended else frame.REASON_TIMEOUT
         link.abort(reason, first, more, min(error.ranks, default=link.rank))
@@ -101,14 +103,34 @@ def named(error: BaseException, call: str, comm) -> BaseException:
     """The error itself, or for one of MPI's on a communicator one of ours."""
     if not isinstance(error, MPI.Exception):
         return error
-    ended = ended_ranks(comm)
+    ended = ended_after(comm, [error.Get_error_code()])
     failed = TimeoutError(None, ended) if ended else Error(f"MPI failed in {call}: {error}")
     failed.__cause__ = error
     return failed
 
 
-def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Error:
-    """The error that a rank raises which met a foreign message or an abort."""
+@contextlib.contextmanager
+def naming_errors(call: str, comm):
+    """Around collective operations of MPI on a user's communicator: what goes wrong becomes an error of ours.
+
+    TimeoutError where a process has ended, whatever has come: Open MPI then gives some ranks any bytes, and no error.
+    """
+    problem = None
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        problem = error
+    ended = ended_after(comm, [problem.Get_error_code()] if isinstance(problem, MPI.Exception) else [])
+    if ended:
+        raise TimeoutError(None, ended) from problem
+    if problem is not None:
+        raise Error(f"MPI failed in {call}: {type(problem).__name__}: {problem}") from problem
+
+
+def explain(foreign: ForeignFrame, comm, timeout: float, call: str) -> Error:
+    """The error that a rank of a communicator raises which met a foreign message or an abort."""
     header, source, here = foreign.header, foreign.source, f"this rank was in {call}"
     if header is None:
         if foreign.invalid:
@@ -116,13 +138,14 @@ def explain(foreign: ForeignFrame, rank: int, timeout: float, call: str) -> Erro
         return MismatchError("frame", [source], f"rank {source} made another call, or an Allreduce object; {here}")
     reason, concerned, _ = frame.abort_of(header)
     if reason == frame.REASON_TIMEOUT:
-        return TimeoutError(timeout, foreign.due or {source if concerned == rank else concerned}, told_by=source)
-    if reason == frame.REASON_ENDED:
-        return TimeoutError(None, [concerned], told_by=source)
+        return TimeoutError(timeout, foreign.due or {source if concerned == comm.rank else concerned}, told_by=source)
     if reason == frame.REASON_ARGUMENTS:
         return MismatchError("arguments", [concerned], f"{_INVALID}; {here}")
     if reason == frame.REASON_MISMATCH:
         return MismatchError("frame", [concerned], f"rank {concerned} made another call than rank {source}; {here}")
+    ended = ended_ranks(comm) | ({concerned} if reason == frame.REASON_ENDED else set())
+    if ended:
+        return TimeoutError(None, ended, told_by=source)
     return Error(f"rank {source} failed in the middle of a call; {here}")
 
 

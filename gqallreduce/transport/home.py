@@ -149,7 +149,7 @@ class Home(_kernels.Home):
         """Objects of which a rank gave up calls that succeeded here, or that have not begun here."""
         for owner, abort in ended:
             foreign = ForeignFrame(abort.rank, abort)
-            owner.fail(explain(foreign, self.rank, timeout, "a call before, or had not begun the one given up"))
+            owner.fail(explain(foreign, self._comm, timeout, "a call before, or had not begun the one given up"))
 
     def meet(self, timeout: float, caller=None) -> None:
         """Find that the Link is sound on all ranks, or make another; collective.
@@ -168,7 +168,7 @@ class Home(_kernels.Home):
         except ForeignFrame as foreign:
             if self.link is not None:
                 self.link.broken = True  # told once; the next attempt waits for the others
-            raise explain(foreign, self.rank, timeout, "the making of an object") from None
+            raise explain(foreign, self._comm, timeout, "the making of an object") from None
         except MPI.Exception as error:
             raise self.named(error, "the making of an object") from error
 

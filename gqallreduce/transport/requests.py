@@ -12,7 +12,7 @@ from gqallreduce.coding import frame
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import TimeoutError
 from gqallreduce.scheduling.topology import Topology
-from gqallreduce.transport.ended import ended_ranks
+from gqallreduce.transport.ended import ended_after
 from gqallreduce.transport.waiting import abandon, begin
 
 MOST = 128
@@ -139,7 +139,7 @@ class Requests:
 
     def _failed(self, statuses: list) -> Exception:
         """What an error of MPI's tells, as messages were looked for."""
-        ended = ended_ranks(self._comm)
+        ended = ended_after(self._comm, [status.Get_error() for status in statuses])
         return TimeoutError(None, ended) if ended else ForeignFrame(_truncated(statuses, self._rank))
 
     def give_up(self, calls) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 MPIRUN = Path(sys.executable).with_name("mpirun")
 INTERRUPTED = """
 FOLDER = os.path.dirname(gq.__file__)
@@ -31,6 +33,10 @@ class Interrupted:
     def __exit__(self, *_):
         sys.settrace(None)
 """
+AT_ONCE = """
+os._exit(0)  # MPI_Finalize waits for all ranks, with Open MPI's User-Level Failure Mitigation now and then
+"""
+ULFM = ["--with-ft", "ulfm"]  # options of mpirun
 TAIL = """
 with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
     json.dump(report, file)
@@ -41,6 +47,12 @@ def is_open_mpi():
     """Is the MPI of this environment Open MPI? Asked without starting it."""
     about = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True).stdout
     return "Open MPI" in about
+
+
+def require_ulfm():
+    """Skips a test where the MPI does not tell of processes that have ended."""
+    if not is_open_mpi() or subprocess.run([MPIRUN, *ULFM, "-n", "1", "true"]).returncode:
+        pytest.skip("this MPI has no User-Level Failure Mitigation: it does not tell of processes that have ended")
 
 
 def run(folder, script, size, seconds):

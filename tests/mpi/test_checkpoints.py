@@ -3,14 +3,17 @@
 import errno
 import json
 import os
+import pickle
 import tempfile
 from pathlib import Path
 
 import pytest
+from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, inputs
 from travelling import learned_of, require_same_sums, sizes, some
 
 import gqallreduce as gq
+from gqallreduce.models import files
 
 pytestmark = pytest.mark.mpi
 SCHEMES = [
@@ -145,6 +148,41 @@ def test_files_travel_to_other_numbers_of_ranks(comm, folder):
                     gq.save(folder, reducer)
         comm.Barrier()
     assert len(json.loads((folder / "manifest.json").read_text())["files"]) == comm.size
+
+
+class Failing:
+    """A communicator on which the last operation of a save fails, after all ranks have made it."""
+
+    def __init__(self, comm, broken):
+        self._comm, self._broken, self._calls = comm, broken, 0
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def allgather(self, value):
+        found, self._calls = self._comm.allgather(value), self._calls + 1
+        if self._calls == 6:  # of three times two
+            raise self._broken
+        return found
+
+
+@pytest.mark.parametrize("broken", [MPI.Exception(MPI.ERR_OTHER), pickle.UnpicklingError("bytes of no one")])
+def test_a_rank_on_which_mpi_fails_at_the_end_leaves_a_complete_save(comm, folder, monkeypatch, broken):
+    first, second = reducer_of(comm), reducer_of(comm)
+    step_of(first, comm, 0)
+    comm.Barrier()
+    with monkeypatch.context() as patch:
+        if comm.rank == comm.size - 1:
+            patch.setattr(files, "_meet", lambda reducer, what: Failing(comm, broken))
+        else:
+            patch.setattr(files, "_meet", lambda reducer, what: comm)
+        if comm.rank == comm.size - 1:
+            with pytest.raises(gq.Error, match="MPI failed in save"):
+                gq.save(folder, first)
+        else:
+            gq.save(folder, first)
+    gq.load(folder, second)
+    assert step_of(first, comm, 1) == step_of(second, comm, 1)
 
 
 def damage(folder, how):
