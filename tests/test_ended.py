@@ -15,6 +15,12 @@ import gqallreduce as gq
 from gqallreduce.transport import control
 from gqallreduce.transport.waiting import Deadline
 
+
+def end_of(left):
+    """What a rank does when its report is written: none of those that are left may end while others are at work."""
+    return f"\n{left}.Barrier()\n{scripts.AT_ONCE}"
+
+
 ENDED = """
 import json, os, signal, sys, time
 import numpy as np
@@ -68,7 +74,7 @@ report = [said, seconds, bool((ones == alive.size).all())]
 def test_where_mpi_tells_of_a_process_that_has_ended_no_timeout_is_waited_for(tmp_path, scheme, known):
     """User-Level Failure Mitigation of Open MPI 5. known: before the call."""
     scripts.require_ulfm()
-    done = scripts.launch(tmp_path, ENDED.format(scheme=scheme, known=known), 4, 100, scripts.ULFM, scripts.AT_ONCE)
+    done = scripts.launch(tmp_path, ENDED.format(scheme=scheme, known=known), 4, 100, scripts.ULFM, end_of("alive"))
     for rank in (0, 2, 3):
         assert (tmp_path / f"{rank}.json").exists(), done.stdout
         said, seconds, right = json.loads((tmp_path / f"{rank}.json").read_text())
@@ -103,7 +109,7 @@ while comm.size > 2:
             report.append([number, told, allreduce.residual("w").tobytes() == before])
             break
     comm, number = comm.Shrink(), number + {step}
-comm = MPI.COMM_WORLD
+left, comm = comm, MPI.COMM_WORLD
 """
 
 
@@ -122,7 +128,7 @@ def test_ranks_that_are_killed_one_after_the_other_at_any_instruction(tmp_path, 
     """
     scripts.require_ulfm()
     done = scripts.launch(
-        tmp_path, ONE_BY_ONE.format(scheme=scheme, first=first, step=step), 8, 100, scripts.ULFM, scripts.AT_ONCE
+        tmp_path, ONE_BY_ONE.format(scheme=scheme, first=first, step=step), 8, 100, scripts.ULFM, end_of("left")
     )
     for rank in range(2):
         assert (tmp_path / f"{rank}.json").exists(), done.stdout
@@ -169,7 +175,7 @@ for _ in range(3):
 def test_a_rank_that_ends_while_an_object_is_made_is_named(tmp_path, where, dies, second):
     scripts.require_ulfm()
     script = MAKING.format(where=where, dies=dies, second=second)
-    done = scripts.launch(tmp_path, script, 4, 60, scripts.ULFM, scripts.AT_ONCE)
+    done = scripts.launch(tmp_path, script, 4, 60, scripts.ULFM, end_of("comm.Shrink()"))
     for rank in set(range(4)) - {dies}:
         assert (tmp_path / f"{rank}.json").exists(), done.stdout
         found = json.loads((tmp_path / f"{rank}.json").read_text())
@@ -249,7 +255,7 @@ def test_the_training_of_the_page_goes_on_without_ranks_that_are_killed(tmp_path
     ]
     head, tail = TRAINING.format(dies=dies).split("comm, dies =", 1)
     script = head + "".join(functions) + "comm, dies =" + tail
-    done = scripts.launch(tmp_path, script, 4, 100, scripts.ULFM, scripts.AT_ONCE)
+    done = scripts.launch(tmp_path, script, 4, 100, scripts.ULFM, end_of("left"))
     for rank in set(range(4)) - dies.keys():
         assert (tmp_path / f"{rank}.json").exists(), done.stdout
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == [left, True, 1]
