@@ -3,6 +3,7 @@
 This is User-Level Failure Mitigation, of Open MPI 5.
 """
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -33,7 +34,7 @@ values = np.random.default_rng(comm.rank).standard_normal((40, 50)).astype(np.fl
 for _ in range(3):
     allreduce(values.copy(), key="w")
 before = comm.allgather(allreduce.state_dict())  # a checkpoint
-unused = comm.Dup()
+never_used = comm.Dup()
 began, said = time.perf_counter(), []
 if comm.rank == dies:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +49,7 @@ def tell(what):
 
 tell(lambda: allreduce(values.copy(), key="w"))
 tell(lambda: gq.Allreduce(scheme, comm=comm, timeout=120))  # another one, on the communicator of all
-tell(lambda: gq.Allreduce(scheme, comm=unused, timeout=120))
+tell(lambda: gq.Allreduce(scheme, comm=never_used, timeout=120))
 seconds = time.perf_counter() - began
 alive = comm.Shrink()
 others = gq.Allreduce(scheme, comm=alive, timeout=120, verify=1)
@@ -220,13 +221,15 @@ def test_an_interrupt_as_mpi_is_told_that_a_rank_is_known_to_have_ended_loses_no
     assert comm.sent_to == [1]
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "trainers.md"
+PAGES = Path(__file__).parents[1] / "docs"
 TRAINING = """
-import json, os, re, signal, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
+
+{functions}
 
 comm, dies = MPI.COMM_WORLD, {dies!r}
 me = comm.rank
@@ -239,23 +242,67 @@ def gradients_of(comm, weights, step):
 weights = dict(first=np.zeros((8, 4), np.float32), second=np.zeros(8, np.float32))
 left = train_on(comm, weights, gradients_of, 40, Path(sys.argv[1]) / "states")
 near = all(np.allclose(each, 1, atol=0.2) for each in weights.values())
-report = [left.size, near, len(set(left.allgather(tuple(each.tobytes() for each in weights.values()))))]
+report = [left.size, near, len(set(left.allgather(b"".join(each.tobytes() for each in weights.values()))))]
+"""
+TORCH_TRAINING = """
+import json, os, signal, sys, time
+from pathlib import Path
+import torch
+from mpi4py import MPI
+import gqallreduce as gq
+import gqallreduce.torch as gqt
+
+{functions}
+
+comm, dies = MPI.COMM_WORLD, {dies!r}
+me = comm.rank
+torch.set_num_threads(1)
+
+def loss_of(model, comm, step):
+    if dies.get(me) == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(1000 * step + comm.rank))
+    return (model(inputs) - inputs[:, :1] * inputs[:, 1:2]).square().mean()
+
+torch.manual_seed(me)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+left = train_on(comm, model, optimizer, loss_of, 150, Path(sys.argv[1]) / "states" / "state.pt")
+with torch.no_grad():
+    near = float(loss_of(model, left, 9999)) < 0.4  # of 1 at the beginning
+weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
+report = [left.size, near, len(set(left.allgather(weights)))]
 """
 
 
+def function_of(page, name):
+    """The source of a function in the Python of a page."""
+    for block in re.findall(r"^```python\n(.*?)^```$", (PAGES / page).read_text(), re.M | re.S):
+        for each in ast.parse(block).body:
+            if getattr(each, "name", "") == name:
+                return ast.get_source_segment(block, each)
+    raise LookupError(name)
+
+
 @pytest.mark.parametrize(
-    ("dies", "left"), [({1: 7, 3: 12}, 2), ({0: 12, 2: 12}, 2), pytest.param({2: 0}, 3, marks=pytest.mark.slow)]
+    ("page", "names", "script"),
+    [("trainers.md", ["train_on", "draw_gradients"], TRAINING), ("pytorch.md", ["train_on"], TORCH_TRAINING)],
+    ids=["numpy", "pytorch"],
 )
-def test_the_training_of_the_page_goes_on_without_ranks_that_are_killed(tmp_path, dies, left):
+@pytest.mark.parametrize(
+    ("dies", "survivors"),
+    [({1: 7, 3: 12}, 2), ({0: 12, 2: 12}, 2), pytest.param({2: 0}, 3, marks=pytest.mark.slow)],
+    ids=["one by one", "two at once", "at the first step"],
+)
+def test_the_training_of_a_page_goes_on_without_ranks_that_are_killed(tmp_path, page, names, script, dies, survivors):
+    """dies: rank -> the step at which it is killed."""
     scripts.require_ulfm()
+    if page == "pytorch.md":
+        pytest.importorskip("torch", reason="torch is not installed: make test-torch")
     (tmp_path / "states").mkdir()
-    functions = [
-        re.search(rf"^def {name}\(.*?\n\n\n", PAGE.read_text(), re.S | re.M)[0]
-        for name in ("train_on", "draw_gradients")
-    ]
-    head, tail = TRAINING.format(dies=dies).split("comm, dies =", 1)
-    script = head + "".join(functions) + "comm, dies =" + tail
-    done = scripts.launch(tmp_path, script, 4, 100, scripts.ULFM, end_of("left"))
+    functions = "\n\n".join(function_of(page, name) for name in names)
+    source = script.format(functions="{functions}", dies=dies).replace("{functions}", functions)
+    done = scripts.launch(tmp_path, source, 4, 100, scripts.ULFM, end_of("left"))
     for rank in set(range(4)) - dies.keys():
         assert (tmp_path / f"{rank}.json").exists(), done.stdout
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == [left, True, 1]
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == [survivors, True, 1]
