@@ -228,6 +228,7 @@ $(TORCH_STAMP): $(STAMP)
 test-torch: build $(TORCH_STAMP)
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) -k torch
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) -k torch
+	OMP_NUM_THREADS=1 $(PYTEST) tests/test_ended.py -k pytorch
 
 $(BROWSER_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet 'gqallreduce[browser]'
