@@ -19,7 +19,7 @@ from gqallreduce.transport.waiting import Deadline
 
 def end_of(left):
     """What a rank does when its report is written: none of those that are left may end while others are at work."""
-    return f"\n{left}.Barrier()\n{scripts.AT_ONCE}"
+    return f"\n{left}.Barrier()\n{scripts.WITHOUT_FINALIZE}"
 
 
 ENDED = """

@@ -33,7 +33,7 @@ class Interrupted:
     def __exit__(self, *_):
         sys.settrace(None)
 """
-AT_ONCE = """
+WITHOUT_FINALIZE = """
 os._exit(0)  # MPI_Finalize waits for all ranks, with Open MPI's User-Level Failure Mitigation now and then
 """
 ULFM = ["--with-ft", "ulfm"]  # options of mpirun
