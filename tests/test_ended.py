@@ -142,7 +142,7 @@ import json, os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import gqallreduce as gq
-from gqallreduce.transport import control, link
+from gqallreduce.transport import control, home, link
 
 comm, dies, where, second = MPI.COMM_WORLD, {dies!r}, {where!r}, {second!r}
 if second:
@@ -163,7 +163,7 @@ report = []
 for _ in range(3):
     try:
         if second:  # it cannot go on with the duplicate that it has
-            comm.Get_attr(sys.modules["gqallreduce.transport.home"]._keyval).home.link.broken = True
+            home.home(comm).link.broken = True
         gq.Allreduce("onebit", comm=comm, timeout=120)
         report.append("made")
     except gq.Error as error:
@@ -301,7 +301,7 @@ def test_the_training_of_a_page_goes_on_without_ranks_that_are_killed(tmp_path, 
         pytest.importorskip("torch", reason="torch is not installed: make test-torch")
     (tmp_path / "states").mkdir()
     functions = "\n\n".join(function_of(page, name) for name in names)
-    source = script.format(functions="{functions}", dies=dies).replace("{functions}", functions)
+    source = script.format(functions=functions, dies=dies)
     done = scripts.launch(tmp_path, source, 4, 100, scripts.ULFM, end_of("left"))
     for rank in set(range(4)) - dies.keys():
         assert (tmp_path / f"{rank}.json").exists(), done.stdout

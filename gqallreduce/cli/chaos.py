@@ -292,10 +292,10 @@ def lost_steps(rows):
 
 def _noticed_by(rows):
     """Of one kind of fault, in words."""
-    by_launcher = sum(row.get("by_launcher", False) for row in rows)
-    if by_launcher:
-        by_others = "all other ranks, " if by_launcher < len(rows) else ""
-        return f"{by_others}the launcher ({by_launcher})"
+    by_ranks = [row for row in rows if not row.get("by_launcher")]
+    if len(by_ranks) < len(rows):
+        launcher = f"the launcher ({len(rows) - len(by_ranks)})"
+        return f"{_noticed_by(by_ranks)}, {launcher}" if by_ranks else launcher
     if all(row["noticed_by"] == 0 for row in rows):
         return "no rank"
     if all(row["noticed_by"] >= row["ranks"] - 1 for row in rows):

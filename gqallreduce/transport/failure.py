@@ -103,7 +103,12 @@ def named(error: BaseException, call: str, comm) -> BaseException:
     """The error itself, or for one of MPI's on a communicator one of ours."""
     if not isinstance(error, MPI.Exception):
         return error
-    ended = ended_after(comm, [error.Get_error_code()])
+    return _of_mpi(error, call, comm, [error.Get_error_code()])
+
+
+def _of_mpi(error: Exception, call: str, comm, codes: list[int]) -> Error:
+    """One of ours for an error of MPI's, or of what it gave."""
+    ended = ended_after(comm, codes)
     failed = TimeoutError(None, ended) if ended else Error(f"MPI failed in {call}: {error}")
     failed.__cause__ = error
     return failed
@@ -115,18 +120,16 @@ def naming_errors(call: str, comm):
 
     TimeoutError where a process has ended, whatever has come: Open MPI then gives some ranks any bytes, and no error.
     """
-    problem = None
     try:
         yield
     except Error:
         raise
+    except MPI.Exception as error:
+        raise named(error, call, comm) from error
     except Exception as error:
-        problem = error
-    ended = ended_after(comm, [problem.Get_error_code()] if isinstance(problem, MPI.Exception) else [])
-    if ended:
-        raise TimeoutError(None, ended) from problem
-    if problem is not None:
-        raise Error(f"MPI failed in {call}: {type(problem).__name__}: {problem}") from problem
+        raise _of_mpi(error, f"{call}: {type(error).__name__}", comm, []) from error
+    if ended := ended_ranks(comm):
+        raise TimeoutError(None, ended)
 
 
 def explain(foreign: ForeignFrame, comm, timeout: float, call: str) -> Error:

@@ -113,7 +113,7 @@ class Requests:
         try:
             done = MPI.Request.Testsome(requests, self._statuses)
         except MPI.Exception:
-            raise self._failed(self._statuses) from None
+            raise self._error_of(self._statuses) from None
         if not done:
             return []
         completed = [(messages[index], self._nbytes(messages[index], at)) for at, index in enumerate(done)]
@@ -135,9 +135,9 @@ class Requests:
         for content in self.native.statuses:
             statuses.append(MPI.Status())
             ctypes.memmove(MPI._addressof(statuses[-1]), content, len(content))
-        raise self._failed(statuses)
+        raise self._error_of(statuses)
 
-    def _failed(self, statuses: list) -> Exception:
+    def _error_of(self, statuses: list) -> Exception:
         """What an error of MPI's tells, as messages were looked for."""
         ended = ended_after(self._comm, [status.Get_error() for status in statuses])
         return TimeoutError(None, ended) if ended else ForeignFrame(_truncated(statuses, self._rank))

@@ -1,5 +1,6 @@
 """Scripts with an mpirun of their own: for ranks that hang, leave or are interrupted."""
 
+import functools
 import json
 import os
 import subprocess
@@ -49,9 +50,15 @@ def is_open_mpi():
     return "Open MPI" in about
 
 
+@functools.cache
+def has_ulfm():
+    """Does the MPI of this environment tell of processes that have ended?"""
+    return is_open_mpi() and not subprocess.run([MPIRUN, *ULFM, "-n", "1", "true"]).returncode
+
+
 def require_ulfm():
     """Skips a test where the MPI does not tell of processes that have ended."""
-    if not is_open_mpi() or subprocess.run([MPIRUN, *ULFM, "-n", "1", "true"]).returncode:
+    if not has_ulfm():
         pytest.skip("this MPI has no User-Level Failure Mitigation: it does not tell of processes that have ended")
 
 

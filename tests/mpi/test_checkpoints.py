@@ -1,5 +1,6 @@
 """Checkpoints that travel: to other numbers of ranks, and through files."""
 
+import contextlib
 import errno
 import json
 import os
@@ -168,19 +169,12 @@ class Failing:
 
 @pytest.mark.parametrize("broken", [MPI.Exception(MPI.ERR_OTHER), pickle.UnpicklingError("bytes of no one")])
 def test_a_rank_on_which_mpi_fails_at_the_end_leaves_a_complete_save(comm, folder, monkeypatch, broken):
-    first, second = reducer_of(comm), reducer_of(comm)
+    first, second, fails = reducer_of(comm), reducer_of(comm), comm.rank == comm.size - 1
     step_of(first, comm, 0)
-    comm.Barrier()
-    with monkeypatch.context() as patch:
-        if comm.rank == comm.size - 1:
-            patch.setattr(files, "_meet", lambda reducer, what: Failing(comm, broken))
-        else:
-            patch.setattr(files, "_meet", lambda reducer, what: comm)
-        if comm.rank == comm.size - 1:
-            with pytest.raises(gq.Error, match="MPI failed in save"):
-                gq.save(folder, first)
-        else:
-            gq.save(folder, first)
+    error = pytest.raises(gq.Error, match="MPI failed in save") if fails else contextlib.nullcontext()
+    with monkeypatch.context() as patch, error:
+        patch.setattr(files, "_meet", lambda *_: Failing(comm, broken) if fails else comm)
+        gq.save(folder, first)
     gq.load(folder, second)
     assert step_of(first, comm, 1) == step_of(second, comm, 1)
 
