@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -183,6 +184,17 @@ def test_hosts_have_names_and_reach_each_other(bed):
     assert "paced link, 1 Gbit/s, 2 hosts" in errors
     status, _, errors = bed("--hosts", "2", "--no-mpi", "--", "netbed_ssh", "h2", "true")
     assert (status, errors.splitlines()[0]) == (255, "netbed_ssh: this bed has no host h2")
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no /dev/shm on this system")
+def test_beds_share_no_memory(bed):
+    """MPIs name files there by host and process number, which two beds at once have alike."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as outside:
+        script = "ls /dev/shm && touch /dev/shm/inside && netbed_ssh h1 ls /dev/shm"
+        status, output, errors = bed("--hosts", "2", "--no-mpi", "--", "sh", "-c", script)
+        assert (status, output) == (0, "inside\n"), errors
+        assert os.path.exists(outside.name)
+        assert not os.path.exists("/dev/shm/inside")
 
 
 PROGRAM = """
