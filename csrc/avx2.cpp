@@ -1,4 +1,4 @@
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(GQ_SCALAR_ALONE)
 #include <immintrin.h>
 
 #include <cstddef>
