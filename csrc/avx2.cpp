@@ -1,4 +1,6 @@
-#if defined(__x86_64__) && !defined(GQ_SCALAR_ALONE)
+#include "gq/instruction_sets.hpp"
+
+#ifdef GQ_HAS_VECTORS
 #include <immintrin.h>
 
 #include <cstddef>

@@ -1,15 +1,16 @@
 // Chooses the instruction set once, at run time; GQALLREDUCE_SIMD=scalar|avx2|avx512 overrides it (tests do). Other
-// processors than x86-64 have the scalar level alone, and so have builds with GQ_SCALAR_ALONE.
+// processors than x86-64 have the scalar level alone.
 #include <cstdlib>
 #include <cstring>
 
+#include "gq/instruction_sets.hpp"
 #include "gq/kernels.hpp"
 
 namespace gq {
 namespace scalar {
 extern const Kernels table;
 }
-#if defined(__x86_64__) && !defined(GQ_SCALAR_ALONE)
+#ifdef GQ_HAS_VECTORS
 namespace avx2 {
 extern const Kernels table;
 }
@@ -22,7 +23,7 @@ namespace {
 
 bool supported(const char* name) {
   if (!std::strcmp(name, "scalar")) return true;
-#if defined(__x86_64__) && !defined(GQ_SCALAR_ALONE)
+#ifdef GQ_HAS_VECTORS
   if (!std::strcmp(name, "avx2"))
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
   if (!std::strcmp(name, "avx512"))
@@ -34,7 +35,7 @@ bool supported(const char* name) {
 
 const Kernels* find(const char* name) {
   if (!supported(name)) return nullptr;
-#if defined(__x86_64__) && !defined(GQ_SCALAR_ALONE)
+#ifdef GQ_HAS_VECTORS
   if (!std::strcmp(name, "avx512")) return &avx512::table;
   if (!std::strcmp(name, "avx2")) return &avx2::table;
 #endif
