@@ -190,11 +190,12 @@ def test_hosts_have_names_and_reach_each_other(bed):
 def test_beds_share_no_memory(bed):
     """MPIs name files there by host and process number, which two beds at once have alike."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as outside:
-        script = "ls /dev/shm && touch /dev/shm/inside && netbed_ssh h1 ls /dev/shm"
+        inside = f"{outside.name}.inside"  # a name that no other run has left behind
+        script = f"ls /dev/shm && touch {inside} && netbed_ssh h1 ls /dev/shm"
         status, output, errors = bed("--hosts", "2", "--no-mpi", "--", "sh", "-c", script)
-        assert (status, output) == (0, "inside\n"), errors
+        assert (status, output) == (0, f"{os.path.basename(inside)}\n"), errors
         assert os.path.exists(outside.name)
-        assert not os.path.exists("/dev/shm/inside")
+        assert not os.path.exists(inside)
 
 
 PROGRAM = """
