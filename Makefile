@@ -166,7 +166,7 @@ sanitize: $(SANITIZED)/.complete sanitize-inputs sanitize-threads
 	  PYTHONPATH=$(SANITIZED)/lib $(BIN)/mpirun -n 2 \
 	  env LD_PRELOAD="$(call preload,libasan.so) $(call preload,libubsan.so) $(call preload,libstdc++.so)" \
 	  $(BIN)/pytest --with-mpi -p no:cacheprovider --few $(SANITIZE_MPI_TESTS)
-	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --each -n auto tests/cuda -m races
+	GQALLREDUCE_TEST_DEVICE=races $(PYTEST) --few -n auto tests/cuda -m races
 
 # The inputs that fuzzing has kept, once more.
 $(SANITIZED)/%: tests/fuzz/%.cpp tests/fuzz/replay.cpp $(wildcard tests/fuzz/*.hpp) $(SANITIZED)/.complete
@@ -227,9 +227,11 @@ $(TORCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet 'gqallreduce[torch]'
 	@touch $@
 
+TORCH_TESTS := $(shell grep -l torch tests/mpi/test_*.py)
+
 test-torch: build $(TORCH_STAMP)
-	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) tests/mpi -k torch
-	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) tests/mpi -k torch
+	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) --few $(TORCH_TESTS) -k torch
+	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) --each $(TORCH_TESTS) -k torch
 	OMP_NUM_THREADS=1 $(PYTEST) tests/test_ended.py -k pytorch
 
 $(BROWSER_STAMP): $(STAMP)
