@@ -69,9 +69,13 @@ class TimeoutError(Error, builtins.TimeoutError):
         self.ranks, self.ended = tuple(sorted(ranks)), seconds is None
         if self.ended:
             who = "MPI says" if told_by is None else f"rank {told_by} was told by MPI"
-            text = f"{who} that the processes of ranks {list(self.ranks)} have ended"
+            text = (
+                f"{who} that the processes of ranks {list(self.ranks)} have ended; comm.Shrink() gives one without them"
+            )
         elif told_by is None:
-            text = f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}"
+            text = (
+                f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}, some of which may wait too"
+            )
         else:
             text = f"rank {told_by} gave up this call after its timeout; due here: ranks {list(self.ranks)}"
         super().__init__(text)

@@ -134,7 +134,7 @@ def _parse(text: str) -> Scheme:
     elif how is not None:
         raise ValueError(f"scheme {text!r}: {schedule!r} has no options")
     options, shown = options_of(f"scheme {text!r}", written)
-    codec = CODECS.find(name).make(options)
+    codec = CODECS.find(name, also=(DENSE,)).make(options)
     codec = codec.with_feedback() if feedback else codec
     if schedule == MPI_SUM and not codec.integer_sums:
         known = ", ".join(name for name, each in sorted(CODECS.items()) if each().integer_sums)

@@ -32,33 +32,41 @@ def run(arguments):
         print(f"timeline: {problem}", file=sys.stderr)
         return 2
     if not any(ranks):
-        print("timeline: no lane did anything in these traces", file=sys.stderr)
+        print("timeline: no lane did anything in these traces: no call was made, or MPI's own sum", file=sys.stderr)
         return 2
     end = max(span["ended"] for rank in ranks for span in rank)
     begin = min(span["began"] for rank in ranks for span in rank)
     if arguments.last is not None:
         begin = max(begin, end - 1e3 * arguments.last)
     shown = [[span for span in rank if span["ended"] > begin] for rank in ranks]
+    for path, whole, part in zip(arguments.traces, ranks, shown, strict=True):
+        if whole and not part:
+            early = seconds_text(1e-6 * (end - max(span["ended"] for span in whole)))
+            print(
+                f"timeline: {path} ends {early} before the last: other calls, or a clock that is wrong", file=sys.stderr
+            )
     print_plain(("trace", *COLOURS), [_sums(path, rank) for path, rank in zip(arguments.traces, shown, strict=True)])
     print("written: " + ", ".join(draw(arguments.traces, shown, begin, end, arguments.output)))
     return 0
 
 
 def spans(path):
-    """What is in a trace, in microseconds: dicts of name, lane, began, ended."""
+    """What is in a trace: dicts of name, lane, began, ended; in microseconds of the host's clock."""
     with open(path) as file:
         text = file.read().rstrip()
     cut_off = not text.endswith("]")  # that of a rank which did not come to its end
     events = json.loads(text.rstrip(",") + "]" if cut_off else text)
-    found, sends = [], {}
+    found, sends, zero = [], {}, 0.0
     for event in events:
-        span = {"name": event["name"], "lane": event.get("tid"), "began": event.get("ts")}
-        if event["ph"] == "X":
-            found.append({**span, "ended": event["ts"] + event["dur"]})
+        span = {"name": event["name"], "lane": event.get("tid"), "began": zero + event.get("ts", 0.0)}
+        if event["ph"] == "M":
+            zero = 1e6 * event["args"].get("clock", 0.0)
+        elif event["ph"] == "X":
+            found.append({**span, "ended": span["began"] + event["dur"]})
         elif event["ph"] == "b":
             sends[event["id"]] = span
         elif event["ph"] == "e" and event["id"] in sends:
-            found.append({**sends.pop(event["id"]), "ended": event["ts"]})
+            found.append({**sends.pop(event["id"]), "ended": span["began"]})
     return found
 
 

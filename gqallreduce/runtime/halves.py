@@ -209,7 +209,8 @@ def require(scheme: Scheme, which: str, topology) -> None:
     """ValueError if a scheme has no such half."""
     schedule = scheme.schedule or SCHEDULE
     if schedule in (AUTO, DENSE, MPI_SUM):
-        raise ValueError(f"{scheme}: {schedule} has no halves; name a schedule, as in direct/{scheme.codec.name}")
+        rest = str(scheme).replace(DENSE, "raw", 1) if schedule == DENSE else str(scheme).removeprefix(f"{schedule}/")
+        raise ValueError(f"{scheme}: {schedule} has no halves; name a schedule, as in {SCHEDULE}/{rest}")
     if SCHEDULES[schedule].scatter_rounds(topology) is None:
         raise ValueError(f"{scheme}: {why_not(SCHEDULES[schedule], topology)}")
     codec = scheme.codec

@@ -1,5 +1,7 @@
 """Traces, whole or cut off, become sums and a picture."""
 
+import time
+
 import pytest
 
 from gqallreduce.__main__ import main
@@ -38,6 +40,43 @@ def test_the_last_milliseconds_only(trace, tmp_path, capsys):
     trace.close()
     assert main(["timeline", str(trace.path), "--last", "3.5", "--output", f"{tmp_path}/drawn"]) == 0
     assert "2 ms" not in capsys.readouterr().out
+
+
+def test_hosts_whose_clocks_count_from_other_moments_are_set_side_by_side(tmp_path, monkeypatch):
+    """Each trace was begun when its host had been up for another time."""
+    paths, up = [], {0: 1000.0, 1: 5000.0}
+    monkeypatch.setattr(time, "time", lambda: 1.7e9)
+    for rank, now in up.items():
+        monkeypatch.setattr(time, "perf_counter", lambda now=now: now)
+        made = Trace(f"{tmp_path}/calls.json", rank)
+        made.add("encode", now + 1, now + 2, "'w'", 0)
+        made.close()
+        paths.append(made.path)
+    one, other = (timeline.spans(path) for path in paths)
+    assert one == other
+
+
+def test_a_rank_that_did_nothing_in_the_last_milliseconds_is_told(trace, tmp_path, capsys):
+    later = Trace(f"{tmp_path}/calls.json", 4)
+    later.add("encode", 3.0, 3.006, "'w'", 0)
+    for each in (trace, later):
+        each.close()
+    command = ["timeline", str(trace.path), str(later.path), "--last", "5", "--output", f"{tmp_path}/drawn"]
+    assert main(command) == 0
+    assert "calls.3.json ends 2 s before the last" in capsys.readouterr().err
+
+
+def test_two_objects_do_not_write_one_file(trace, tmp_path):
+    with pytest.raises(ValueError, match="another object writes it"):
+        Trace(f"{tmp_path}/calls.json", 3)
+    trace.close()
+    Trace(f"{tmp_path}/calls.json", 3).close()
+
+
+@pytest.mark.parametrize("wrong", [True, 3, b"calls.json"])
+def test_what_is_no_name_of_a_file(wrong):
+    with pytest.raises(TypeError, match=r"expected the name of a file, such as 'calls.json'"):
+        Trace(wrong, 0)
 
 
 @pytest.mark.parametrize("content", ["", "no trace", "[\n]\n", "[{}]"])

@@ -244,8 +244,9 @@ def test_bad_arguments_are_told(comm):
         )
     for scheme, why in {
         "recursive_doubling/raw": "recursive_doubling",
-        "auto/raw": "auto has no halves",
-        "dense": "dense has no halves",
+        "auto/onebit(column=512)/ef": r"auto has no halves; name a schedule, as in direct/onebit\(column=512\)/ef$",
+        "dense": "dense has no halves; name a schedule, as in direct/raw$",
+        "dense/ef": "dense has no halves; name a schedule, as in direct/raw/ef$",
         "powersgd(rank=2)/ef": "sums other vectors",
     }.items():
         with made(scheme, comm) as allreduce, pytest.raises(ValueError, match=why):
