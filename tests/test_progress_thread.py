@@ -144,6 +144,60 @@ with gq.Allreduce("direct/qsgd/ef") as allreduce:
     assert ranks(script, 3) == [[[1, "a", 49_993]]] * 3
 
 
+@pytest.mark.parametrize("making", ["gq.Allreduce('direct/raw', comm=comm)", "gq.Allreduce('dense', comm=comm.Dup())"])
+def test_an_object_is_made_while_calls_of_a_communicator_that_was_freed_are_under_way(ranks, making):
+    """What these calls need of the MPI is freed after them."""
+    script = f"""
+for step in range(5):
+    mine = comm.Dup()
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=mine, timeout=20)
+    array = np.full(1 << 18, comm.rank + 1.0, np.float32)
+    if comm.rank == 1:
+        time.sleep(0.1)
+    request = allreduce.start(array, key="a")
+    mine.Free()
+    other = {making}
+    request.wait()
+    assert len(set(comm.allgather(array.tobytes()))) == 1
+    try:
+        allreduce(array, key="a")
+    except gq.Error as error:
+        assert "was freed" in str(error)
+report.append("done")
+"""
+    assert ranks(script, 2) == [["done"]] * 2
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "request.wait()", "request.test()", "gq.wait_all([request])", "allreduce(array, key='b')",
+        "allreduce.start(array)", "gq.quantized_allreduce(array, 'raw')", "gq.Allreduce('raw')",
+        "allreduce.residual('a')", "allreduce.flush()",
+    ],
+)  # fmt: skip
+def test_what_is_asked_after_mpi_finalize_is_an_error_of_ours(ranks, attempt):
+    """The MPI would end the job."""
+    script = f"""
+rank, array = comm.rank, values()
+allreduce = gq.Allreduce("direct/onebit/ef", timeout=20)
+allreduce(values(), key="b")
+request = allreduce.start(values(), key="a") if comm.rank else None
+time.sleep(0.1)
+if not comm.rank:
+    request = allreduce.start(values(), key="a")
+MPI.Finalize()
+try:
+    {attempt}
+except gq.Error as error:
+    report.append("MPI_Finalize was called" in str(error))
+with open(f"{{sys.argv[1]}}/{{rank}}.json", "w") as file:
+    json.dump(report, file)
+sys.exit(0)
+"""
+    assert ranks(script, 2) == [[True]] * 2
+
+
 @pytest.mark.parametrize("end", ["MPI.Finalize()", "request = allreduce = None", "pass"])
 def test_the_end_of_mpi_or_of_the_process_with_calls_under_way(ranks, end):
     """Of which one rank has started none, so that the thread of the others has something to do until then."""

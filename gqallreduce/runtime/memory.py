@@ -27,9 +27,13 @@ class Norm(NormOfStates):
 
     @usual_arithmetic()
     def __call__(self) -> float:
+        states = self.states
         if self.value is None:
-            self.value = math.hypot(*[_norm(key, state) for key, state in self.states.items()])
-            self.states = None
+            found = math.hypot(*[_norm(key, state) for key, state in states.items()])
+            if (
+                self.value is None
+            ):  # else another thread has computed it meanwhile, and may have used an array again since
+                self.value, self.states = found, None
         return self.value
 
     def settle(self) -> None:
@@ -37,7 +41,8 @@ class Norm(NormOfStates):
         try:
             self()
         except Exception:
-            self.value, self.states = math.nan, None
+            if self.value is None:
+                self.value, self.states = math.nan, None
 
 
 def _norm(key, state: State) -> float:

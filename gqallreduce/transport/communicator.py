@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from gqallreduce.errors import Error
+
+FINALIZED = "MPI_Finalize was called: no call can be made, or waited for, any more; wait for all requests before it"
+
 
 def require_intracommunicator(comm) -> MPI.Intracomm:
-    """`comm`, or COMM_WORLD for None. TypeError if it is no intracommunicator, ValueError if it is COMM_NULL. Local."""
+    """`comm`, or COMM_WORLD for None; local. TypeError for no intracommunicator, ValueError for COMM_NULL.
+
+    Error after MPI_Finalize.
+    """
+    if MPI.Is_finalized():
+        raise Error(FINALIZED)
     if comm is None:
         return MPI.COMM_WORLD
     expected = "expected an mpi4py communicator (mpi4py.MPI.Intracomm), or None for COMM_WORLD"

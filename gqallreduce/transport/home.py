@@ -24,6 +24,7 @@ from gqallreduce.errors import Error, MismatchError
 from gqallreduce.hashing import hash64
 from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.transport.call import Call
+from gqallreduce.transport.communicator import FINALIZED
 from gqallreduce.transport.control import Control, Offer, duplicate
 from gqallreduce.transport.failure import explain, give_up, named, raise_from
 from gqallreduce.transport.link import Link
@@ -31,8 +32,8 @@ from gqallreduce.transport.waiting import tidy
 
 _keyval = None
 _homes: weakref.WeakSet = weakref.WeakSet()
-_to_free: list[Control] = []
-_is_child = False  # of a process that has MPI, made by fork
+_to_free: list[tuple[Control, Link | None]] = []
+_refusal = ""  # why no calls can be made any more
 _FORKED = (
     "this process is a fork of one that uses MPI, which belongs to that one: make calls there, and begin workers by "
     "multiprocessing's 'spawn' if they need MPI"
@@ -91,14 +92,10 @@ class Home(_kernels.Home):
 
     # --- one thread at a time, of one process ---
 
-    def leave_to_parent(self) -> None:
-        """This process is a fork of the one that the communicator belongs to: refuse all calls."""
-        self.claims.closed = True
-
     def claim_after_others(self) -> Claim:
         """Error if a call is being made on this communicator."""
         if self.claims.closed:
-            raise Error(_FORKED)
+            raise Error(_refusal)
         mine, other = self.claims.take()
         while mine is None:
             if other.thread != threading.get_ident() or other.released or _is_executing(other):
@@ -210,10 +207,10 @@ class Home(_kernels.Home):
         """The user frees the communicator."""
         if self.link is not None:
             self.link.progress.take_back(for_good=True)
+        if self.control is not None:
+            _to_free.append((self.control, self.link))
         self.freed, self.link = True, None
         self.cached.clear()
-        if self.control is not None:
-            _to_free.append(self.control)
 
 
 def _is_executing(claim: Claim) -> bool:
@@ -245,8 +242,8 @@ class _Attribute:
 def home(comm, create: bool = True) -> Home | None:
     """The communicator's Home; local."""
     global _keyval
-    if _is_child:
-        raise Error(_FORKED)
+    if _refusal:
+        raise Error(_refusal)
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval()
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(), _Attribute(_before_finalize))
@@ -261,25 +258,34 @@ def home(comm, create: bool = True) -> Home | None:
 
 
 def collect() -> None:
-    """Free the duplicates of communicators that the user has freed, and forget requests that are complete."""
+    """Free the duplicates of communicators that the user has freed, and on which no call is under way any more, and
+    forget requests that are complete."""
     tidy()
-    _to_free[:] = [control for control in _to_free if not control.release()]
+    _to_free[:] = [
+        (control, link) for control, link in _to_free if (link and link.progress.calls) or not control.release()
+    ]
+
+
+def _refuse(why: str) -> None:
+    """All calls, from now on."""
+    global _refusal
+    _refusal = why
+    for home in list(_homes):
+        home.claims.closed = True
 
 
 def _before_finalize() -> None:
-    """MPI_Finalize begins by deleting the attributes of COMM_SELF: no thread of ours may call MPI any more."""
+    """MPI_Finalize begins by deleting the attributes of COMM_SELF: nothing of ours may call MPI any more."""
     for home in list(_homes):
         if home.link is not None:
             home.link.progress.take_back(for_good=True)
+    _refuse(FINALIZED)
 
 
 def _begin_as_child() -> None:
     """Calls under way, and their messages, are the parent's: nothing is waited for here, nor told to other ranks."""
-    global _is_child
-    _is_child = MPI.Is_initialized()
-    if _is_child:
-        for home in list(_homes):
-            home.leave_to_parent()
+    if MPI.Is_initialized():
+        _refuse(_FORKED)
         _homes.clear()
 
 
