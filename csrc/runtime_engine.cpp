@@ -152,7 +152,8 @@ Engine::Turn Engine::work() {
   }
   turn.completed = !completed_.empty();
   turn.ended = now();
-  poll_at = turn.ended + (poll_every_ > 0 ? std::max(poll_every_, turn.ended - before) : 0);
+  turn.polled = turn.ended - before;
+  poll_at = turn.ended + (poll_every_ > 0 ? std::max(poll_every_, turn.polled) : 0);
   return turn;
 }
 
@@ -171,7 +172,8 @@ double Engine::run(double seconds, bool& received, bool& nothing) {
     before = turn.ended;
     // Time in which other processes had the core is not time in which nothing came.
     if (turn.ended - began > (++turns < kLeastTurns ? kMost * seconds : seconds)) break;
-    if (nothing && before - idle > kSpin) sched_yield();
+    // In a poll that took longer than a spin, the MPI has lent the core.
+    if (nothing && before - idle > kSpin && turn.polled < kSpin) sched_yield();
   }
   return waited;
 }

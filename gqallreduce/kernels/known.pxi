@@ -77,10 +77,13 @@ cdef class KnownCall:
     carriers
         makes what carries such a call out, where that is not one operation of the runtime (runtime/repeated_dense.py,
         runtime/repeated_stages.py); else None.
+    parts
+        of halves of an allreduce without `counts`: this rank's part of each buffer; else None.
     """
 
     cdef readonly object plan, processor, carriers
     cdef readonly SharedScales scales
+    cdef public tuple parts
     cdef bint measures, feeds_back, selects, recalls, compares
     cdef double vectors
     cdef size_t exchanged

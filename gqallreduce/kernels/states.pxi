@@ -60,6 +60,12 @@ cdef class State:
         made.halfway = True
         return made
 
+    cpdef State at_step(self, uint64_t step):
+        """The same, but after so many calls."""
+        cdef State made = self.copied()
+        made.step = step
+        return made
+
     cpdef State knowing(self, learned):
         """The same, of a codec that has learned this."""
         cdef State made = self.copied()

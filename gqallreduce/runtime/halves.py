@@ -111,6 +111,14 @@ class Half:
         given.read(read)
         return given
 
+    def fit_again(self, parts: tuple[slice, ...], forms, result) -> None:
+        """What `fit` finds of plain arrays of these forms, where neither shards nor counts are given."""
+        self._parts, self._given = parts, []
+        if self.scatters:
+            values = result if isinstance(result, (list, tuple)) else [result]
+            each = zip(values, forms, parts, strict=True)
+            self._views = [value.reshape(-1, order=form.order)[part] for value, form, part in each]
+
     # --- in the call ---
 
     def take_shards(self, given: Given, processor) -> None:
@@ -129,7 +137,7 @@ class Half:
         for (key, state), part in zip(states.items(), self._parts, strict=True):
             before = memory.get(key)
             if before is not None and before.halfway:
-                found[key] = state.replaced(step=before.step)
+                found[key] = state.at_step(before.step)
             if state.residual is not None:
                 for rest in (slice(0, part.start), slice(part.stop, len(state.residual))):
                     if rest.stop > rest.start:

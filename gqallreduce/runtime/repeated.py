@@ -14,7 +14,7 @@ from gqallreduce.rounding import usual_arithmetic
 from gqallreduce.runtime import native
 from gqallreduce.runtime.arguments import Given
 from gqallreduce.runtime.flaws import not_finite
-from gqallreduce.runtime.halves import Half, first_of_all
+from gqallreduce.runtime.halves import Half, first_of_all, part_of
 from gqallreduce.runtime.operand import Operands, step_of
 from gqallreduce.runtime.repeated_dense import KnownDense
 from gqallreduce.runtime.repeated_stages import IndirectAgain
@@ -65,6 +65,9 @@ class Repeat(_kernels.Repeat):
         elif plan.repeats:
             exchanged = max(frame.SIZE * size * self.scatters, 8 * len(plan.tensors) * (plan.scales is not None))
             found = _kernels.KnownCall(*given, vectors, exchanged)
+            forms = agreed.known.forms
+            if self.half is not None and all(form.counts is None for form in forms):
+                found.parts = tuple(part_of(allreduce.scheme.codec, form, size, allreduce.rank) for form in forms)
         agreed.again = found
         return found
 
@@ -79,15 +82,26 @@ class Repeat(_kernels.Repeat):
             if self.recalled is None:
                 return False
         if half is not None:
-            self.given = half.fit(Given.known(self.agreed, self.arrays, self.into), self.written, self.allreduce)
-            if self.given.agreed is not self.agreed:
-                return False  # other counts than in the last call
+            if self.known.parts is not None and half.shard is None and half.counts is None:
+                half.fit_again(self.known.parts, self.arrays.forms.forms, self.written)
+            else:
+                given = half.fit(self._make_given(), self.written, self.allreduce)
+                if given.agreed is not self.agreed:
+                    return False  # other counts than in the last call
             self.written = half.returned(self.written)
         return True
 
+    def _make_given(self) -> Given:
+        if self.given is None:
+            self.given = Given.known(self.agreed, self.arrays, self.into)
+            if self.half is not None:
+                self.given.written = self.half.written
+        return self.given
+
     def begin_half(self) -> None:
         processor = self.known.plan.processor
-        self.half.take_shards(self.given, processor)
+        if self.given is not None:
+            self.half.take_shards(self.given, processor)
         self.states = self.half.begin(self.states, self.allreduce.memory, processor.arithmetic)
 
     def exchange_flaws(self) -> bool:
@@ -111,8 +125,8 @@ class Repeat(_kernels.Repeat):
         call.previous, call.began = link.numbers.previous, link.numbers.began
         if self.operation is not None:
             self._make_run()
-        if self.carrier is not None and self.given is None:
-            self.given = Given.known(agreed, self.arrays, self.into)
+        if self.carrier is not None:
+            self._make_given()
         call.held, call.data, call.states, call.result = self.given, self.run, self.states or {}, self.written
         call.wait, call.counted = self.waited, self.counted
         if self.running is not None or self.carrier is not None:
@@ -125,9 +139,7 @@ class Repeat(_kernels.Repeat):
         if self.run is not None:
             return
         agreed = self.agreed
-        if self.given is None:
-            self.given = Given.known(agreed, self.arrays, self.into)
-        operands = Operands(self.given, self.states, agreed.streams)
+        operands = Operands(self._make_given(), self.states, agreed.streams)
         self.run = run_of(self.recalled, self.known.plan, operands, agreed.name, agreed.signature, self.spent)
         if self.known.scales is not None:
             self.run.go_on(self.operation, self.coder)
