@@ -30,9 +30,8 @@ class Norm(NormOfStates):
         states = self.states
         if self.value is None:
             found = math.hypot(*[_norm(key, state) for key, state in states.items()])
-            if (
-                self.value is None
-            ):  # else another thread has computed it meanwhile, and may have used an array again since
+            # Where another thread has computed it meanwhile, an array may have been used again since.
+            if self.value is None:
                 self.value, self.states = found, None
         return self.value
 
