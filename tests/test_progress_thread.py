@@ -173,7 +173,7 @@ report.append("done")
     [
         "request.wait()", "request.test()", "gq.wait_all([request])", "allreduce(array, key='b')",
         "allreduce.start(array)", "gq.quantized_allreduce(array, 'raw')", "gq.Allreduce('raw')",
-        "allreduce.residual('a')", "allreduce.flush()",
+        "allreduce.flush()",
     ],
 )  # fmt: skip
 def test_what_is_asked_after_mpi_finalize_is_an_error_of_ours(ranks, attempt):
