@@ -117,7 +117,6 @@ class Half:
         if self.scatters:
             values = result if isinstance(result, (list, tuple)) else [result]
             each = zip(values, forms, parts, strict=True)
-            each = zip(values, forms, parts, strict=True)
             self._views = [part_view(value, form.order, None, part) for value, form, part in each]
 
     # --- in the call ---
