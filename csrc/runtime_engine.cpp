@@ -168,12 +168,16 @@ double Engine::run(double seconds, bool& received, bool& nothing) {
     received |= turn.received;
     nothing = !turn.worked && !turn.completed;
     if (!nothing) idle = turn.ended;
-    if (!turn.worked) waited += turn.ended - before;
+    const bool lent = turn.polled > kSpin;  // in a poll that took longer than a spin, the MPI has lent the core
+    if (!turn.worked) {
+      waited += turn.ended - before;
+    } else if (lent) {
+      waited += turn.polled;
+    }
     before = turn.ended;
     // Time in which other processes had the core is not time in which nothing came.
     if (turn.ended - began > (++turns < kLeastTurns ? kMost * seconds : seconds)) break;
-    // In a poll that took longer than a spin, the MPI has lent the core.
-    if (nothing && before - idle > kSpin && turn.polled < kSpin) sched_yield();
+    if (nothing && before - idle > kSpin && !lent) sched_yield();
   }
   return waited;
 }

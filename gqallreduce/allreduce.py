@@ -87,14 +87,14 @@ class Allreduce(Shards):
         self.ring_vectors = 2 * (self.size - 1) / self.size  # a dense ring sends so many times the vector
         super().__init__(home(self.comm), float(timeout))
         self.memory, self.stats = Memory(), Statistics(self._residual_norm)
+        self._plans_of_halves: dict[str, Plans] = {}
         with entered(self):
             link = self.home.link
             self.processors = Processors(cuda_aware, link.requests.native is not None)
             profile = find(link.jobs) if self.scheme.schedule == AUTO else None
             self.plans = Plans(self.scheme, self.rank, link.topology, self.average, self.number, profile)
-        self._plans_of_halves: dict[str, Plans] = {}
-        # May calls be carried out at once (runtime/repeated.py)? Then they find all of the above.
-        self.repeats = check == "first" and not verify and trace is None and not self.processors.host.hindrance
+            # May calls be carried out at once (runtime/repeated.py)? Then they find all of the above.
+            self.repeats = check == "first" and not verify and trace is None and link.requests.native is not None
 
     def __repr__(self) -> str:
         return f"Allreduce({str(self.scheme)!r}, average={self.average}, P={self.size})"

@@ -9,7 +9,7 @@ workspace
 pool
     the same for the runtime in C++; None if Python carries out all instructions.
 hindrance
-    why that is so, although it could be otherwise; else "".
+    why that is so, on the host; else "".
 extents(regions)
     consecutive regions of a tensor as Spans: of one each, or one of all.
 batches
@@ -83,10 +83,12 @@ class Host:
 
     def __init__(self, native: bool = True):
         self.workspace, self.pool, self.hindrance = Workspace(), None, ""
-        if _native_is_wanted() and native:
-            self.pool = _kernels.Pool()
+        if not _native_is_wanted():
+            self.hindrance = "carried out by Python: GQALLREDUCE_RUNTIME=python"
         elif not native:
             self.hindrance = "carried out by Python: functions of this MPI cannot be looked up"
+        else:
+            self.pool = _kernels.Pool()
 
     def active(self, located, key) -> contextlib.AbstractContextManager:
         """What a call's work is done in."""

@@ -68,7 +68,9 @@ def _mpi():
     first_line = MPI.Get_library_version().strip("\0").splitlines()[0]
     yield "MPI", first_line.split(", package")[0]
     yield "ranks", machine.wrong_launcher(MPI.COMM_WORLD.size) or MPI.COMM_WORLD.size
-    yield "runtime", _runtime(MPI.COMM_WORLD)
+    runtime = _runtime(MPI.COMM_WORLD)
+    yield "runtime", runtime
+    yield "progress", _progress(runtime)
     yield "CUDA-aware", "yes" if awareness.mpi_is_cuda_aware() else "no"
 
 
@@ -81,6 +83,16 @@ def _runtime(comm):
     except ValueError as problem:  # a variable that says neither
         return str(problem)
     return "C++" if native_transport(comm) is not None else "Python: functions of this MPI cannot be looked up"
+
+
+def _progress(runtime):
+    from gqallreduce.transport.link import why_no_thread
+
+    try:
+        hindrance = why_no_thread() if runtime == "C++" else "the runtime is not C++"
+    except ValueError as problem:
+        return str(problem)
+    return f"in calls only: {hindrance}" if hindrance else "by a thread between calls"
 
 
 def _gpu():

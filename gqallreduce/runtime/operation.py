@@ -130,7 +130,10 @@ class Operation(Lending):
 
     def native(self):
         """For the runtime in C++, once the codecs are prepared; None if Python must carry it out."""
-        return native.native_operation(self)
+        made = native.native_operation(self)
+        if made is None and self.processor.pool is not None:
+            self.spent.also("carried out by Python: this codec has no kernels in C++")
+        return made
 
     def answer(self, running, event) -> None:
         """What the runtime tells of `running`, which `native` returned: a flaw is noted, anything else raised."""

@@ -60,7 +60,7 @@ class Link(_kernels.Link):
         self._probed = 0
         self._status = MPI.Status()
         self.requests = Requests(comm)
-        self.progress = Progress(self.requests, self, threaded=_may_use_threads())
+        self.progress = Progress(self.requests, self, threaded=not why_no_thread())
         self.topology, self.making = apart(1), frozenset([making])
         if control is not None:
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -219,12 +219,15 @@ def mpi_text() -> str:
     return f"{name} {'.'.join(map(str, version))}"
 
 
-def _may_use_threads() -> bool:
-    """May a thread of ours call MPI while the caller does? GQALLREDUCE_PROGRESS=calls: it is not to, if it may."""
+def why_no_thread() -> str:
+    """Why no thread of ours calls MPI while the caller does; "" if one does."""
     progress = os.environ.get("GQALLREDUCE_PROGRESS", "thread")
     if progress not in ("thread", "calls"):
         raise ValueError(f"GQALLREDUCE_PROGRESS={progress!r}, expected thread or calls")
-    return progress == "thread" and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    if progress == "calls":
+        return "GQALLREDUCE_PROGRESS=calls"
+    multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    return "" if multiple else "this MPI may not be called by several threads (MPI.Query_thread())"
 
 
 def iter_stages(*stages):

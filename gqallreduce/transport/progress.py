@@ -53,7 +53,7 @@ class Progress(_kernels.Progress):
         self._running: list[Channel] = []
         self._free = max(1, REQUESTS // 2)
         self._poll_at = perf_counter()
-        self._listened = self._poll_at
+        self._listened, self._polled = self._poll_at, 0.0
 
     # --- calls ---
 
@@ -132,7 +132,8 @@ class Progress(_kernels.Progress):
         before = perf_counter()
         completed, received = self._poll()
         after = perf_counter()
-        self._poll_at = after + (self._poll_every and max(self._poll_every, after - before))
+        self._polled = after - before
+        self._poll_at = after + (self._poll_every and max(self._poll_every, self._polled))
         if self._works_natively():
             found = self.engine.work()
             worked, completed, received = (a or b for a, b in zip(found, (worked, completed, received), strict=True))
@@ -222,10 +223,12 @@ class Progress(_kernels.Progress):
             worked, completed = self.work()
             if worked or completed:
                 idle = perf_counter()
+            lent = self._polled > SPIN  # in a poll that took longer than a spin, the MPI has lent the core
             if worked:
+                call.wait += self._polled if lent else 0.0
                 continue
             if not completed:
-                if before - idle > SPIN:
+                if before - idle > SPIN and not lent:
                     os.sched_yield()
                 self.nothing_came(call, timeout)
             call.wait += perf_counter() - before

@@ -4,10 +4,12 @@ import functools
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from ranks import TIMEOUT, bytes_of, errors, everywhere, works
 
 import gqallreduce as gq
 from gqallreduce import __main__, _kernels
+from gqallreduce.registry import CODECS
 from gqallreduce.transport import agreement as module
 from gqallreduce.transport import requests
 
@@ -297,6 +299,20 @@ def test_an_mpi_whose_functions_cannot_be_found(comm, monkeypatch):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("reason", ["GQALLREDUCE_RUNTIME=python", "this codec has no kernels in C++"])
+def test_statistics_say_why_python_carried_a_call_out(comm, monkeypatch, reason):
+    """Also of a codec that is written in Python."""
+    monkeypatch.delenv("GQALLREDUCE_RUNTIME", raising=False)
+    if "=" in reason:
+        monkeypatch.setenv(*reason.split("="))
+    else:
+        monkeypatch.setattr(CODECS["onebit"], "coder", lambda self: None)
+    allreduce = gq.Allreduce("direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    for step in range(3):
+        allreduce(np.ones(5000, np.float32), key="w")
+        assert allreduce.stats.last.reason == f"as written; carried out by Python: {reason}", step
+
+
 @pytest.mark.parametrize(
     ("variable", "hidden", "said"),
     [
@@ -319,4 +335,29 @@ def test_info_says_which_runtime_runs_and_why(comm, monkeypatch, capsys, variabl
     assert __main__.main(["info"]) == 0
     lines = capsys.readouterr().out.splitlines()
     found = [line.removeprefix("runtime").strip() for line in lines if line.startswith("runtime ")]
+    assert found == ([said] if comm.rank == 0 else [])
+
+
+@pytest.mark.parametrize(
+    ("variable", "level", "said"),
+    [
+        (None, MPI.THREAD_MULTIPLE, "by a thread between calls"),
+        (
+            None,
+            MPI.THREAD_FUNNELED,
+            "in calls only: this MPI may not be called by several threads (MPI.Query_thread())",
+        ),
+        ("calls", MPI.THREAD_MULTIPLE, "in calls only: GQALLREDUCE_PROGRESS=calls"),
+        ("always", MPI.THREAD_MULTIPLE, "GQALLREDUCE_PROGRESS='always', expected thread or calls"),
+    ],
+)
+def test_info_says_when_calls_advance(comm, monkeypatch, capsys, variable, level, said):
+    monkeypatch.delenv("GQALLREDUCE_RUNTIME", raising=False)
+    monkeypatch.delenv("GQALLREDUCE_PROGRESS", raising=False)
+    if variable:
+        monkeypatch.setenv("GQALLREDUCE_PROGRESS", variable)
+    monkeypatch.setattr(MPI, "Query_thread", lambda: level)
+    assert __main__.main(["info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.removeprefix("progress").strip() for line in lines if line.startswith("progress ")]
     assert found == ([said] if comm.rank == 0 else [])

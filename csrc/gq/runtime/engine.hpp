@@ -30,8 +30,8 @@ class Engine {
   // Lets lanes go on until a poll is due, and polls. Stops at an event.
   Turn work();
   // Until an operation or an exchange is done, there is an event, or so many seconds have passed; spins while nothing
-  // can be done, and then yields the core, where the MPI has not in its poll. Returns the seconds of waiting; has
-  // something come; was there nothing to do at the end?
+  // can be done, and then yields the core, where the MPI has not in its poll. Returns the seconds of waiting, with
+  // those in which the MPI has lent the core; has something come; was there nothing to do at the end?
   double run(double seconds, bool& received, bool& nothing);
 
   Event event;
