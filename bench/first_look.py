@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gqallreduce.cli import verdict
+from gqallreduce.cli import machine, verdict
 from gqallreduce.cli.report import read
 
 BENCH = Path(__file__).resolve().parent
@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--output", default=str(BENCH / "results" / "first_look"), metavar="NAME", help=files)
     known, rest = parser.parse_known_args()
     program, found = [sys.executable, str(BENCH / "allreduce_synthetic.py"), *USUAL, *rest], []
-    mpirun = [str(Path(sys.executable).with_name("mpirun")), "-n", str(known.ranks), "--bind-to", "none"]
+    mpirun = [machine.launcher(), "-n", str(known.ranks), "--bind-to", "none"]
     bed = [str(BENCH / "netbed"), "--hosts", str(HOSTS), "--rate", RATE, "--quiet", "--"]
     for name, words in {"shared_memory": mpirun, "1gbit": bed}.items():
         output = f"{known.output}_{name}"

@@ -161,7 +161,7 @@ class Training:
             bed = f"bench/netbed --quiet --recovery --hosts {ranks} --rate 1gbit --"
             words = [sys.executable, *bed.split(), *program]
         else:
-            words = [launcher(), RECOVERY[vendor()], "-n", str(ranks), *program]
+            words = [machine.launcher(), RECOVERY[vendor()], "-n", str(ranks), *program]
         with open(folder / f"output.{self.jobs}", "w") as output:
             process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
             hung = not self._wait(process, folder, ranks)
@@ -234,12 +234,6 @@ class Training:
         if kind in ("kill", "stop", "late", "nan", "link lost") and not row["named"]:
             return "no rank names it"
         return ""
-
-
-def launcher():
-    """mpirun of the MPI that mpi4py has loaded, in whose environment it is."""
-    beside = Path(sys.executable).with_name("mpirun")
-    return str(beside) if beside.exists() else "mpirun"
 
 
 def vendor():

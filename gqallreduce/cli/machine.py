@@ -49,6 +49,12 @@ def wrong_launcher(size, environ=None):
     )
 
 
+def launcher():
+    """mpirun of the MPI that mpi4py has loaded, in whose environment it is."""
+    beside = Path(sys.executable).with_name("mpirun")
+    return str(beside) if beside.exists() else "mpirun"
+
+
 def last_level_cache():
     """Bytes of the largest cache that core 0 sees; 32 MiB where the system does not tell."""
     sizes = []
