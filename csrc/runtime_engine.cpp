@@ -35,8 +35,8 @@ void let_select(Operation& operation, double poll_at, Event& event) {
 int Engine::share_of(const Operation& operation) const {
   const Program& program = operation.program;
   const int lanes = std::min(static_cast<int>(program.lanes.size()), program.lanes_at_once);
-  const std::size_t shortest = transport_.shortest();
-  const std::size_t parts = std::max<std::size_t>(1, (program.longest + shortest - 1) / shortest);
+  const std::size_t limit = transport_.least_limit();
+  const std::size_t parts = std::max<std::size_t>(1, (program.longest + limit - 1) / limit);
   const std::size_t most = std::max(1, kRequests / 2 / lanes);
   return static_cast<int>(std::min(most, 2 * static_cast<std::size_t>(std::max(1, program.messages)) * parts));
 }

@@ -132,11 +132,11 @@ void Lane::carry_out(const Instruction& instruction, Event& event) {
 // A message cut into parts that are not too long: as many as its bound needs, which both ends know.
 template <class Give>
 int Lane::cut(std::uint8_t* data, std::size_t nbytes, std::size_t bound, int peer, Give give) {
-  const std::size_t longest = transport_->longest(peer);
-  const int parts = static_cast<int>(std::max<std::size_t>(1, (bound + longest - 1) / longest));
+  const std::size_t limit = transport_->limit(peer);
+  const int parts = static_cast<int>(std::max<std::size_t>(1, (bound + limit - 1) / limit));
   for (int part = 0; part < parts; ++part) {
-    const std::size_t begin = std::min(part * longest, nbytes);
-    const std::size_t end = parts == 1 ? nbytes : std::min((part + 1) * longest, nbytes);
+    const std::size_t begin = std::min(part * limit, nbytes);
+    const std::size_t end = parts == 1 ? nbytes : std::min((part + 1) * limit, nbytes);
     give(data + begin, end - begin);
   }
   return parts;

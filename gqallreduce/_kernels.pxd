@@ -403,7 +403,7 @@ cdef extern from "gq/runtime/transport.hpp" namespace "gq::runtime" nogil:
         bint receives
     cdef cppclass CTransport "gq::runtime::Transport":
         const vector[CTicket]& pending()
-        size_t shortest()
+        size_t least_limit()
     ctypedef uint64_t Handle "gq::runtime::Handle"
     enum: kAllPeers "gq::runtime::kAllPeers"
 
@@ -441,7 +441,7 @@ cdef extern from "gq/runtime/loopback.hpp" namespace "gq::runtime" nogil:
         bint take(int source, int to, int tag, uint8_t* data, size_t room, size_t& nbytes)
         void set_tap(void (*tap)(void*, int, int, int, vector[uint8_t]&) noexcept, void* context)
     cdef cppclass CLoopback "gq::runtime::Loopback" (CTransport):
-        CLoopback(CMailboxes& mailboxes, int rank, size_t longest, uint32_t seed)
+        CLoopback(CMailboxes& mailboxes, int rank, size_t limit, uint32_t seed)
 
 cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
     cdef cppclass Turn "gq::runtime::Engine::Turn":

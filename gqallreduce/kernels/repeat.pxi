@@ -130,7 +130,7 @@ cdef class Repeat:
             if self.into is None:
                 return False
         self.known, self.written = known, buf if out is None else out
-        if known.exchanged and known.exchanged > <size_t> self.link.requests.shortest:
+        if known.exchanged and known.exchanged > <size_t> self.link.requests.least_limit:
             return False  # it may not fit into one message
         return self.half is None and not known.recalls or self.look_further()
 

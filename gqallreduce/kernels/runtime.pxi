@@ -533,9 +533,9 @@ cdef class Loopback(Transport):
     cdef CLoopback* data
     cdef Mailboxes mailboxes
 
-    def __cinit__(self, Mailboxes mailboxes not None, int rank, size_t longest=1 << 30, uint32_t seed=0):
+    def __cinit__(self, Mailboxes mailboxes not None, int rank, size_t limit=1 << 30, uint32_t seed=0):
         self.mailboxes = mailboxes
-        self.data = new CLoopback(mailboxes.data, rank, longest, seed)
+        self.data = new CLoopback(mailboxes.data, rank, limit, seed)
         self.base = self.data
 
     def __dealloc__(self):
@@ -642,7 +642,7 @@ cdef class Engine:
 
     cpdef bint exchange(self, NativeExchange exchange, int tag) except -1:
         """Begin; False, and nothing is begun, if its messages must be cut into parts."""
-        if exchange.data.longest() > self.transport.base.shortest():
+        if exchange.data.longest() > self.transport.base.least_limit():
             return False
         self.exchanges.append(exchange)
         self.data.start(exchange.data[0], tag)

@@ -155,7 +155,7 @@ class Mailbox:
         of the rank; None if all messages lie in host memory.
     """
 
-    shortest = 1 << 30
+    least_limit = 1 << 30
 
     def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order, poll_every: float = 0.0, processor=None):
         self.rank, self.mailboxes, self._order, self._processor = rank, mailboxes, order, processor
@@ -166,8 +166,8 @@ class Mailbox:
         self._sent: list = []
         self.progress = Progress(self, self, poll_every=poll_every)
 
-    def longest(self, peer: int) -> int:
-        return self.shortest
+    def limit(self, peer: int) -> int:
+        return self.least_limit
 
     def tag(self, number: int, lane: int, signature: int) -> int:
         return lane

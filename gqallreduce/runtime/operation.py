@@ -112,9 +112,9 @@ class Operation(Lending):
     def lanes_at_once(self) -> int:
         return self.plan.lanes_at_once
 
-    def most_under_way(self, longest: int) -> int:
-        """The most messages of at most `longest` bytes that a lane has under way at once, in one direction."""
-        return max(1, self.plan.messages) * max(1, -(-self.plan.longest // longest))
+    def most_under_way(self, limit: int) -> int:
+        """The most messages of at most `limit` bytes that a lane has under way at once, in one direction."""
+        return max(1, self.plan.messages) * max(1, -(-self.plan.longest // limit))
 
     def lane(self, number: int) -> Lane:
         return Lane(self, number)

@@ -74,7 +74,7 @@ def _is_over_soon(repeat, stage) -> bool:
             stage.advance(None)
         return True
     running = stage.native()
-    if running is None or running.longest > repeat.link.requests.shortest:
+    if running is None or running.longest > repeat.link.requests.least_limit:
         return False
     repeat.running = running
     if not repeat.run_with_others(running, stage.first_lane, stage.signature):

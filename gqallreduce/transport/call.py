@@ -36,7 +36,7 @@ class Stage(Protocol):
 
     def native(self): ...
 
-    def most_under_way(self, longest: int) -> int: ...
+    def most_under_way(self, limit: int) -> int: ...
 
 
 class Call:
@@ -123,7 +123,7 @@ class OneLane:
     def native(self) -> None:
         return None
 
-    def most_under_way(self, longest: int) -> int:
+    def most_under_way(self, limit: int) -> int:
         return 1
 
 

@@ -28,7 +28,7 @@ class Channel:
         self.to_send: deque = deque()
         self.to_receive: deque = deque()
         most = max(1, REQUESTS // 2 // min(stage.lanes, stage.lanes_at_once))
-        self.share = min(most, 2 * stage.most_under_way(self.transport.shortest))  # of this round and the next
+        self.share = min(most, 2 * stage.most_under_way(self.transport.least_limit))  # of this round and the next
         self.sends_free = self.receives_free = self.share
 
     @property
@@ -93,11 +93,11 @@ class Channel:
 
     def _parts(self, message: Outgoing | Incoming, data, nbytes: int, peer: int) -> list:
         """A message cut into parts that are not too long: as many as its bound needs, which both ends know."""
-        longest, message.channel = self.transport.longest(peer), self
-        message.parts_left = max(1, -(-message.bound // longest))
+        limit, message.channel = self.transport.limit(peer), self
+        message.parts_left = max(1, -(-message.bound // limit))
         if message.parts_left == 1:
             return [data[:nbytes]]
-        return [data[part * longest : min((part + 1) * longest, nbytes)] for part in range(message.parts_left)]
+        return [data[part * limit : min((part + 1) * limit, nbytes)] for part in range(message.parts_left)]
 
     def _post_sends(self) -> None:
         while self.sends_free and self.to_send:

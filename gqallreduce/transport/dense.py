@@ -58,7 +58,7 @@ class Summing(OneLane):
     def __init__(self, link: Link, number: int, values: np.ndarray):
         """number: of the call."""
         self._link, self._number, self._values = link, number, values
-        self._most = max(1, link.requests.longest(link.rank) // values.itemsize)
+        self._most = max(1, link.requests.limit(link.rank) // values.itemsize)
         self._at, self.finished = 0, False
         self._under_way: Collective | None = None
 

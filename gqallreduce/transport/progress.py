@@ -34,9 +34,9 @@ class Progress(_kernels.Progress):
 
     transport
         send(data, peer, tag, message), receive(data, peer, tag, message), of a message or a part of one; poll() ->
-        [(message, bytes)] of what has completed; `messages`, what is under way; longest(peer), the most bytes that are
-        not cut, and `shortest`, the least of those; `native`, the same for the runtime in C++, or None; failed(event),
-        which raises the error of a transport's event.
+        [(message, bytes)] of what has completed; `messages`, what is under way; limit(peer), the most bytes that are
+        not cut, and `least_limit`, the least of those; `native`, the same for the runtime in C++, or None;
+        failed(event), which raises the error of a transport's event.
     link
         tag(call, lane, signature); listen(calls), which raises ForeignFrame if another rank has given up; alike(error):
         do all ranks raise it together? stage_ends(call), which may raise ForeignFrame.

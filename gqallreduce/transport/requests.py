@@ -83,13 +83,13 @@ class Requests:
             near = [rank in self.near for rank in range(self._comm.size)]
             self.native.set_topology(near, self._most, min(self._most, EAGER_MOST))
 
-    def longest(self, peer: int) -> int:
-        """The most bytes of one MPI message to or from a peer."""
+    def limit(self, peer: int) -> int:
+        """The most bytes of one MPI message to or from a peer; longer ones are sent in parts."""
         return self._most if peer in self.near else min(self._most, EAGER_MOST)
 
     @property
-    def shortest(self) -> int:
-        """The least `longest` of any peer."""
+    def least_limit(self) -> int:
+        """The least `limit` of any peer."""
         return min(self._most, EAGER_MOST) if self._far else self._most
 
     def send(self, data, peer: int, tag: int, message) -> None:

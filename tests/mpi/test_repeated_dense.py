@@ -214,7 +214,7 @@ def test_an_agreement_that_does_not_fit_into_one_message_is_not_made_at_once(com
     allreduce = make(comm)
     del at_once[:]
     with monkeypatch.context() as patch:
-        patch.setattr(Requests, "shortest", 8 * agreement.FIRST_WORDS - 1)
+        patch.setattr(Requests, "least_limit", 8 * agreement.FIRST_WORDS - 1)
         sums(allreduce, comm, (1,))
     sums(allreduce, comm, (2,))
     assert at_once == [False, True]

@@ -186,7 +186,7 @@ def test_an_interrupt_before_the_exchange_of_headers_ends_the_call_on_all_ranks(
 def test_headers_that_do_not_fit_into_one_message_are_not_exchanged_at_once(comm, at_once, monkeypatch):
     allreduce = make(comm)
     del at_once[:]
-    monkeypatch.setattr(Requests, "shortest", 31)
+    monkeypatch.setattr(Requests, "least_limit", 31)
     both(allreduce, values(comm))
     assert at_once == [False, True]
 

@@ -135,7 +135,7 @@ def test_scales_that_do_not_fit_into_one_message_are_not_exchanged_at_once(comm,
     sums(allreduce, comm, (1,), group=True)
     del at_once[:]
     with monkeypatch.context() as patch:
-        patch.setattr(Requests, "shortest", 8 * len(KEYS) - 1)
+        patch.setattr(Requests, "least_limit", 8 * len(KEYS) - 1)
         found = sums(allreduce, comm, (2,), group=True)
     found += sums(allreduce, comm, (3,), group=True)
     assert found == expected[1:]

@@ -95,7 +95,7 @@ def test_a_nan_is_the_largest(size):
 
 def test_messages_that_must_be_cut_are_left_to_python():
     mailboxes = _kernels.Mailboxes()
-    engine = _kernels.Engine(_kernels.Loopback(mailboxes, 0, longest=64), 0.0)
+    engine = _kernels.Engine(_kernels.Loopback(mailboxes, 0, limit=64), 0.0)
     for words, begins in ((8, True), (9, False)):
         largest = _kernels.NativeRounds(0, 2, np.zeros(words), gather=False)
         assert engine.exchange(largest, 0) == begins

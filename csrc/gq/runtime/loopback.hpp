@@ -36,14 +36,14 @@ class Mailboxes {
 class Loopback final : public Transport {
  public:
   // seed: in which order what has come is told; 0 for that in which it was asked for.
-  Loopback(Mailboxes& mailboxes, int rank, std::size_t longest, std::uint32_t seed)
-      : mailboxes_(mailboxes), rank_(rank), longest_(longest), seed_(seed), random_(seed) {}
+  Loopback(Mailboxes& mailboxes, int rank, std::size_t limit, std::uint32_t seed)
+      : mailboxes_(mailboxes), rank_(rank), limit_(limit), seed_(seed), random_(seed) {}
 
   int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int poll(std::vector<Completion>& completed) override;
-  std::size_t longest(int) const override { return longest_; }
-  std::size_t shortest() const override { return longest_; }
+  std::size_t limit(int) const override { return limit_; }
+  std::size_t least_limit() const override { return limit_; }
   const std::vector<Ticket>& pending() const override { return tickets_; }
 
  private:
@@ -55,7 +55,7 @@ class Loopback final : public Transport {
 
   Mailboxes& mailboxes_;
   int rank_;
-  std::size_t longest_;
+  std::size_t limit_;
   std::uint32_t seed_;
   std::mt19937 random_;
   std::vector<Completion> sent_;

@@ -40,8 +40,8 @@ class MpiTransport final : public Transport {
   int sum(std::uint8_t* values, std::size_t count, Handle type, const Ticket& ticket) override;
   bool sums() const { return mpi_.iallreduce != nullptr; }
   int poll(std::vector<Completion>& completed) override;
-  std::size_t longest(int peer) const override { return near_[peer] ? most_ : most_far_; }
-  std::size_t shortest() const override { return all_near_ ? most_ : most_far_; }
+  std::size_t limit(int peer) const override { return near_[peer] ? most_ : most_far_; }
+  std::size_t least_limit() const override { return all_near_ ? most_ : most_far_; }
   const std::vector<Ticket>& pending() const override { return tickets_; }
 
   // The handle of the request of a pending ticket.

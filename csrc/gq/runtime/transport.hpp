@@ -41,8 +41,8 @@ class Transport {
   virtual int poll(std::vector<Completion>& completed) = 0;
 
   // The most bytes of one message to or from a peer; longer ones are sent in parts. The least of these.
-  virtual std::size_t longest(int peer) const = 0;
-  virtual std::size_t shortest() const = 0;
+  virtual std::size_t limit(int peer) const = 0;
+  virtual std::size_t least_limit() const = 0;
 
   // What is under way.
   virtual const std::vector<Ticket>& pending() const = 0;
