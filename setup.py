@@ -14,22 +14,22 @@ kernels = Extension(
     "gqallreduce._kernels",
     sources=["gqallreduce/_kernels.pyx", *sorted(map(str, Path("csrc").glob("*.cpp")))],
     depends=sorted(map(str, [*Path("csrc/gq").rglob("*.hpp"), *Path("gqallreduce").glob("**/*.px[di]")])),
-    include_dirs=["csrc"],
-    language="c++",
+    include_dirs=["csrc"], language="c++",
     extra_compile_args=[*FLAGS, *NOISE, *os.environ.get("GQALLREDUCE_CFLAGS", "").split()],
     extra_link_args=["-pthread"],
 )
 
 
 class BuildOnAllCores(build_ext):
-    """setuptools compiles the files of one extension one after the other."""
+    """setuptools compiles one file after the other. What Cython wrote is long, and may have flags of its own."""
 
     def build_extension(self, extension):
-        compile_some = self.compiler.compile
+        compile_some, of_cython = self.compiler.compile, os.environ.get("GQALLREDUCE_CYTHON_CFLAGS", "").split()
 
-        def compile_all(sources, **options):
+        def compile_all(sources, extra_postargs, **options):
+            flags = {source: [*extra_postargs, *("_kernels" in source) * of_cython] for source in sources}
             with ThreadPool(os.cpu_count()) as pool:
-                made = pool.map(lambda source: compile_some([source], **options), sources, chunksize=1)
+                made = pool.map(lambda each: compile_some([each], extra_postargs=flags[each], **options), sources, 1)
             return [each for objects in made for each in objects]
 
         self.compiler.compile = compile_all

@@ -42,6 +42,7 @@ def pytest_addoption(parser):
     add("--few", const="few", help="as --each, without what is slow, and a tenth of Hypothesis' examples")
     add("--each", const="each", help="each value of each parameter at least once, not all products")
     add("--pairs", const="pairs", help="each two values of two parameters at least once, not all products")
+    parser.addoption("--examples", type=int, help="so many of Hypothesis' examples, where 100 are usual (--few: 10)")
 
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m have left
@@ -87,8 +88,9 @@ def pytest_configure(config):
     # Ranks must draw alike, and a failure in CI must fail again at home.
     repeatable = "CI" in os.environ or config.getoption("--with-mpi")
     profile = settings.get_profile("repeatable" if repeatable else "local")
-    if config.getoption("part") == "few":
-        profile = settings(profile, max_examples=FEW_EXAMPLES)
+    examples = config.getoption("examples") or (FEW_EXAMPLES if config.getoption("part") == "few" else None)
+    if examples:
+        profile = settings(profile, max_examples=examples)
     settings.register_profile("chosen", profile)
     settings.load_profile("chosen")
 

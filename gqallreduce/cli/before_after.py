@@ -177,7 +177,7 @@ def _title(rows):
 
 def cells(row):
     """A line of the table."""
-    times = [f"{1e3 * row[tree]:.3g}" for tree in TREES]
+    times = [f"{1e3 * row[tree]:.0f}" if row[tree] > 0.1 else f"{1e3 * row[tree]:.3g}" for tree in TREES]
     return [row["bed"], row["scheme"], *times, f"{row['ratio']:.2f}", *[f"{row['gains'][tree]:.3g}x" for tree in TREES]]
 
 

@@ -1,6 +1,8 @@
 """Two commits in turn: the medians of rounds, the folder of a commit, and the whole command on one tree."""
 
 import argparse
+import itertools
+import re
 import subprocess
 
 import pytest
@@ -41,7 +43,7 @@ def test_a_time_is_the_median_of_rounds_and_a_gain_over_the_better_dense_sum_of_
     assert (here["before"], here["after"], here["ratio"]) == (4.0, 2.0, 0.5)
     assert here["gains"] == {"before": 2.0, "after": 3.0}
     assert (there["ratio"], there["gains"]) == (2.0, {"before": 1.0, "after": 0.5})
-    assert before_after.cells(here) == ["here", "raw", "4e+03", "2e+03", "0.50", "2x", "3x"]
+    assert before_after.cells(here) == ["here", "raw", "4000", "2000", "0.50", "2x", "3x"]
 
 
 def repository(folder):
@@ -99,6 +101,19 @@ def test_the_command_measures_prints_and_draws(tmp_path, monkeypatch, capsys):
     assert all(cell in printed for found in before_after.summary(rows) for cell in before_after.cells(found))
     for ending in ("png", "svg"):
         assert name.with_suffix(f".{ending}").stat().st_size > 1000
+
+
+def test_the_table_of_the_docs_is_that_of_the_results():
+    """But for the name of a bed, which it has once."""
+    page = (before_after.ROOT / "docs" / "design.md").read_text()
+    shown = re.search(r"^\| bed \| scheme \| before ms .*?\n\n", page, re.MULTILINE | re.DOTALL)[0]
+    lines = [[cell.strip(" `") for cell in line.strip().strip("|").split("|")] for line in shown.splitlines() if line]
+    _, rows = read(before_after.ROOT / "bench" / "results" / "before_after.jsonl", "before_after")
+    found = [before_after.cells(each) for each in before_after.summary(rows)]
+    assert lines[0] == list(before_after.COLUMNS)
+    for last, line in itertools.pairwise(lines[2:]):
+        line[0] = line[0] or last[0]
+    assert lines[2:] == found
 
 
 def test_what_fails_is_said(tmp_path, monkeypatch, capsys):

@@ -193,7 +193,9 @@ def test_vectors_are_selected_from_at_once_and_encoded_piece_by_piece(grid, pi, 
             assert read(launcher(descending), wire, Span(piece), scale, add)
 
 
-@pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.races)], ids=["joint", "separate"])
+@pytest.mark.parametrize(
+    "separate", [False, pytest.param(True, marks=[pytest.mark.races, pytest.mark.slow])], ids=["joint", "separate"]
+)
 def test_more_units_than_a_scan_takes_at_once(separate):
     n = 5000 * 8
     check(floats(1, n, "steps"), None, in_pieces(n, 8, 1, pieces=2, block=9999), 300, "matrix", separate)

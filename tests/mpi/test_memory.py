@@ -209,7 +209,6 @@ def resident(name: str) -> int:
     return 1024 * int(found[name].split()[0])
 
 
-@pytest.mark.slow  # test_nothing_grows makes fewer calls
 @on_linux
 @pytest.mark.parametrize("scheme", ["direct/qsgd(bits=4)/ef", "direct/adaptive(pi=4)/ef", "ring/topk(k=9, sums=union)"])
 def test_a_hundred_thousand_calls_take_no_more_memory(comm, scheme):
