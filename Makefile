@@ -119,9 +119,11 @@ test-alone: build
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(PART) -n $$(($$(nproc) + 1)) -m 'not mpi' $(addprefix --ignore=,tests/docs tests/browser tests/fuzz $(MANY) $(HARNESS))
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) $(call part_on,many) -n auto $(MANY)
 
-# They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough.
+# They wait more than they compute: several at once. Slurm and the bed of two hosts take one MPI: once is enough. What our own
+# rules about time say is the same with each MPI.
+NOT_BY_MPI := slurm netbed first_look $(if $(filter 1,$(FULL)),timeouts under_way progress_thread elastic)
 test-harness: build
-	$(PYTEST) $(call part_on,harness) -n 3 $(if $(filter mpich,$(MPI)),$(filter-out %/test_slurm.py %/test_netbed.py %/test_first_look.py,$(HARNESS)),$(HARNESS))
+	$(PYTEST) $(call part_on,harness) -n 3 $(if $(filter mpich,$(MPI)),$(filter-out $(NOT_BY_MPI:%=\%/test_%.py),$(HARNESS)),$(HARNESS))
 
 test-mpich:
 	$(MAKE) MPI=mpich $(if $(FULL),test-harness) test-ranks
@@ -238,7 +240,6 @@ $(TORCH_STAMP): $(STAMP)
 TORCH_TESTS := $(shell grep -l torch tests/mpi/test_*.py)
 
 test-torch: build $(TORCH_STAMP)
-	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 2 $(MPI_PYTEST) --few $(TORCH_TESTS) -k torch
 	OMP_NUM_THREADS=1 MPIEXEC_TIMEOUT=$(MPI_TEST_SECONDS) $(BIN)/mpirun -n 3 $(MPI_PYTEST) --each $(TORCH_TESTS) -k torch
 	OMP_NUM_THREADS=1 $(PYTEST) tests/test_ended.py -k pytorch
 

@@ -1,6 +1,7 @@
 """`info`: what is installed and what it can do here. Works without mpi4py or a launcher."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 
@@ -43,11 +44,12 @@ def _versions():
 
 
 def _version(package):
-    names = importlib.metadata.packages_distributions().get(package, [package])
+    """Also of a package whose distribution has another name, as those of CuPy; to look for that takes a while."""
     try:
-        return importlib.metadata.version(names[0])
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        found = importlib.util.find_spec(package) and importlib.metadata.packages_distributions().get(package)
+        return importlib.metadata.version(found[0]) if found else "not installed"
 
 
 def _processor():

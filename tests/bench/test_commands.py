@@ -1,12 +1,13 @@
 """The command line without MPI: what it offers, what it refuses, and that it starts quickly."""
 
+import importlib.metadata
 import subprocess
 import sys
 
 import pytest
 
 from gqallreduce import __main__
-from gqallreduce.cli import codecs
+from gqallreduce.cli import codecs, info
 
 
 def python(*words):
@@ -47,6 +48,16 @@ def test_info_names_the_parts_and_works_without_mpi4py():
     for name in ("python", "gqallreduce", "mpi4py", "SIMD level", "threads", "profile", "MPI "):
         assert any(line.startswith(name) for line in output.splitlines()), output
     assert "not available" in output
+
+
+def test_info_finds_packages_by_their_own_names_and_by_those_of_their_distributions(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="a package whose distribution has another name")
+    version = importlib.metadata.version
+    assert info._version("numpy") == version("numpy")
+    assert info._version("sklearn") == version("scikit-learn")
+    (tmp_path / "of_no_distribution").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert {info._version(name) for name in ("of_no_distribution", "no_such_package")} == {"not installed"}
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("4096", 4096), ("256KiB", 1 << 18), ("64MiB", 1 << 26)])
