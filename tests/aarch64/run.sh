@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the extension for aarch64 and runs in an emulator: golden messages, made and decoded, golden sums, and the tests
-# of the kernels, all without what is marked slow. `make test-aarch64`.
+# of the kernels, without what is marked slow, and few of Hypothesis' examples, as all is slow there. `make test-aarch64`.
 #
 # Takes Debian's g++-aarch64-linux-gnu and qemu-user-static; in CI it installs them. Python for aarch64 comes from Debian
 # packages, NumPy and pytest from wheels, all unpacked in build/aarch64. Where any of this cannot be had it says so, and
@@ -91,7 +91,7 @@ for number in $(seq 0 $(($(nproc) - 1))); do
   mine=()
   for at in "${!tests[@]}"; do [ $((at % $(nproc))) -ne "$number" ] || mine+=("${tests[at]}"); done
   [ ${#mine[@]} -gt 0 ] || continue
-  emulated -m pytest -p no:cacheprovider --few "${mine[@]}" >"$place/log.$number" 2>&1 &
+  emulated -m pytest -p no:cacheprovider --few --examples 3 "${mine[@]}" >"$place/log.$number" 2>&1 &
   waiting+=($!)
 done
 for each in "${waiting[@]}"; do wait "$each" || status=1; done
