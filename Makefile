@@ -51,15 +51,13 @@ PYTEST := $(BIN)/python -m pytest
 FULL ?=
 SOME_EXAMPLES := --examples 30
 PART := $(filter-out --all,--$(or $(FULL:1=each),few)) $(if $(filter 1,$(FULL)),$(SOME_EXAMPLES))
-# Programs, and what tests one process: the number of ranks makes no difference to their results.
-PROGRAMS := examples training torch_training reducer_on_devices soak latency overlap auto_bench bench bench_on_gpu
-ALONE := memory lifetime calling_threads interface calibrate auto torch torch_local torch_local_ends torch_optimizers
-ifeq ($(FULL),1)
-# On 3 ranks all of it is tried. On 1, 2 and 8, which share 2 cores, what the number of ranks can make a difference to: what is
-# sent by whom, and how errors are told; with MPICH what the MPI can: its requests, communicators, errors and sums.
-FEW_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
+# What the number of ranks can make a difference to: what is sent by whom, and how errors are told. What an MPI can: its
+# requests, communicators, errors and sums.
 BY_COUNT := agreement crossed_calls groups halves hierarchical integer_sum known many_ranks non_finite outer reducer repeated results shared_scales state
 BY_MPI := agreement communicator crossed_calls dense halves hierarchical interface lifetime making repeated requests results state
+ifeq ($(FULL),1)
+# On 3 ranks all of it is tried; on 1, 2 and 8, which share 2 cores, and with MPICH, what these can make a difference to.
+FEW_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)
 ifeq ($(MPI),openmpi)
 ON_1 := $(BY_COUNT) dense memory steps
 ON_2 := $(BY_COUNT)
@@ -70,7 +68,7 @@ endif
 else ifneq ($(FULL),)
 EACH_ON := $(if $(filter openmpi,$(MPI)),1 2 8 $(if $(filter pairs,$(FULL)),many harness),harness 3)
 endif
-files_on = $(if $(ON_$(1)),$(ON_$(1):%=tests/mpi/test_%.py),tests/mpi $(NOT_ON_$(1):%=--ignore=tests/mpi/test_%.py))
+files_on = $(or $(ON_$(1):%=tests/mpi/test_%.py),tests/mpi)
 part_on = $(if $(filter $(1),$(EACH_ON)),--each,$(if $(filter $(1),$(FEW_ON)),--few,$(PART)))
 # The outer guard of one mpirun of the tests, in seconds; inside it faulthandler ends a deadlock with stacks.
 MPI_TEST_SECONDS ?= 600
@@ -139,7 +137,7 @@ test-%: build
 
 # The same calls, carried out by the interpreter in Python, which otherwise is tried beside the runtime in C++ alone.
 test-interpreter:
-	GQALLREDUCE_RUNTIME=python $(MAKE) FULL= ON_2='$(BY_COUNT)' NOT_ON_2='$(PROGRAMS) $(ALONE)' test-2
+	GQALLREDUCE_RUNTIME=python $(MAKE) FULL= ON_2='$(BY_COUNT)' test-2
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from gqallreduce.cli import machine
-from gqallreduce.cli.crossover import Failed
+from gqallreduce.cli.crossover import Failed, words_of
 from gqallreduce.cli.measure import median
 from gqallreduce.cli.plots import COLOURS, figure, save
 from gqallreduce.cli.report import Report, read, size_text
@@ -60,8 +60,7 @@ class Bed:
         """Of the command that runs a program on it."""
         if self.rate is None:
             return [machine.launcher(), "-n", str(self.ranks)]
-        speed = f"{self.rate / 1e6:.12g}mbit"
-        return [str(ROOT / "bench" / "netbed"), "--hosts", str(self.ranks), "--rate", speed, "--quiet", "--"]
+        return words_of(ROOT / "bench" / "netbed", self.ranks, self.rate)
 
 
 def add_arguments(parser):

@@ -111,10 +111,15 @@ def measure_rate(bed, rate, arguments):
 
 def command(bed, rate, arguments, name):
     """The words that run the benchmark in a bed and leave its results in name.jsonl."""
-    speed = "unlimited" if rate is None else f"{rate / 1e6:.12g}mbit"
     sizes = ["--min", str(arguments.min), "--max", str(arguments.max), "--seconds", str(arguments.seconds)]
     benchmark = [sys.executable, *BENCHMARK, *sizes, "--output", name, "--schemes", *arguments.schemes]
-    return [os.fspath(bed), "--hosts", str(arguments.hosts), "--rate", speed, "--quiet", "--", *benchmark]
+    return [*words_of(bed, arguments.hosts, rate), *benchmark]
+
+
+def words_of(bed, hosts, rate):
+    """The words of the executable `bed` that come before a program on its hosts."""
+    speed = "unlimited" if rate is None else f"{rate / 1e6:.12g}mbit"
+    return [os.fspath(bed), "--hosts", str(hosts), "--rate", speed, "--quiet", "--"]
 
 
 def link_bound(rate, hosts, cores):

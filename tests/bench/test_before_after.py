@@ -73,22 +73,8 @@ def test_an_earlier_commit_is_built_once_in_a_folder_of_its_own(tmp_path, monkey
 def test_the_command_measures_prints_and_draws(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(before_after, "tree_of", lambda commit: before_after.ROOT)
     name, schemes = tmp_path / "out", ["direct/onebit/ef", "direct/raw"]
-    words = [
-        "HEAD",
-        "--beds",
-        2,
-        "--rounds",
-        2,
-        "--side",
-        64,
-        "--seconds",
-        0.3,
-        "--output",
-        name,
-        "--schemes",
-        *schemes,
-    ]
-    assert before_after.run(options(*words)) == 0
+    words = ["HEAD", "--beds", 2, "--rounds", 2, "--side", 64, "--seconds", 0.3, "--schemes"]
+    assert before_after.run(options(*words, *schemes, "--output", name)) == 0
     machine, rows = read(f"{name}.jsonl", "before_after")
     assert "(before)" in machine["commit"]
     assert "(after)" in machine["commit"]

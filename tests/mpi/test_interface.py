@@ -313,6 +313,13 @@ def test_statistics_say_why_python_carried_a_call_out(comm, monkeypatch, reason)
         assert allreduce.stats.last.reason == f"as written; carried out by Python: {reason}", step
 
 
+def said_by_info(capsys, name):
+    """What is in the rows of this name."""
+    assert __main__.main(["info"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return [line.removeprefix(name).strip() for line in lines if line.startswith(f"{name} ")]
+
+
 @pytest.mark.parametrize(
     ("variable", "hidden", "said"),
     [
@@ -332,10 +339,7 @@ def test_info_says_which_runtime_runs_and_why(comm, monkeypatch, capsys, variabl
         monkeypatch.setenv("GQALLREDUCE_RUNTIME", variable)
     if hidden:
         monkeypatch.setattr(_kernels, "MpiTransport", not_found)
-    assert __main__.main(["info"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    found = [line.removeprefix("runtime").strip() for line in lines if line.startswith("runtime ")]
-    assert found == ([said] if comm.rank == 0 else [])
+    assert said_by_info(capsys, "runtime") == ([said] if comm.rank == 0 else [])
 
 
 @pytest.mark.parametrize(
@@ -357,7 +361,4 @@ def test_info_says_when_calls_advance(comm, monkeypatch, capsys, variable, level
     if variable:
         monkeypatch.setenv("GQALLREDUCE_PROGRESS", variable)
     monkeypatch.setattr(MPI, "Query_thread", lambda: level)
-    assert __main__.main(["info"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    found = [line.removeprefix("progress").strip() for line in lines if line.startswith("progress ")]
-    assert found == ([said] if comm.rank == 0 else [])
+    assert said_by_info(capsys, "progress") == ([said] if comm.rank == 0 else [])
