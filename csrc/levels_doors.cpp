@@ -153,6 +153,7 @@ int levels_encode_apart(const Vectors* vectors, std::uint8_t* wire, const Levels
   const bool simple = is_simple(levels, regions);
   const auto nbytes = [&](const Region& region) { return nbytes_of(region, levels); };
   return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t, std::uint8_t* message) {
+    fetch_ahead(vectors, region, regions);
     const auto [x, e, r] = *vectors++;
     if (!simple) return levels_encode(x, e, r, message, levels, l2, {&region, 1}, streams);
     const Stream& stream = streams[region.segment];
@@ -166,6 +167,7 @@ int levels_decode_apart(const std::uint8_t* wire, float* const* y, const Levels&
   const bool simple = is_simple(levels, regions);
   const auto nbytes = [&](const Region& region) { return nbytes_of(region, levels); };
   return by_messages(regions, wire, nbytes, [&](const Region& region, std::size_t, const std::uint8_t* message) {
+    fetch_ahead(y, region, regions);
     float* const to = *y++;
     if (!simple) return levels_decode(message, to, levels, {&region, 1}, scale);
     return kernels().levels_decode(message, nbytes_of(region, levels), to, region.size, levels, region.grid, scale,

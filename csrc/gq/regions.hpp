@@ -1,5 +1,7 @@
 // A table of regions of flattened vectors. Their elements lie end to end in memory, and so do their messages.
 #pragma once
+#include <type_traits>
+
 #include "gq/kernels.hpp"
 
 namespace gq {
@@ -60,6 +62,33 @@ std::size_t sum_over(const Regions& regions, Cost cost) {
   std::size_t sum = 0;
   for (const Region& region : regions) sum += cost(region);
   return sum;
+}
+
+// Fetches the first values of a region that comes soon. Where short regions lie apart the CPU does not foresee the next
+// one, and the work on each would begin by waiting for memory.
+template <class Value>
+void fetch_values(Value* values, std::size_t size) {
+  asm volatile("");  // GCC drops calls of what does nothing but fetch
+  constexpr std::size_t kLine = 64 / sizeof(float), kMost = 8 * kLine;  // the CPU foresees the lines behind these
+  for (std::size_t i = 0; values && i < size && i < kMost; i += kLine)
+    __builtin_prefetch(values + i, /*to be written=*/!std::is_const<Value>::value);
+}
+
+constexpr std::size_t kRegionsAhead = 4;  // whose values are on their way from memory
+
+// `vectors` are those of `region`, which is one of `regions`.
+inline void fetch_ahead(const Vectors* vectors, const Region& region, const Regions& regions) {
+  const std::size_t behind = static_cast<std::size_t>(regions.end() - &region);
+  if (behind <= kRegionsAhead) return;
+  const std::size_t size = (&region)[kRegionsAhead].size;
+  fetch_values(vectors[kRegionsAhead].x, size);
+  fetch_values(vectors[kRegionsAhead].e, size);
+  if (vectors[kRegionsAhead].r != vectors[kRegionsAhead].e) fetch_values(vectors[kRegionsAhead].r, size);
+}
+
+inline void fetch_ahead(float* const* y, const Region& region, const Regions& regions) {
+  const std::size_t behind = static_cast<std::size_t>(regions.end() - &region);
+  if (behind > kRegionsAhead) fetch_values(y[kRegionsAhead], (&region)[kRegionsAhead].size);
 }
 
 inline std::size_t elements_of(const Regions& regions) {
