@@ -275,7 +275,7 @@ cdef extern from "gq/runtime/coder.hpp" namespace "gq::runtime" nogil:
 
 cdef extern from "gq/runtime/pool.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CPool "gq::runtime::Pool":
-        pass
+        size_t nbytes()
 
 cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
     cdef enum class Op "gq::runtime::Op":

@@ -13,9 +13,17 @@ from libcpp.vector cimport vector
 
 
 cdef class Pool:
-    """Memory for messages and running values, which is used again."""
+    """Memory for messages and running values, which is used again.
+
+    nbytes
+        what all calls so far have needed of it at most: it is kept.
+    """
 
     cdef CPool data
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes()
 
 
 cdef class Program:

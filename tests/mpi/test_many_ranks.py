@@ -51,6 +51,17 @@ def test_all_ranks_in_one_process(folder, comm):
     assert 0 < row["kernels"] < row["seconds"] < row["first"]
 
 
+@pytest.mark.parametrize("schedule", ["direct", "allgather"])
+def test_the_memory_of_a_rank_is_that_of_its_messages_and_running_values(comm, schedule):
+    if comm.rank > 0:
+        return
+    nbytes, ranks = 1 << 18, 32
+    memory = many_ranks.in_process(f"{schedule}/qsgd(bits=4)", ranks, nbytes, 2)["memory"]
+    message = nbytes // 8 * (ranks - 1)  # 4 bits a value, of all other ranks
+    least = message if schedule == "allgather" else message // ranks
+    assert least < memory < 1.3 * least + (nbytes // 2 if schedule == "direct" else nbytes)
+
+
 def test_a_scheme_that_is_none(folder, comm, capsys):
     assert many_ranks.run_on(comm, arguments(folder, "--schemes", "qsdg")) == 2
     assert comm.rank > 0 or "did you mean" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 // the next one takes. Operations, with their lanes and lists, are kept for the next call by the Program (runtime.pxi).
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -23,7 +24,6 @@ class Pool {
   class Block {
    public:
     Block() = default;
-    Block(Pool* pool, std::size_t size) : pool_(pool), size_(size), data_(allocate(size)) {}
     Block(Pool* pool, std::size_t size, std::uint8_t* data) : pool_(pool), size_(size), data_(data) {}
     Block(Block&& other) noexcept { swap(other); }
     Block& operator=(Block&& other) noexcept {
@@ -44,14 +44,6 @@ class Pool {
     }
 
    private:
-    static std::uint8_t* allocate(std::size_t size) {
-      const std::size_t alignment = alignment_of(size);
-      auto* const made = static_cast<std::uint8_t*>(::operator new(size, std::align_val_t{alignment}));
-#ifdef MADV_HUGEPAGE
-      if (alignment == kHugePage) madvise(made, size / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
-      return made;
-    }
     void swap(Block& other) noexcept {
       std::swap(pool_, other.pool_);
       std::swap(size_, other.size_);
@@ -82,8 +74,13 @@ class Pool {
         return Block(this, size, data);
       }
     }
-    return Block(this, size);
+    Block made(this, size, allocate(size));
+    nbytes_ += size;
+    return made;
   }
+
+  // Of all blocks made: none is freed before the pool is.
+  std::size_t nbytes() const { return nbytes_; }
 
  private:
   static constexpr std::size_t kAlignment = 64;
@@ -91,6 +88,15 @@ class Pool {
   static constexpr std::size_t kHugePage = std::size_t(2) << 20;
 
   static std::size_t alignment_of(std::size_t size) { return size >= kHugePage ? kHugePage : kAlignment; }
+
+  static std::uint8_t* allocate(std::size_t size) {
+    const std::size_t alignment = alignment_of(size);
+    auto* const made = static_cast<std::uint8_t*>(::operator new(size, std::align_val_t{alignment}));
+#ifdef MADV_HUGEPAGE
+    if (alignment == kHugePage) madvise(made, size / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+    return made;
+  }
 
   // Steps of an eighth of a power of two, and at least of a cache line: on 1000 ranks a lane has as many short
   // messages.
@@ -106,6 +112,7 @@ class Pool {
   }
 
   std::mutex mutex_;
+  std::atomic<std::size_t> nbytes_{0};
   std::map<std::size_t, std::vector<std::uint8_t*>> free_;
 };
 
