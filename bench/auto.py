@@ -6,6 +6,6 @@ import sys
 from gqallreduce.cli import auto, dense
 
 dense.allow_ring()
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 auto.add_arguments(parser)
 sys.exit(auto.run(parser.parse_args()))

@@ -9,6 +9,6 @@ import sys
 
 from gqallreduce.cli import before_after
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 before_after.add_arguments(parser)
 sys.exit(before_after.run(parser.parse_args()))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import chaos
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 chaos.add_arguments(parser)
 sys.exit(chaos.run(parser.parse_args()))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import codecs
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 codecs.add_arguments(parser)
 sys.exit(codecs.run(parser.parse_args()))

@@ -9,6 +9,6 @@ from pathlib import Path
 
 from gqallreduce.cli import crossover
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 crossover.add_arguments(parser)
 sys.exit(crossover.run(parser.parse_args(), bed=Path(__file__).with_name("netbed")))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import entropy_codes
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 entropy_codes.add_arguments(parser)
 sys.exit(entropy_codes.run(parser.parse_args()))

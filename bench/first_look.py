@@ -20,7 +20,8 @@ USUAL = ["--max", "2048", "--seconds", "8"]  # from 16 KiB to 16 MiB
 
 def main():
     """Runs both, and says what they have shown; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, formatter_class=form)
     parser.add_argument("--ranks", type=int, default=4, help="over shared memory (4)")
     files = "writes NAME_shared_memory and NAME_1gbit, each .jsonl, .png and .svg (bench/results/first_look)"
     parser.add_argument("--output", default=str(BENCH / "results" / "first_look"), metavar="NAME", help=files)

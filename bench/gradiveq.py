@@ -16,6 +16,6 @@ from mpi4py import MPI
 
 from gqallreduce.cli import gradiveq
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 gradiveq.add_arguments(parser)
 sys.exit(gradiveq.run(parser.parse_args(), MPI.COMM_WORLD))

@@ -14,6 +14,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
 from gqallreduce.cli import isgq
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 isgq.add_arguments(parser)
 sys.exit(isgq.run(parser.parse_args()))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import latency
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 latency.add_arguments(parser)
 sys.exit(latency.run(parser.parse_args()))

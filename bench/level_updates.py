@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import level_updates
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 level_updates.add_arguments(parser)
 sys.exit(level_updates.run(parser.parse_args()))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import low_rank
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 low_rank.add_arguments(parser)
 sys.exit(low_rank.run(parser.parse_args()))

@@ -6,6 +6,6 @@ import sys
 
 from gqallreduce.cli import many_ranks
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 many_ranks.add_arguments(parser)
 sys.exit(many_ranks.run(parser.parse_args()))

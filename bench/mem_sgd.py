@@ -15,6 +15,6 @@ from mpi4py import MPI
 
 from gqallreduce.cli import mem_sgd
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 mem_sgd.add_arguments(parser)
 sys.exit(mem_sgd.run(parser.parse_args(), MPI.COMM_WORLD))

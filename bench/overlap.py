@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import overlap
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 overlap.add_arguments(parser)
 sys.exit(overlap.run(parser.parse_args()))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import quantization_error
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 quantization_error.add_arguments(parser)
 sys.exit(quantization_error.run(parser.parse_args()))

@@ -6,6 +6,6 @@ import sys
 
 from gqallreduce.cli import scale
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 scale.add_arguments(parser)
 sys.exit(scale.run(parser.parse_args()))

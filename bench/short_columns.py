@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import short_columns
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 short_columns.add_arguments(parser)
 sys.exit(short_columns.run(parser.parse_args()))

@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import soak
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 soak.add_arguments(parser)
 sys.exit(soak.run(parser.parse_args()))

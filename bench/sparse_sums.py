@@ -5,6 +5,6 @@ import sys
 
 from gqallreduce.cli import sparse_sums
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 sparse_sums.add_arguments(parser)
 sys.exit(sparse_sums.run(parser.parse_args()))

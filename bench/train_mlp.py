@@ -13,6 +13,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", 
 
 from gqallreduce.cli.training import command
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 command.add_arguments(parser)
 sys.exit(command.run(parser.parse_args()))

@@ -14,6 +14,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from gqallreduce.cli.torch_training import command
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
 command.add_arguments(parser)
 sys.exit(command.run(parser.parse_args()))

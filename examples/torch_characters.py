@@ -40,7 +40,7 @@ def main(words=None, comm=MPI.COMM_WORLD):
             loss = loss_of(model, characters.to(device), following.to(device))
             loss.backward()
             if local.step() and comm.rank == 0 and step % 50 < options.every:
-                sent = sum(each.reducer.stats.bytes_sent for each in local.parts)
+                sent = sum(each.reducer.stats.bytes_sent for each in local.fragments)
                 print(f"step {step}: loss {loss.item():.3f} on rank 0; the last exchange sent {sent / 1024:.0f} KiB")
         local.compare()
         with torch.no_grad(), local.outer_model():  # the common model

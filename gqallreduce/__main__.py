@@ -20,10 +20,11 @@ MODULES = {"report": "page"}
 def main(words=None):
     """Runs one command; returns its exit status."""
     words = sys.argv[1:] if words is None else words
-    parser = argparse.ArgumentParser(prog="python -m gqallreduce", description="Quantized allreduce over MPI.")
+    about = "Quantized allreduce over MPI."
+    parser = argparse.ArgumentParser(prog="python -m gqallreduce", description=about, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="|".join(COMMANDS))
     for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=help_text)
+        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         # Only the module of the command that runs is imported: plan needs no MPI, info works without NumPy's friends.
         if name in words[:1]:
             module = importlib.import_module(f"gqallreduce.cli.{MODULES.get(name, name)}")

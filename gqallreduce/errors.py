@@ -73,9 +73,10 @@ class TimeoutError(Error, builtins.TimeoutError):
                 f"{who} that the processes of ranks {list(self.ranks)} have ended; comm.Shrink() gives one without them"
             )
         elif told_by is None:
-            text = (
+            waiting = (
                 f"nothing received for {seconds:g} s; waiting for ranks {list(self.ranks)}, some of which may wait too"
             )
+            text = f"{waiting}: do all ranks make the same calls, as many of them?"
         else:
             text = f"rank {told_by} gave up this call after its timeout; due here: ranks {list(self.ranks)}"
         super().__init__(text)

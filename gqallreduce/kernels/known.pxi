@@ -8,10 +8,13 @@ cdef class Trials:
         None and "" before that.
     left
         so many calls from now on run it without an agreement.
+    repeated
+        for which time such a call is noted; None if it is no try.
     """
 
     cdef public str chosen, reason
     cdef public int64_t left
+    cdef public tuple repeated
 
     def __init__(self):
         self.reason = ""

@@ -198,6 +198,9 @@ cdef class Repeat:
         if self.recalled is not None:
             self._keep_learned()
         self.spent.wait, self.spent.total = self.waited, now() - self.began
+        cdef Trials trials = self.agreed.trials
+        if trials is not None and trials.repeated is not None:
+            trials.note(trials.repeated, self.spent.total)
         self.spent.dense_bytes = self.known.vectors * nbytes
         self.allreduce.memory.commit(self.states)
         self.allreduce.stats.record(self.spent, self.norm)

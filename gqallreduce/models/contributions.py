@@ -67,10 +67,14 @@ class Contributions:
 
     def factor(self, gradients: Iterable) -> float:
         """What all gradients of a step are multiplied by."""
-        return 1.0 if self.clip is None else clip_factor(self.clip, map(self._norm, map(Buffer, gradients)))
+        return 1.0 if self.clip is None else clip_factor(self.clip, map(self._norm, gradients))
 
-    def _norm(self, buffer: Buffer) -> float:
+    def _norm(self, gradient) -> float:
         """The Euclidean norm; of float32 with the same bits on host and GPU, for which it waits."""
+        vector = _vector_of(gradient)
+        if vector is not None and vector.dtype == np.float32:
+            return math.sqrt(sum_of_squares(self.processors.host, vector))
+        buffer = Buffer(gradient)
         if buffer.dtype != "float32":
             return wide_norm(buffer.array)
         processor = self.processors.of(buffer)
@@ -78,42 +82,62 @@ class Contributions:
             vector = processor.arithmetic.contiguous(buffer.memory).reshape(-1)
             return math.sqrt(sum_of_squares(processor, vector))
 
-    def prepare(self, name: str, gradient, out, factor: float):
-        """Make a gradient what this rank gives, in place or in `out`; the array that was written."""
+    def prepare(self, tensors: Iterable[Tensor], given: dict, into: dict, factor: float) -> None:
+        """Make their gradients what this rank gives, in place or in what `into` has; `given` has what was written."""
+        with np.errstate(all="ignore"):  # the sums report what leaves float32
+            for tensor in tensors:
+                gradient, out = given[tensor.name], into.pop(tensor.name, None)
+                vector = _vector_of(gradient) if out is None else None
+                if vector is None:
+                    given[tensor.name] = self._prepare_buffer(tensor, gradient, out, factor)
+                else:
+                    self._prepare_vector(tensor, vector, self.processors.host, factor)
+
+    def _prepare_vector(self, tensor: Tensor, vector, processor, factor: float) -> None:
+        """Of a gradient's elements in memory order."""
+        if factor != 1.0:
+            processor.arithmetic.multiply(vector, factor, vector)
+        if self.momentum is None:
+            return
+        kept = self._kept.get(tensor.name)
+        if kept is None:
+            kept = self._kept[tensor.name] = Kept(processor, tensor.form)
+        kept.move(processor, tensor.form)
+        self.momentum.add_to(kept, vector)
+
+    def _prepare_buffer(self, tensor: Tensor, gradient, out, factor: float):
+        """Of a gradient with gaps, on a device, or with an `out`; the array that was written."""
         source = Buffer(gradient)
         buffer, processor = source if out is None else Buffer(out), self.processors.of(source)
         arithmetic, memory = processor.arithmetic, buffer.memory
-        with processor.active(source.located, name), np.errstate(all="ignore"):  # the sum reports what leaves float32
+        with processor.active(source.located, tensor.name):
             if out is not None:
                 arithmetic.copy(buffer.array, source.array)
             vector = arithmetic.contiguous(memory).reshape(-1)
-            if factor != 1.0:
-                arithmetic.multiply(vector, factor, vector)
-            if self.momentum is not None:
-                kept = self._kept.setdefault(name, Kept(processor, buffer.form))
-                kept.move(processor, buffer.form)
-                self.momentum.add_to(kept, vector)
+            self._prepare_vector(tensor, vector, processor, factor)
             if not memory.flags.c_contiguous:
                 arithmetic.copy(memory, vector.reshape(memory.shape))
             if buffer.located is not None and buffer.located.stream != source.located.stream:
                 processor.finish()  # the sum is put on the other stream
         return gradient if out is None else out
 
-    def note(self, step) -> None:
-        """Take down what has to be kept if a Step with its results takes effect. Its `given` is read only if there is a
-        momentum."""
+    def note(self, names: Iterable[str], step) -> None:
+        """Take down what has to be kept of sums if the Step that they are of takes effect. Its `given` is read only if
+        there is a momentum."""
         if self.momentum is None:
             return
-        for home, names in self._by_home().items():
+        for home, mine in self._by_home(names).items():
             with home.active(None, None):
-                for name in names:
-                    self.momentum.note(self._kept[name], Buffer(step.given[name]).memory)
+                for name in mine:
+                    vector = _vector_of(step.given[name])
+                    memory = Buffer(step.given[name]).memory if vector is None else vector
+                    self.momentum.note(self._kept[name], memory)
 
-    def _by_home(self) -> dict:
-        """processor -> names of what it keeps."""
+    def _by_home(self, names: Iterable[str]) -> dict:
+        """processor -> those of them that it keeps."""
         found: dict = {}
-        for name, each in self._kept.items():
-            found.setdefault(each.processor, []).append(name)
+        for name in names:
+            found.setdefault(self._kept[name].processor, []).append(name)
         return found
 
     def take_over(self) -> None:
@@ -127,7 +151,7 @@ class Contributions:
         ValueError if one leaves its format.
         """
         found = []
-        for home, names in self._by_home().items():
+        for home, names in self._by_home(self._kept).items():
             with home.active(None, None):
                 for name in names:
                     kept = self._kept[name]
@@ -178,6 +202,15 @@ class Contributions:
     def restore(self, kept: dict[str, np.ndarray]) -> None:
         """Take over what `checked` has returned."""
         self._kept = {name: Kept.of_array(each, self.processors.host) for name, each in kept.items()}
+
+
+def _vector_of(array) -> np.ndarray | None:
+    """The elements of a NumPy array in memory order, as a view; None if there are gaps, or for another array."""
+    if type(array) is not np.ndarray:
+        return None
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
+    return array.reshape(-1, order="F") if array.flags.f_contiguous else None
 
 
 def _require_fit(name: str, dtype: str, device: str) -> None:

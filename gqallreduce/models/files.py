@@ -10,6 +10,8 @@ import hashlib
 import io
 import json
 import os
+import re
+import time
 import uuid
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from gqallreduce.runtime.meeting import meet
 from gqallreduce.transport.failure import naming_errors
 
 MANIFEST, FORMAT = "manifest.json", 1
+LEFT_OVER = 86400.0  # seconds after which files of a save that never became complete are removed by another one
+_OURS = re.compile(r"[0-9a-f]{12}\.(rank\d+\.npz|manifest\.json)(\.part)?")
 _TREE = "tree"
 
 
@@ -30,8 +34,9 @@ def save(path, reducer) -> None:
     An earlier save in the folder stays whole until this one is complete, and is removed then. Raises gq.Error on every
     rank if a rank cannot write; MismatchError, TimeoutError if a rank does not come, or has ended and the MPI tells so.
     """
-    comm, folder = _meet(reducer, "save()"), Path(path)
-    name = _on_all(comm, "begin", lambda: uuid.uuid4().hex[:12])[0]
+    comm = _meet(reducer, "save()")
+    name = _on_all(comm, "begin", lambda: (os.fspath(path), uuid.uuid4().hex[:12])[1])[0]
+    folder = Path(path)
     mine = folder / _file_of(name, comm.rank)
 
     def write():
@@ -43,13 +48,18 @@ def save(path, reducer) -> None:
     def complete():
         if comm.rank == 0:
             text = json.dumps({"format": FORMAT, "ranks": comm.size, "files": files}, indent=1)
-            _replace(folder / MANIFEST, text.encode())
+            before.extend(_files_before(folder))
+            _replace(folder / MANIFEST, text.encode(), folder / f"{name}.{MANIFEST}.part")
 
+    before: list[str] = []
     files = _on_all(comm, "write its state", write, undo=lambda: _remove(mine))
     _on_all(comm, "write the manifest", complete, undo=lambda: _remove(mine))
     if comm.rank == 0:
-        for each in folder.glob("*.rank*.npz*"):  # those of processes that have died, too
-            if not each.name.startswith(f"{name}."):
+        old = time.time() - LEFT_OVER
+        for each in folder.iterdir():
+            if each.name in before or (
+                _OURS.fullmatch(each.name) and not each.name.startswith(name) and _is_older(each, old)
+            ):
                 _remove(each)
 
 
@@ -59,7 +69,9 @@ def load(path, reducer) -> None:
     Raises gq.Error on every rank, and changes nothing, if a file is missing, damaged, or of another save, scheme or
     set of rules; MismatchError, TimeoutError if a rank does not come, or has ended and the MPI tells so.
     """
-    comm, folder = _meet(reducer, "load()"), Path(path)
+    comm = _meet(reducer, "load()")
+    _on_all(comm, "begin", lambda: os.fspath(path))
+    folder = Path(path)
 
     def read():
         files = manifest["files"]
@@ -118,7 +130,7 @@ def _meet(reducer, what: str):
     allreduce = getattr(reducer, "failure_flags", reducer)
     if not isinstance(allreduce, Allreduce):
         got = type(reducer).__name__
-        raise TypeError(f"got a {got}, expected a Reducer, an Allreduce, or what attach() returned")
+        raise TypeError(f"got a {got}, expected a Reducer, an Allreduce, a HookState, or what attach() returned")
     meet(allreduce, what)
     return allreduce.comm
 
@@ -129,15 +141,17 @@ def _on_all(comm, what: str, call, share: bool = True, undo=lambda: None):
     undo
         called where it has failed; not after an error of MPI's, since other ranks may have gone on.
     """
-    found, problem = None, None
+    found = problem = interrupt = None
     try:
         found = call()
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
+    except BaseException as error:
+        problem, interrupt = f"{type(error).__name__}: {error}", None if isinstance(error, Exception) else error
     with naming_errors(f"save() or load(), to {what}", comm):
         for rank, each in enumerate(comm.allgather(problem)):
             if each is not None:
                 undo()
+                if interrupt is not None:
+                    raise interrupt
                 raise Error(f"rank {rank} could not {what}: {each}")
         return comm.allgather(found) if share else found
 
@@ -145,6 +159,21 @@ def _on_all(comm, what: str, call, share: bool = True, undo=lambda: None):
 def _file_of(name: str, rank: int) -> str:
     """That of a rank in the save of this name."""
     return f"{name}.rank{rank}.npz"
+
+
+def _files_before(folder: Path) -> list[str]:
+    """Those of the save that is complete now; none if there is no sound one."""
+    try:
+        return [each["file"] for each in _manifest(folder)["files"]]
+    except (Error, OSError, ValueError):
+        return []
+
+
+def _is_older(path: Path, when: float) -> bool:
+    try:
+        return path.stat().st_mtime < when
+    except OSError:
+        return False
 
 
 def _manifest(folder: Path) -> dict:
@@ -173,9 +202,9 @@ def _read(folder: Path, entry: dict) -> dict:
     return from_bytes(content)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
+def _replace(path: Path, content: bytes, part: Path | None = None) -> None:
+    """Write a file that is there as a whole or not at all. part: what it is called until it is whole."""
+    part = part or path.with_name(f"{path.name}.part")
     try:
         with open(part, "wb") as file:
             file.write(content)

@@ -104,7 +104,7 @@ class Reducer:
         rules = [*self.rules, *self.warmup_rules]
         texts = dict.fromkeys([scheme for _, scheme in rules] + [text_of_rules.EXACT])
         self.failure_flags, self.mark = Allreduce("raw", **options), None
-        self._compare_objects(list(texts))
+        self._compare_objects([list(texts), self._compare_every, self.most, verify, check])
         self.allreduces = {text: Allreduce(text, **options) for text in texts}
         self.contributions.processors = self.failure_flags.processors
         self._comparison = Comparison(options) if self._compare_every else None
@@ -115,14 +115,16 @@ class Reducer:
         self._step: Step | None = None
         self._ended_early = False  # by an error in `start`, and no other step has begun since
 
-    def _compare_objects(self, texts: list[str]) -> None:
+    def _compare_objects(self, options: list) -> None:
         """MismatchError if ranks would make other objects than this one: the rest is compared in `register`."""
         try:
-            meet(self.failure_flags, repr((texts, self._compare_every > 0)))
+            meet(self.failure_flags, repr(options))
         except MismatchError as error:
             if error.field != "key":
                 raise
-            raise MismatchError("scheme", error.ranks, "they have other rules, or another compare_every") from error
+            raise MismatchError(
+                "scheme", error.ranks, "they have other rules, or another compare_every, bucket, verify or check"
+            ) from error
 
     def __repr__(self) -> str:
         rules = "; ".join(f"{pattern}={scheme}" for pattern, scheme in self.rules)
@@ -181,7 +183,7 @@ class Reducer:
         """
         if not self.model.tensors:
             if name in self._early:
-                error = ValueError(f"{name!r} was started before in this step")
+                error = ValueError(f"{name!r} was started before in this step; wait() ends one")
                 self._leave_early(error)
                 raise error
             self._early[name] = gradient, out
@@ -195,6 +197,8 @@ class Reducer:
     def _give(self, name: str, gradient, out) -> None:
         running = self._begin()
         try:
+            if out is None and running.take(name, gradient):
+                return
             running.give(name, gradient, out)
             running.advance()
         except BaseException as error:
@@ -220,8 +224,7 @@ class Reducer:
         try:
             missing = running.fill()
             next_model = self._model_of(self.stats.steps + 2)  # by the caller's function, which may raise
-            spents = running.wait()
-            self.contributions.note(running)
+            spents = running.wait(self.mark)
             self._step, after = None, self._warmup_before
             running.end()
         except BaseException as error:
@@ -295,7 +298,7 @@ class Reducer:
             running.failed = True
             with contextlib.suppress(Exception):
                 running.fill()
-                running.wait()
+                running.wait(self.mark)
         running.end(error)
 
     # --- residuals and checkpoints ---

@@ -58,7 +58,13 @@ def parse_rule(text: str, scheme_text: Callable = plain_text) -> tuple[str, str]
 def _pattern(pattern) -> str:
     if not isinstance(pattern, str):
         raise TypeError(f"rules: got a pattern of type {type(pattern).__name__}, expected text as '*.bias'")
-    return pattern.strip()
+    return pattern
+
+
+def _told(names: list[str], most: int = 20) -> str:
+    """The names of all tensors, or the first ones of many."""
+    more = f", ... ({len(names)} in all)" if len(names) > most else ""
+    return f"the tensors are {', '.join(names[:most])}{more}"
 
 
 def assign(rules: list[tuple[str, str]], names: Iterable[str]) -> dict[str, str]:
@@ -71,6 +77,6 @@ def assign(rules: list[tuple[str, str]], names: Iterable[str]) -> dict[str, str]
     for number, (pattern, scheme) in enumerate(rules):
         if number not in used:
             matched = any(fnmatchcase(name, pattern) for name in names)
-            why = "earlier rules take all that it matches" if matched else f"the tensors are {', '.join(names)}"
+            why = "earlier rules take all that it matches, put it before them" if matched else _told(names)
             raise ValueError(f"rule '{pattern}={scheme}' applies to no tensor: {why}")
     return found

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from gqallreduce.models.reducer import Reducer
 
 _HOST, _END = "in host memory", "the end of a step"
-_ELSEWHERE = "they have made another number of steps; nothing of this one was kept: make as many on all ranks"
+_ELSEWHERE = (
+    "they have made another number of steps, or other parameters need no gradient there; nothing of this one was kept: "
+    "do the same on all ranks"
+)
 _LEFT = (
-    "their step ended by an error of their own or by discard(); nothing of it was kept, and the next one can be made"
+    "these ranks left the step, by an error of their own or by discard(); nothing of it was kept, and the next one can "
+    "be made"
 )
 
 
@@ -41,7 +45,7 @@ class Step:
     def __init__(self, reducer: Reducer, comparison: Comparison | None, after: Model | None = None):
         self._model, self._allreduces, self.comparison = reducer.model, reducer.allreduces, comparison
         self._contributions, self._factor = reducer.contributions, 1.0
-        self._flags, self._mark = reducer.failure_flags, reducer.mark
+        self._flags = reducer.failure_flags
         self._given: dict[str, object] = {}
         self._all: tuple | None = None  # the gradients of all tensors in place of those of `_given`, in order
         self._into: dict[str, object] = {}
@@ -70,10 +74,11 @@ class Step:
         tensor = self._model.tensors.get(name)
         if tensor is None:
             names = ", ".join(self._model.tensors)
-            raise ValueError(f"got a gradient of {name!r}, expected one of the tensors of the first step: {names}")
+            raise ValueError(f"got a gradient of {name!r}, expected one of the tensors of the model: {names}")
         if name in self.given:
-            raise ValueError(f"{name!r} was started before in this step")
-        if not isinstance(gradient, Outer) and tensor.known.look(gradient) is None:
+            raise ValueError(f"{name!r} was started before in this step; wait() ends one")
+        known = not isinstance(gradient, Outer) and tensor.known.look(gradient) is not None
+        if not isinstance(gradient, Outer) and not known:
             self._require_form(name, gradient, tensor, writable=out is None)
         if out is not None:
             self._require_form(name, out, tensor, writable=True)
@@ -81,18 +86,32 @@ class Step:
             raise ValueError(f"{name!r}: got a gq.Outer, expected an array for its sum too: start(..., out=array)")
         if isinstance(gradient, Outer) and not self._contributions.plain:
             raise ValueError(f"{name!r}: got a gq.Outer, which cannot be clipped and has no momentum; give an array")
-        if not self._contributions.plain:
+        if not self._contributions.plain and not (known and out is None):
             self._contributions.require_given(name, gradient, out)
         self.given[name] = gradient
         if out is not None:
             self._into[name] = out
         self._left[tensor.bucket] -= 1
 
+    def take(self, name: str, gradient) -> bool:
+        """A gradient has come that is as it should be, and not the last one of its bucket; False: nothing was done."""
+        tensor = self._model.tensors.get(name)
+        if tensor is None or self._all is not None or name in self._given or self._left[tensor.bucket] < 2:
+            return False
+        if tensor.known.look(gradient) is None:
+            return False
+        self._given[name] = gradient
+        self._left[tensor.bucket] -= 1
+        return True
+
     @staticmethod
     def _require_form(name: str, array, tensor: Tensor, writable: bool) -> None:
         buffer = Buffer(array)
         if buffer.form != tensor.form:
-            raise ValueError(f"{name!r}: got shape, order, dtype {buffer.form.kept}, expected {tensor.form.kept}")
+            raise ValueError(
+                f"{name!r}: got shape, order, dtype {buffer.form.kept}, expected {tensor.form.kept} as it was "
+                "registered; for a changed model make a new object"
+            )
         if writable and buffer.readonly:
             raise ValueError(f"{name!r}: got an array that is read-only, expected one that the sum can be written to")
 
@@ -102,11 +121,9 @@ class Step:
         looked = [bucket.known.look(arrays, bucket.places) for bucket in buckets]
         if None in looked:
             return False
-        self._all, self._left = arrays, [0] * len(buckets)
-        if self._contributions.plain:
-            self._looked = looked
-            # Calls are checked for memory that others under way use. Calls one after the other are not: hence here.
-            self._at_once = self._model.at_once and self.comparison is None and _kernels.share_no_memory(looked)
+        self._all, self._left, self._looked = arrays, [0] * len(buckets), looked
+        # Calls are checked for memory that others under way use. Calls one after the other are not: hence here.
+        self._at_once = self._model.at_once and self.comparison is None and _kernels.share_no_memory(looked)
         return True
 
     def give_all(self, named: dict | list[tuple]) -> None:
@@ -142,9 +159,7 @@ class Step:
         if self.failed:
             return
         if not self._contributions.plain:
-            for name in bucket.names:
-                given, out = self.given[name], self._into.pop(name, None)
-                self.given[name] = self._contributions.prepare(name, given, out, self._factor)
+            self._contributions.prepare(bucket.tensors, self.given, self._into, self._factor)
         if self.comparison is not None:
             for tensor in bucket.tensors:
                 self.comparison.give(tensor, self.given[tensor.name], self._into.get(tensor.name))
@@ -178,23 +193,26 @@ class Step:
                 self._into.pop(name, None)
             self._left[number] = len(names)
 
-    def wait(self) -> list:
-        """Until all are done: what each cost.
+    def wait(self, mark: int | None) -> list:
+        """Until all are done: what each cost. mark: that of the Reducer.
 
         Raises the first error, in the order of the buckets; MismatchError if another rank has failed, or has another
         mark, which ranks tell each other in a last small call.
         """
         ranks, rank = self._flags.size, self._flags.rank
-        flags = np.zeros(ranks if self._mark is None else 2 * ranks, np.float32)
+        flags = np.zeros(ranks if mark is None else 2 * ranks, np.float32)
         flags[rank] = self.failed
-        if self._mark is not None:
-            flags[ranks + rank] = self._mark
-        requests, errors = self._requests, []
+        if mark is not None:
+            flags[ranks + rank] = mark
+        buckets = [bucket.names for bucket in self._model.buckets]
+        requests, errors = list(zip(self._requests, buckets, strict=True)), []
         if ranks > 1:
-            requests = [*requests, self._start_last(flags)]
-        for request in requests:
+            requests.append((self._start_last(flags), ()))
+        for request, names in requests:
             try:
                 request.wait()
+                if not self.failed:
+                    self._contributions.note(names, self)  # while others are under way
             except Exception as error:
                 errors.append(error)
         self.outcome_known = True

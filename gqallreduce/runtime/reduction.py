@@ -272,7 +272,7 @@ def _tried(call: Call, allreduce, label: tuple, last: Agreed | None, on_device: 
     trials = (last and last.trials) or plans.trials(label)
     known = last is not None and not last.by_mpi and allreduce.check == "first"
     if known and trials.keeps(last.choice):
-        (choice, why), place = trials.go_on(), None
+        (choice, why), place = trials.go_on(), trials.repeated
         call.counted = trials
     else:
         first = last or plans.propose(label, allreduce.seed, allreduce.home.group, on_device)

@@ -1,8 +1,10 @@
 """`auto/` measures: the first calls of a key try what can run in turn, and the fastest is kept.
 
-What a call tries is rank 0's decision, told in the agreement of that call, so that ranks cannot differ. The time of a
-try is that of its slowest rank. Once decided, a key's calls go on without agreement, and count: at the same one of them
-all ranks begin to try again.
+A try is two calls. What the first one runs is rank 0's decision, told in its agreement, so that ranks cannot differ.
+The second one runs the same without an agreement, as later calls will: memory and Plans are warm then. The time of the
+first is that of its slowest rank. Of the second it is that of the rank that waited least, since ranks do not begin it
+together. The shorter one counts. Once decided, a key's calls go on without agreement, and count: at the same one of
+them all ranks begin to try again.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from gqallreduce.transport.agreement import agree
 from gqallreduce.transport.exchange import TIMES, Largest
 
 TRY, DECIDE, GO_ON = range(3)
-BEST, TRIES = 3, 3  # so many of the candidates, by their first try, are tried so often: the first one finds memory cold
+AGREED, REPEATED = range(2)  # the calls of a try
+CALLS = 2
 GAIN = 0.95  # of the time of the best exact sum: what loses something must take less
 AGAIN_LEAST = 200  # calls
 LEAST = 1e-7  # seconds, below which clocks tell nothing
@@ -33,8 +36,9 @@ class Trials(_kernels.Trials):
     candidates
         those that this rank would try, as rank 0, in this order; the first also where no try succeeded.
     compared
-        MPI's own sum. Ranks compare every call of it, so its time has an agreement's in it. It is not tried for a
-        buffer on a device, which it would have copied to the host; what was chosen before a buffer moved is kept.
+        MPI's own sum. Ranks compare every call of it, so an agreement's time is added to that of its first one. It is
+        not tried for a buffer on a device, which it would have copied to the host; what was chosen before a buffer
+        moved is kept.
     """
 
     def __init__(self, names: list[str], exact: set[str], candidates: list[str], compared: str):
@@ -45,69 +49,64 @@ class Trials(_kernels.Trials):
 
     def _begin(self) -> None:
         """All are to be tried."""
-        self._next, self._rounds = 0, 0
+        self._next, self._all_added = 0, False
         self._candidates, self._tries = [], []  # those of this series, and the tries, made at its first call
         self._agreement = np.inf  # seconds of the shortest
-        self._times = np.full((len(self._names), TRIES), np.inf)
+        self._times = np.full((CALLS, len(self._names)), np.inf)
+        self.repeated = None
 
     def stages(
         self, call, step: tuple, hashes: tuple[int, ...], signature: int, on_device: bool, first: Largest | None = None
     ):  # fmt: skip
-        """A call's agreement, and what rank 0 says of it: (choice, why, which try it is or None).
+        """A call's agreement, and what rank 0 says of it: (choice, why, for which time it is noted or None).
 
         first
             of the agreement, if it is begun.
         """
         began = perf_counter()
-        word, words = self._word(on_device), 3 * TRIES * len(self._names)
+        word, words = self._word(on_device), 3 * len(self._names)
         word = yield from agree(call.link, hashes, step, word, words, first)
         self._agreement = min(self._agreement, perf_counter() - began)
-        word, number = divmod(word, len(self._names))
-        what, turn = divmod(word, TRIES)
+        what, number = divmod(word, len(self._names))
         if what == TRY:
             self._next += 1
-            return self._names[number], f"try {turn + 1} of up to {TRIES}", (number, turn)
+            self.keep(self._names[number], "a try", 1)
+            self.repeated = REPEATED, number
+            return self.chosen, self.reason, (AGREED, number)
         if what == GO_ON:  # the others do as rank 0, whatever they have counted
             self.chosen, self.left = self._names[number], max(0, self.left - 1)
-            return self.chosen, self.reason or "rank 0's choice", None
-        mine = np.append(self._times, -self._agreement)  # of agreements the least: no rank waits for a late one
-        slowest = Largest(call.link.rank, call.link.size, TIMES, mine, signature)
-        yield slowest
-        seconds = slowest.found[:-1].reshape(self._times.shape).min(axis=1)
-        seconds[self._compared] -= slowest.found[-1]
-        self._decide(seconds, number)
+            return self.chosen, self.reason or "rank 0's choice", None if number == self._compared else self.repeated
+        first, repeated = self._times
+        mine = np.concatenate(
+            [first, -repeated, [-self._agreement]]
+        )  # least of the last two: no rank waits for a late one
+        largest = Largest(call.link.rank, call.link.size, TIMES, mine, signature)
+        yield largest
+        first, repeated = largest.found[:-1].reshape(self._times.shape)
+        first[self._compared] -= largest.found[-1]
+        self._decide(np.minimum(first, -repeated), number)
         self._begin()
         return *self.go_on(), None
 
     def _word(self, on_device: bool) -> int:
-        """What this rank says if it is rank 0: what to do, for which time, and which choice."""
+        """What this rank says if it is rank 0: what to do, and which choice."""
         if not self._candidates:
             self._candidates = [each for each in self._all if not on_device or each != self._compared]
-            self._tries = [(number, 0) for number in self._candidates]
-        if self._next == len(self._tries):
-            self._add_tries()
-        what, number, turn = DECIDE, self._candidates[0], 0
+            self._tries = self._candidates[:]
         if self.left > 0:
             return self.settled
+        if self._next == len(self._tries) and not self._all_added:  # once more those that failed
+            self._tries += [number for number in self._candidates if np.isinf(self._times[:, number]).all()]
+            self._all_added = True
+        what, number = DECIDE, self._candidates[0]
         if self._next < len(self._tries):
-            what, (number, turn) = TRY, self._tries[self._next]
-        return (what * TRIES + turn) * len(self._names) + number
+            what, number = TRY, self._tries[self._next]
+        return what * len(self._names) + number
 
     @property
     def settled(self) -> int:
         """What rank 0 says where a choice is kept."""
-        return GO_ON * TRIES * len(self._names) + self._names.index(self.chosen)
-
-    def _add_tries(self) -> None:
-        """After the first try of each: once more those that failed, then the best."""
-        self._rounds += 1
-        failed = [number for number in self._candidates if self._times[number, 0] == np.inf]
-        if self._rounds == 1 and failed:
-            self._tries += [(number, 0) for number in failed]
-        elif self._rounds <= 2:
-            best = sorted(self._candidates, key=lambda number: self._times[number, 0])[:BEST]
-            self._tries += [(number, turn) for turn in range(1, TRIES) for number in best]
-            self._rounds = 2
+        return GO_ON * len(self._names) + self._names.index(self.chosen)
 
     def _decide(self, seconds: np.ndarray, otherwise: int) -> None:
         """The fastest; how many calls it is kept for follows from what trying again would cost."""
@@ -120,10 +119,10 @@ class Trials(_kernels.Trials):
         if exact and best[0] > GAIN * exact[0][0]:
             best = exact[0]
         reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
-        once = TRIES * sum(time for time, _ in found)  # no less than it costs
+        once = CALLS * sum(time for time, _ in found)  # no less than it costs
         calls = max(AGAIN_LEAST, int(min(once / (SHARE * max(best[0], LEAST)), 2**31)))
         self.keep(self._names[best[1]], reason, calls)
 
     def note(self, place: tuple[int, int], seconds: float) -> None:
-        """A try has succeeded here."""
+        """A call of a try has succeeded here: (which, choice)."""
         self._times[place] = seconds

@@ -6,6 +6,7 @@ import contextlib
 import weakref
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from mpi4py import MPI
 
@@ -13,16 +14,18 @@ from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.runtime.making import SECONDS, told
 from gqallreduce.runtime.meeting import meet
 from gqallreduce.torch.options import (
+    mark_of,
     reducer_for,
     release,
     require_all_in,
     require_free,
     require_model,
     require_optimizer,
+    settings_of,
     states_of_reducer,
     trained,
 )
-from gqallreduce.torch.replicas import broadcast, compare, described, tensors_of
+from gqallreduce.torch.replicas import broadcast, compare, described, parameters_of, require_copied, tensors_of
 from gqallreduce.torch.scale import Scale
 from gqallreduce.torch.tensors import array_of, tensor_of, to_tensors
 
@@ -33,7 +36,8 @@ _flushing: weakref.WeakSet = weakref.WeakSet()  # optimizers that make a step of
 def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, **options) -> Attached:
     """Sum the gradients of a model over all ranks, each by the scheme of its rule. Collective.
 
-    Parameters and buffers of the model become those of rank 0.
+    Parameters and buffers of the model become those of rank 0. The optimizer's options, learning rates too, have to be
+    alike on all ranks; its state is neither compared nor sent.
 
     model, optimizer
         torch.nn.Module, torch.optim.Optimizer, as a single process would use them; parameters that need no gradient
@@ -50,7 +54,7 @@ def attach(model, optimizer, rules, *, comm=None, scaler=None, nonfinite=None, *
     options
         average, bucket, clip, momentum, warmup, compare_every, seed, timeout, ... as of gq.Reducer. Of an optimizer
         that needs some of them, such as gqt.OneBitAdam, they are taken from there.
-    Raises TypeError, ValueError; MismatchError if ranks have other models or rules.
+    Raises TypeError, ValueError; MismatchError if ranks have other models, rules, or options of the optimizer.
     """
     return Attached(model, optimizer, rules, comm=comm, scaler=scaler, nonfinite=nonfinite, **options)
 
@@ -74,18 +78,21 @@ class Attached:
                 raise ValueError(f"nonfinite={nonfinite!r}, expected {' or '.join(_NONFINITE)}")
             self._model, self._comm = model, MPI.COMM_WORLD if comm is None else comm
             require_free(model)
+            require_copied(model)
             self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
             require_all_in(optimizer, self._parameters)
         self.skipped, self._accumulates = 0, False
-        self._started: set[str] = set()  # names, in the step under way
+        self._started: dict[str, tuple] = {}  # in the step under way: name -> gradient, and its version
         self._holds_unsummed = False  # has a pass in no_sync made gradients that are not summed yet?
         self._summed = False  # has wait() been called, and not the optimizer's step since?
         self._took_effect = True  # what it returned
-        self._versions: dict[str, int] = {}  # of each sum, as wait() left it
+        self._sums: dict[str, tuple] = {}  # as wait() left them: name -> sum, and its version
+        self._looked_through: list[tuple] = []  # parameters of the model in which no new one was found
         self.reducer = reducer_for(optimizer, rules, self._comm, options)
         try:
-            named = [(name, array_of(each.detach())) for name, each in self._parameters.items()]
-            self.reducer.register(named, described(model))
+            named = [(name, array_of(_like_gradient(each))) for name, each in self._parameters.items()]
+            self.reducer.mark = mark_of([])
+            self.reducer.register(named, described(model) + settings_of(optimizer))
             broadcast(self._comm, model)
         except BaseException:
             release(optimizer, self.reducer)
@@ -118,12 +125,25 @@ class Attached:
         ValueError if the sum is still there, and has been added to.
         """
         self._summed = False
-        if self._took_effect and parameter.grad._version == self._versions.get(name, -1) + 1:
-            self.discard()
-            raise ValueError(
-                f"a backward pass after wait() has added to {name!r}, which is a sum of all ranks: "
-                "call the optimizer's step before, or zero_grad() if that is left out"
-            )
+        if not self._took_effect or not self._is_added_to(name, parameter):
+            return
+        self._discard(begun=True)
+        raise ValueError(
+            f"a backward pass after wait() has added to {name!r}, which is a sum of all ranks: "
+            "call the optimizer's step before, or zero_grad() if that is left out"
+        )
+
+    def _is_added_to(self, name: str, parameter: torch.Tensor) -> bool:
+        """Is the first gradient after wait() added to a sum? zero_grad() has made zeros of all sums, or left them."""
+        total, version = self._sums[name]
+        if parameter.grad is not total:
+            return False
+        if total._version == version + 1:  # that of the addition
+            return True
+        for other, (each, last) in self._sums.items():  # cleared, or clipped?
+            if other != name and self._parameters[other].grad is each:
+                return each._version == last or bool(each.any())
+        return False
 
     def _start(self, name: str, parameter: torch.Tensor) -> None:
         """A gradient has been made."""
@@ -137,8 +157,10 @@ class Attached:
                     f"a second backward pass made a gradient of {name!r} before the optimizer's step: "
                     "put all but the last one into `with attached.no_sync():`"
                 )
-            self._started.add(name)
-            self.reducer.start(name, array_of(parameter.grad))
+            array = array_of(parameter.grad)
+            # Of other memory DLPack counts a version itself when it is looked at.
+            self._started[name] = parameter.grad, parameter.grad._version if isinstance(array, np.ndarray) else None
+            self.reducer.start(name, array)
         except BaseException:
             self.discard()
             raise
@@ -148,10 +170,16 @@ class Attached:
 
         Nothing of it counts, and the other ranks get a MismatchError in their step. Returns when they have come there.
         """
-        begun = self._holds_unsummed and not self._started
+        self._discard(self._holds_gradients() and not self._started)
+
+    def _discard(self, begun: bool) -> None:
         self._started.clear()
         self._summed = self._holds_unsummed = False
         self.reducer.discard(begun)
+
+    def _holds_gradients(self) -> bool:
+        """Are there gradients of no_sync that are not summed yet?"""
+        return self._holds_unsummed and any(each.grad is not None for each in self._parameters.values())
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -179,12 +207,9 @@ class Attached:
         if self._summed and not self._scaler_has_left_it_out():
             return self._took_effect
         self._require_no_new_parameters()
-        lost = [name for name in self._started if self._parameters[name].grad is None]
-        if lost:
-            self.discard()
-            raise ValueError(
-                f"zero_grad() between backward and step: the gradient of {lost[0]!r} is gone; call it before backward"
-            )
+        self._require_unchanged()
+        frozen = [name for name, each in self._parameters.items() if not each.requires_grad]
+        self.reducer.mark = mark_of(frozen)
         self._start_the_rest()
         self._started.clear()
         self._summed = self._holds_unsummed = False  # until it has succeeded
@@ -197,12 +222,29 @@ class Attached:
             self._summed, self._took_effect = True, False
             self._invalidate_gradients()
             return False
-        for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
-                torch.autograd.graph.increment_version(parameter.grad)  # autograd knows that it has changed
-                self._versions[name] = parameter.grad._version
+        sums = {name: each.grad for name, each in self._parameters.items() if each.requires_grad}
+        torch.autograd.graph.increment_version(list(sums.values()))  # autograd knows that they have changed
+        self._sums = {name: (each, each._version) for name, each in sums.items()}
         self._summed = self._took_effect = True
         return True
+
+    def _require_unchanged(self) -> None:
+        """ValueError if a gradient that has been given to its sum is another one now."""
+        for name, (gradient, version) in self._started.items():
+            now = self._parameters[name].grad
+            if now is None:
+                why = (
+                    f"zero_grad() between backward and step: the gradient of {name!r} is gone; call it before backward"
+                )
+            elif now is not gradient or version not in (None, now._version):
+                why = (
+                    f"the gradient of {name!r} was changed after backward(), before its sum was there: call wait() "
+                    "before gradients are clipped, scaled, or changed otherwise"
+                )
+            else:
+                continue
+            self.discard()
+            raise ValueError(why)
 
     def _scaler_has_left_it_out(self) -> bool:
         """Has the scaler left out the optimizer's step, since that is skipped, and its scale been updated since?"""
@@ -215,7 +257,7 @@ class Attached:
         parameter that is frozen is dropped. ValueError between a backward pass and its step, after which other ranks
         get a MismatchError.
         """
-        if self._started or (self._summed and self._took_effect) or self._holds_unsummed:
+        if self._started or (self._summed and self._took_effect) or self._holds_gradients():
             raise ValueError("flush() between backward and the optimizer's step, expected after the step")
         self._summed = False
         self._scale.follow(self.reducer)
@@ -246,10 +288,10 @@ class Attached:
         for name in [name for name in self._parameters if name not in self._started]:
             parameter = self._parameters[name]
             if not parameter.requires_grad:  # frozen since: its `grad` is left alone
-                self.reducer.start(name, array_of(torch.zeros_like(parameter)))
+                self.reducer.start(name, array_of(torch.zeros_like(_like_gradient(parameter))))
                 continue
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(_like_gradient(parameter))
             self._start(name, parameter)
 
     def _before_step(self, optimizer, args, kwargs) -> None:
@@ -275,18 +317,26 @@ class Attached:
                 parameter.grad.fill_(float("nan"))
 
     def _require_no_new_parameters(self) -> None:
+        now = _parameters_of(self._model)
+        if now == self._looked_through:
+            return
         found = [(name, each) for name, each in self._model.named_parameters() if each.requires_grad]
         new = ", ".join(sorted(name for name, each in found if self._parameters.get(name) is not each))
         if new:
             self.discard()
             raise ValueError(f"parameters that were not there when the model was attached: {new}; attach it anew")
+        self._looked_through = now
 
     # --- replicas and checkpoints ---
 
-    def compare(self) -> None:
-        """ReplicaError, on every rank, if parameters or buffers of ranks differ; it names the first. Collective."""
-        meet(self.reducer.failure_flags, "compare()")
-        compare(self._comm, tensors_of(self._model))
+    def compare(self, *, buffers: bool = True) -> None:
+        """ReplicaError, on every rank, if parameters or buffers of ranks differ; it names the first. Collective.
+
+        buffers
+            False: of parameters alone. Buffers such as the statistics of batch norm follow each rank's own data.
+        """
+        meet(self.reducer.failure_flags, f"compare({buffers})")
+        compare(self._comm, tensors_of(self._model) if buffers else parameters_of(self._model))
 
     def state_dict(self) -> dict:
         """Residuals, counters and what codecs have learned, of this rank: tensors and plain values.
@@ -335,3 +385,15 @@ class Attached:
 
     def __exit__(self, *_) -> None:
         self.detach()
+
+
+def _like_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Laid out as PyTorch makes its gradients: in C order where a parameter has gaps."""
+    dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+    return parameter.detach() if dense else torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+
+
+def _parameters_of(model) -> list[tuple[int, bool]]:
+    """(identity, does it need a gradient?) of each: cheaper than their names."""
+    every = (each for module in model.modules() for each in module._parameters.values())
+    return [(id(each), each.requires_grad) for each in every if each is not None]

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from gqallreduce.errors import Error, NonFiniteError
 from gqallreduce.runtime.making import SECONDS, told
-from gqallreduce.torch.options import reducer_for, release, require_optimizer, states_of_reducer
+from gqallreduce.torch.options import reducer_for, release, require_free, require_optimizer, states_of_reducer, trained
 from gqallreduce.torch.scale import Scale
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
@@ -36,7 +36,8 @@ class HookState:
                 raise TypeError(f"model: got {type(model).__name__}, expected DistributedDataParallel")
             require_optimizer(optimizer)
             self._scale = Scale(scaler, options.get("clip"))
-        module = model.module
+            require_free(model.module)
+        module = self._module = model.module
         self._names = {each: name for name, each in module.named_parameters() if each.requires_grad}
         self.reducer = reducer_for(optimizer, rules, MPI.COMM_WORLD if comm is None else comm, options)
         self._optimizer, self._closed = optimizer, False
@@ -48,6 +49,7 @@ class HookState:
         except BaseException:
             release(optimizer, self.reducer)
             raise
+        trained.add(module)
         self._futures: list[tuple] = []
         self._error: Exception | None = None
         self._hook = optimizer.register_step_pre_hook(self._before_step)
@@ -103,17 +105,30 @@ class HookState:
 
         ValueError for what does not fit; then nothing has changed.
         """
+        self.restore(self.checked(state))
+
+    def checked(self, state: dict | list) -> tuple:
+        """What `load_state_dict` takes, for `restore`; ValueError for what does not fit."""
         if self._scale.scaler is None:
-            self.reducer.load_state_dict(from_tensors(state))
-            return
+            return self.reducer.checked(from_tensors(state)), self._scale.value
         found, others = states_of_reducer(state, ("scale",))
         self._scale.require_fit(others["scale"])
-        self.reducer.load_state_dict(found)
-        self._scale.value = others["scale"]
+        return self.reducer.checked(found), others["scale"]
+
+    def restore(self, found: tuple) -> None:
+        """Take over what `checked` has returned."""
+        state, self._scale.value = found
+        self.reducer.restore(state)
+
+    @property
+    def failure_flags(self):
+        """As of a Reducer: so `gq.save` and `gq.load` take this."""
+        return self.reducer.failure_flags
 
     def close(self) -> None:
         """No further sums: a backward pass of its model is an error then. On all ranks."""
         self._closed = True
+        trained.discard(self._module)
         self._hook.remove()
         release(self._optimizer, self.reducer)
 

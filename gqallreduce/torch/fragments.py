@@ -10,10 +10,9 @@ import torch
 from gqallreduce.errors import NonFiniteError
 from gqallreduce.models.reducer import Reducer
 from gqallreduce.runtime.making import SECONDS, told
-from gqallreduce.torch.options import require_all_in
+from gqallreduce.torch.options import mark_of, require_all_in
 from gqallreduce.torch.tensors import array_of, from_tensors, to_tensors
 
-MARKS = 1 << 24  # numbers that a float32 tells apart
 _FIELDS = {"outer", "optimizer", "reducer", "arrived", "trained"}
 
 
@@ -90,7 +89,7 @@ class Fragment:
     @torch.no_grad()
     def start(self, steps: int) -> None:
         """Start the sum of what its tensors have changed by since the last outer step, after so many inner steps."""
-        self.reducer.mark = steps % MARKS
+        self.reducer.mark = mark_of([name for name, each in self.inner.items() if not each.requires_grad], steps)
         for name in reversed(self._change):
             torch.sub(self.outer[name], self.inner[name], out=self._change[name])
             if not self.inner[name].requires_grad:  # frozen since

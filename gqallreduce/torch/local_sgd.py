@@ -23,6 +23,7 @@ from gqallreduce.torch.options import (
     require_model,
     require_optimizer,
     trained,
+    warn_of_single_rank,
 )
 from gqallreduce.torch.replicas import broadcast, compare, described
 
@@ -86,8 +87,8 @@ class LocalSGD:
 
     steps
         how many inner steps there were.
-    parts
-        of the model: `names`, and `reducer`, whose `stats` tell what their sums cost.
+    fragments
+        the parts of the model: `names`, and `reducer`, whose `stats` tell what their sums cost.
 
     With theta the outer parameters, theta_r those of rank r after H inner steps and C a codec with its residual:
     theta := outer(theta, mean over r of C(theta - theta_r)), theta_r := keep * theta_r + (1 - keep) * theta.
@@ -127,23 +128,24 @@ class LocalSGD:
             require_free(model)
             if not 1 <= number <= len(parameters):
                 raise ValueError(f"fragments={fragments!r}, expected 1 to {len(parameters)}, the model's tensors")
-            self.steps, self.parts, self._hooks = 0, [], []
+            self.steps, self.fragments, self._hooks = 0, [], []
             self._steps_here = self._closed = self._shows_outer = False
             schemes = assign(parse(rules), parameters)
             warm = None
             if options.get("warmup") and options.get("warmup_rules") is not None:
                 warm = assign(parse(options["warmup_rules"]), parameters)
             self._settings = {"every": self.every, "delay": self._delay, "keep": float(keep), "fragments": number}
+        warn_of_single_rank(self._comm)
         try:
             for place, part in enumerate(divide(parameters, number)):
                 own = _rules_of(part, schemes)
                 if warm is not None:
                     options["warmup_rules"] = _rules_of(part, warm)
                 due = (place + 1) * self.every // number % self.every
-                self.parts.append(Fragment(part, own, due, keep, outer, self._comm, options))
-                self._register(self.parts[-1])
+                self.fragments.append(Fragment(part, own, due, keep, outer, self._comm, options))
+                self._register(self.fragments[-1])
             broadcast(self._comm, model)
-            for fragment in self.parts:
+            for fragment in self.fragments:
                 fragment.take_over_parameters()
         except BaseException:
             self.close()
@@ -166,7 +168,7 @@ class LocalSGD:
             )
 
     def __repr__(self) -> str:
-        return f"LocalSGD(every={self.every}, fragments={len(self.parts)}, steps={self.steps})"
+        return f"LocalSGD(every={self.every}, fragments={len(self.fragments)}, steps={self.steps})"
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> bool:
         """The inner optimizer's step, and the outer steps that are due after it; True if there was an outer step.
@@ -191,11 +193,13 @@ class LocalSGD:
         finally:
             self._steps_here = False
         self.steps += 1
-        for part in self.parts:
+        for part in self.fragments:
             part.trained = True
         place = self.steps % self.every
-        arriving = [each for each in self.parts if each.under_way and place == (each.due + self._delay) % self.every]
-        due = [each for each in self.parts if place == each.due]
+        arriving = [
+            each for each in self.fragments if each.under_way and place == (each.due + self._delay) % self.every
+        ]
+        due = [each for each in self.fragments if place == each.due]
         self._make_outer_steps(arriving, due, at_once=self._delay == 0)
         return bool(arriving) or (self._delay == 0 and bool(due))
 
@@ -228,41 +232,41 @@ class LocalSGD:
         parameters that were frozen since. Just after an outer step, and a second time, it changes nothing.
         """
         self._require_training("finish()")
-        self._make_outer_steps([each for each in self.parts if each.under_way], [], at_once=True)
-        self._make_outer_steps([], [each for each in self.parts if each.trained], at_once=True)
+        self._make_outer_steps([each for each in self.fragments if each.under_way], [], at_once=True)
+        self._make_outer_steps([], [each for each in self.fragments if each.trained], at_once=True)
         self.roll_back()
-        for part in self.parts:
+        for part in self.fragments:
             part.trained = False
 
     # --- the outer parameters ---
 
     def outer_parameters(self) -> dict[str, torch.Tensor]:
         """name -> outer parameter, alike on all ranks. They are this object's own: read them only."""
-        return {name: each for fragment in self.parts for name, each in fragment.outer.items()}
+        return {name: each for fragment in self.fragments for name, each in fragment.outer.items()}
 
     @contextlib.contextmanager
     def outer_model(self) -> Iterator[None]:
         """Within it the model has the outer parameters, as for an evaluation or a checkpoint of the common model."""
         if self._shows_outer:
             raise Error("outer_model() within outer_model()")
-        own = {name: each.detach().clone() for fragment in self.parts for name, each in fragment.inner.items()}
+        own = {name: each.detach().clone() for fragment in self.fragments for name, each in fragment.inner.items()}
         self.roll_back()
         self._shows_outer = True
         try:
             yield
         finally:
             self._shows_outer = False
-            for fragment in self.parts:
+            for fragment in self.fragments:
                 fragment.set(own)
 
     def roll_back(self) -> None:
         """The model's parameters become the outer ones: what this rank has trained since is dropped. Local."""
-        for fragment in self.parts:
+        for fragment in self.fragments:
             fragment.set(fragment.outer)
 
     def compare(self) -> None:
         """ReplicaError, on every rank, if outer parameters of ranks differ; it names the first. Collective."""
-        meet(self.parts[0].reducer.failure_flags, "compare()")
+        meet(self.fragments[0].reducer.failure_flags, "compare()")
         compare(self._comm, self.outer_parameters())
 
     # --- checkpoints ---
@@ -274,12 +278,12 @@ class LocalSGD:
         inner optimizer of each rank beside it. `torch.load(..., weights_only=True)` reads it back. Raises as `step`.
         """
         self._settle()
-        parts = [each.state_dict() for each in self.parts]
+        parts = [each.state_dict() for each in self.fragments]
         return {"steps": self.steps, "settings": dict(self._settings), "fragments": parts}
 
     def _settle(self) -> None:
         """Wait for the sums that are under way."""
-        errors = [each.try_to_settle() for each in self.parts]
+        errors = [each.try_to_settle() for each in self.fragments]
         if error := next(filter(None, errors), None):
             self.roll_back()
             raise error
@@ -299,22 +303,22 @@ class LocalSGD:
                 raise ValueError(f"state has {each['settings']}, expected {self._settings} as this object has")
             if isinstance(each["steps"], bool) or not isinstance(each["steps"], int) or each["steps"] < 0:
                 raise ValueError(f"state has {each['steps']!r} steps, expected a number of inner steps")
-            if not isinstance(each["fragments"], (list, tuple)) or len(each["fragments"]) != len(self.parts):
-                raise ValueError(f"state: expected {len(self.parts)} fragments, as this object has")
+            if not isinstance(each["fragments"], (list, tuple)) or len(each["fragments"]) != len(self.fragments):
+                raise ValueError(f"state: expected {len(self.fragments)} fragments, as this object has")
         if len({each["steps"] for each in states}) > 1:
             raise ValueError(f"states of ranks differ in steps: {[each['steps'] for each in states]}")
-        for fragment in self.parts:
+        for fragment in self.fragments:
             fragment.settle()
         found = []
-        for number, fragment in enumerate(self.parts):
+        for number, fragment in enumerate(self.fragments):
             of_ranks = [each["fragments"][number] for each in states]
             found.append(fragment.checked(of_ranks, several))
-        for fragment, each in zip(self.parts, found, strict=True):
+        for fragment, each in zip(self.fragments, found, strict=True):
             fragment.restore(each)
         self.steps = states[0]["steps"]
         if several:
             self.roll_back()
-            for fragment in self.parts:
+            for fragment in self.fragments:
                 fragment.trained = False
 
     # --- the end of an object ---
@@ -329,7 +333,7 @@ class LocalSGD:
         self._closed = True
         while self._hooks:
             self._hooks.pop().remove()
-        for fragment in self.parts:
+        for fragment in self.fragments:
             fragment.close()
 
     def __enter__(self) -> LocalSGD:

@@ -8,6 +8,8 @@ import torch
 
 from gqallreduce.errors import Error
 
+_STATE = {"step", "summed", "momentum", "variance", "updates", "mean", "divisor"}  # of a parameter
+
 
 class OneBitAdam(torch.optim.Optimizer):
     """For a model that is attached with it: `attach` sums momenta, exactly for `warmup` steps, then by the rules given.
@@ -59,6 +61,14 @@ class OneBitAdam(torch.optim.Optimizer):
         """Of a copy, with which no model is attached."""
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self._copied}, "reducer": None}
 
+    def load_state_dict(self, state_dict: dict) -> None:
+        """ValueError for that of another optimizer, whose moments this one does not use."""
+        for each in state_dict["state"].values():
+            if other := sorted(set(each) - _STATE):
+                got, kind = ", ".join(map(str, other)), type(self).__name__
+                raise ValueError(f"got the state of another optimizer, with {got}; expected that of a {kind}")
+        super().load_state_dict(state_dict)
+
     def is_exact(self, step: int) -> bool:
         """Is a step, counted from 1, summed exactly, so that the variance is updated?"""
         return step <= self.warmup
@@ -103,7 +113,8 @@ class OneBitAdam(torch.optim.Optimizer):
         if "divisor" not in state:
             raise ValueError(f"no variance is known at step {summed}: load the state of the optimizer too")
         step = state["step"]
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        if group["weight_decay"]:
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.addcdiv_(momentum, state["divisor"], value=-group["lr"] * (1 - beta1) / (1 - beta1**step))
 
     def _follow(self, momentum: torch.Tensor, state: dict, group: dict, summed: int) -> None:
@@ -116,7 +127,7 @@ class OneBitAdam(torch.optim.Optimizer):
         if self.is_exact(summed) and (has_momentum or "variance" not in state):
             self._learn_variance(momentum, state, group)
         if last is None or summed < last:
-            state["momentum"] = momentum.clone()
+            _keep(state, "momentum", momentum)
         else:
             state.pop("momentum", None)
             state.pop("variance", None)
@@ -125,16 +136,24 @@ class OneBitAdam(torch.optim.Optimizer):
     def _learn_variance(momentum: torch.Tensor, state: dict, group: dict) -> None:
         """By the summed gradient, which is the change of the momentum; and what steps are divided by from now on."""
         beta1, beta2 = group["betas"]
-        gradient = momentum.clone()
-        if "momentum" in state:
-            gradient.sub_(state["momentum"], alpha=beta1)
-        variance = state.setdefault("variance", torch.zeros_like(momentum))
-        variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        gradient = torch.sub(momentum, state["momentum"], alpha=beta1) if "momentum" in state else momentum
+        if "variance" not in state:
+            state["variance"] = torch.zeros_like(momentum)
+        variance = state["variance"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         state["updates"] = state.get("updates", 0) + 1
-        divisor = variance / (1 - beta2 ** state["updates"])
+        divisor = _keep(state, "divisor", variance).div_(1 - beta2 ** state["updates"])
         state["mean"] = divisor.mean().item()
-        divisor.masked_fill_(divisor == 0, state["mean"])  # of elements whose momentum is zero until now
-        state["divisor"] = divisor.sqrt_().add_(group["eps"])
+        if not divisor.numel() or not divisor.min() > 0:
+            divisor.masked_fill_(divisor == 0, state["mean"])  # of elements whose momentum is zero until now
+        divisor.sqrt_().add_(group["eps"])
+
+
+def _keep(state: dict, name: str, values: torch.Tensor) -> torch.Tensor:
+    """A copy of the values, where the last one was."""
+    if name in state:
+        return state[name].copy_(values)
+    state[name] = values.clone()
+    return state[name]
 
 
 class ZeroOneAdam(OneBitAdam):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
+import warnings
 import weakref
 
 import torch
 
+from gqallreduce.hashing import hash64
 from gqallreduce.models.reducer import Reducer
 from gqallreduce.runtime.making import SECONDS, told
 from gqallreduce.torch.tensors import from_tensors
 
-trained: weakref.WeakSet = weakref.WeakSet()  # models that are attached, or trained by LocalSGD; not their copies
+trained: weakref.WeakSet = weakref.WeakSet()  # models whose gradients or changes are summed; not their copies
+MARKS = 1 << 24  # numbers that a float32 tells apart
 KNOWN = [name for name in inspect.signature(Reducer).parameters if name not in ("rules", "comm")]
 
 
@@ -26,7 +30,15 @@ def require_model(model) -> None:
 def require_free(model) -> None:
     """ValueError for a model whose gradients, or changes, are summed already."""
     if model in trained:
-        raise ValueError("this model is attached already, or trained by LocalSGD: detach() or close() that first")
+        raise ValueError("this model is attached already, or trained by LocalSGD, or has a HookState: end that first")
+
+
+def warn_of_single_rank(comm) -> None:
+    """Where torchrun has started several processes, each of which is an MPI job of its own."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if comm.size == 1 and processes.isdigit() and int(processes) > 1:
+        why = "one rank, so that nothing is summed: start the program by mpirun or srun; torchrun does not start MPI"
+        warnings.warn(f"WORLD_SIZE is {processes}, but MPI has {why}", stacklevel=5)
 
 
 def require_all_in(optimizer, parameters: dict[str, torch.Tensor]) -> None:
@@ -43,6 +55,25 @@ def require_optimizer(optimizer) -> None:
     """TypeError for what is none."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer: got {type(optimizer).__name__}, expected a torch.optim.Optimizer")
+
+
+def mark_of(frozen: list[str], steps: int = 0) -> int:
+    """What ranks compare at the end of a step: which parameters need no gradient any more, and a number of steps."""
+    return (hash64(*frozen) * bool(frozen) + steps) % MARKS
+
+
+def settings_of(optimizer) -> tuple[str, ...]:
+    """The options of each group of parameters: what ranks must have alike, so that they make the same steps."""
+    return tuple(
+        repr([(name, _plain(value)) for name, value in sorted(group.items())]) for group in optimizer.param_groups
+    )
+
+
+def _plain(value):
+    """Of a list of parameters their number; of a tensor, as a learning rate may be one, its value."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return len(value) if isinstance(value, list) else value
 
 
 def require_fields(state, names: tuple[str, ...]) -> None:
@@ -93,7 +124,12 @@ def reducer_for(optimizer, rules, comm, options: dict) -> Reducer:
             if options.get(name, value) != value:
                 got = f"{name}={options[name]!r}"
                 raise ValueError(f"got {got}, expected {name}={value!r} as the {kind} has it; leave {name} out")
-    reducer = Reducer(rules, comm=comm, **{**needed, **options})
+    options = {**needed, **options}
+    if options.get("momentum") and any(group.get("momentum") for group in optimizer.param_groups):
+        why = f"momentum={options['momentum']!r} is in the sums, and {kind} has one too: give {kind} momentum=0"
+        warnings.warn(why, stacklevel=4)
+    warn_of_single_rank(comm)
+    reducer = Reducer(rules, comm=comm, **options)
     _tell(optimizer, reducer)
     return reducer
 

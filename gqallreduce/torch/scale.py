@@ -9,7 +9,7 @@ class Scale:
     """That of a scaler, as far as a Reducer has followed it.
 
     scaler
-        torch.amp.GradScaler, or None: gradients are not multiplied.
+        torch.amp.GradScaler; None if there is none, or it is not enabled: gradients are not multiplied.
     value
         by which what the Reducer keeps is multiplied; None without a scaler.
     """
@@ -18,6 +18,8 @@ class Scale:
         """clip: the bound of norms of gradients that are not multiplied, or None. TypeError for what is no scaler."""
         if scaler is not None and not hasattr(scaler, "get_scale"):
             raise TypeError(f"scaler: got {type(scaler).__name__}, expected a torch.amp.GradScaler, or None")
+        if scaler is not None and not scaler.is_enabled():
+            scaler = None
         self.scaler, self._clip = scaler, clip
         self.value = None if scaler is None else scaler.get_scale()
 

@@ -164,7 +164,7 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
     ("words", "complaint"),
     [
         (["--schemes", "nonsense"], "nonsense"),
-        (["--scheme", "fc7.*=raw"], "applies to no tensor"),
+        (["--rule", "fc7.*=raw"], "applies to no tensor"),
         (["--data", "absent"], "absent"),
         (["--batch", "1000"], "more than the 170 images"),
         (["--rates", "adam=fast"], "expected NAME=RATE"),

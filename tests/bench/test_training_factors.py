@@ -117,6 +117,6 @@ def test_a_training_by_factors_runs_and_is_reproducible(tmp_path):
 @pytest.mark.slow  # so does tests/mpi/test_training.py
 def test_sums_by_factors_that_are_started_train_the_same_weights(tmp_path):
     write_images(tmp_path)
-    words = ["--schemes", "isgq(send=factors)/ef", "--scheme", "*.bias=raw"]
+    words = ["--schemes", "isgq(send=factors)/ef", "--rule", "*.bias=raw"]
     waited, started = trained(tmp_path, *words), trained(tmp_path, *words, "--overlap", "always")
     assert started["run"][0]["weights"] == waited["run"][0]["weights"]

@@ -17,18 +17,20 @@ from gqallreduce.scheduling import model
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZE = 1000
 CANDIDATES = 2 + model.SCHEDULES_TRIED
-CALLS = CANDIDATES + trials.BEST * (trials.TRIES - 1)
+CALLS = CANDIDATES * trials.CALLS
 SECONDS = {"dense": 3.0, "recursive_doubling": 1.0, "direct": 4.0}  # few ranks or many, the first two are tried
 RAW, OTHERS = 2.0, 5.0  # of the exact sum on a schedule of ours, and of what is left
 
 
 @pytest.fixture
 def seconds(monkeypatch):
-    """A dict: choice -> seconds that a try of it seems to take on this rank."""
+    """A dict: choice -> seconds that a call of its try seems to take on this rank, or those of each of the two."""
     found, note = dict(SECONDS), trials.Trials.note
 
     def pretend(self, place, _):
-        note(self, place, seconds_of(self._names[place[0]], found))
+        which, number = place
+        taken = seconds_of(self._names[number], found)
+        note(self, place, taken[which] if isinstance(taken, tuple) else taken)
 
     monkeypatch.setattr(trials.Trials, "note", pretend)
     return found
@@ -86,6 +88,7 @@ def test_the_fastest_is_kept(comm, seconds):
 
 def test_the_agreement_counts_where_each_call_needs_it_but_not_waiting_for_a_late_rank(comm, seconds, monkeypatch):
     """The shortest agreement of all ranks counts: the rank that comes last does not wait."""
+    seconds["dense"] = 3.0, 9.0
     now, agree = [0.0], trials.agree
 
     def slow(*given):
@@ -156,10 +159,15 @@ def test_a_group_that_is_forgotten_while_it_is_under_way(comm, monkeypatch):
         works(comm, allreduce, key="after")
 
 
-def test_the_slowest_rank_decides(comm, seconds):
-    if comm.rank == comm.size - 1:
-        seconds["recursive_doubling"] = 10.0
+def test_of_the_first_call_of_a_try_the_slowest_rank_counts(comm, seconds):
+    seconds["recursive_doubling"] = 10.0 if comm.rank == comm.size - 1 else 1.0, 10.0
     assert settled(comm, make(comm))[1].endswith("/raw/ef")
+
+
+def test_of_the_second_call_of_a_try_the_rank_that_waited_least_counts(comm, seconds):
+    """Ranks do not begin it together."""
+    seconds["recursive_doubling"] = 10.0, 1.0 if comm.rank == comm.size - 1 else 10.0
+    assert settled(comm, make(comm))[1].startswith("recursive_doubling/onebit")
 
 
 def test_a_codec_that_is_hardly_faster_is_not_taken(comm, seconds):
@@ -193,7 +201,7 @@ def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys, b
     seconds[best] = 0.5
     monkeypatch.setattr(trials, "AGAIN_LEAST", 5)
     monkeypatch.setattr(trials, "SHARE", 1e9)
-    begun = note_at_once(monkeypatch, allreduce_module)
+    begun, ran = note_at_once(monkeypatch, allreduce_module), []
     at_once = allreduce_module.repeated
     allreduce = make(comm)
     for number in range(3 * (CALLS + 5)):
@@ -202,9 +210,12 @@ def test_what_is_kept_is_carried_out_at_once(comm, seconds, monkeypatch, keys, b
         arrays = [each[comm.rank] for each in (inputs(comm.size, SIZE), inputs(comm.size, 50, step=1))]
         assert alike(comm, allreduce(arrays if keys == ["a", "b"] else arrays[0], key=keys)[0])
         assert alike(comm, repr((allreduce.stats.last.scheme, allreduce.stats.last.reason)))
+        ran.append(allreduce.stats.last.scheme)
         if number == CALLS + 4:
-            assert begun == [False] * (CALLS + 1) + [best != "dense" or keys == "w"] * 4
-            assert allreduce.stats.last.scheme.startswith(best)
+            fit = [keys == "w" or not each.startswith("dense") for each in ran]
+            agreed = [*range(0, CALLS, trials.CALLS), CALLS]  # the first call of each try, and the one that decides
+            assert begun == [each not in agreed and fit[each] for each in range(CALLS + 5)]
+            assert ran[-1].startswith(best)
 
 
 @pytest.mark.native
@@ -268,7 +279,7 @@ def test_how_long_a_choice_is_kept_follows_from_what_trying_costs(comm, seconds)
     settled(comm, allreduce)
     (found,) = allreduce.plans._trials.values()
     others = [seconds_of(name, SECONDS) for name in _tried(allreduce)]
-    assert found.left == pytest.approx(trials.TRIES * sum(others) / trials.SHARE / min(others), abs=2)
+    assert found.left == pytest.approx(trials.CALLS * sum(others) / trials.SHARE / min(others), abs=2)
 
 
 def _tried(allreduce):
@@ -335,7 +346,7 @@ def test_a_loaded_state_is_measured_anew(comm):
     allreduce = make(comm)
     settled(comm, allreduce)
     allreduce.load_state_dict(allreduce.state_dict())
-    assert call(allreduce, np.ones(SIZE, np.float32))[2].startswith("try 1 of")
+    assert call(allreduce, np.ones(SIZE, np.float32))[2] == "a try"
 
 
 def test_a_wrong_word_in_the_environment(comm, monkeypatch):

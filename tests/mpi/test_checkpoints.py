@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -415,11 +416,59 @@ def test_a_save_that_failed_leaves_no_files(comm, folder, monkeypatch):
         comm.Barrier()
         found = sorted(each.name for each in Path(folder).iterdir() if not each.name.endswith(".part"))
         assert found == before
-        assert len(list(Path(folder).glob("*.part"))) == 1
+        (part,) = Path(folder).glob("*.part")
+        comm.Barrier()
+        os.utime(part, (0, time.time() - 2 * files.LEFT_OVER))
         comm.Barrier()
         gq.save(folder, reducer)
         comm.Barrier()
         assert len(list(Path(folder).iterdir())) == comm.size + 1
+
+
+def test_a_save_removes_no_files_of_others(comm, folder):
+    """Neither those of the user beside it, nor those of another job's save that is under way."""
+    with reducer_of(comm) as reducer:
+        step_of(reducer, comm, 0)
+        gq.save(folder, reducer)
+        comm.Barrier()
+        others = [f"optimizer.rank{comm.rank}.npz", f"0123456789ab.rank{comm.rank}.npz", "0123456789ab.rank0.npz.part"]
+        for name in others:
+            (Path(folder) / name).write_bytes(b"of others")
+        comm.Barrier()
+        gq.save(folder, reducer)
+        comm.Barrier()
+        assert all((Path(folder) / name).exists() for name in others)
+        assert len(list(Path(folder).iterdir())) == comm.size + 1 + 2 * comm.size + 1
+        gq.load(folder, reducer)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_a_path_that_is_none_on_one_rank(comm, folder, what):
+    with reducer_of(comm) as reducer:
+        step_of(reducer, comm, 0)
+        gq.save(folder, reducer)
+        with pytest.raises(gq.Error, match=rf"rank {comm.size - 1} could not begin: TypeError"):
+            getattr(gq, what)(3 if comm.rank == comm.size - 1 else folder, reducer)
+        gq.load(folder, reducer)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_is_interrupted_while_it_writes(comm, folder, monkeypatch):
+    with reducer_of(comm) as reducer:
+        step_of(reducer, comm, 0)
+        gq.save(folder, reducer)
+        last = comm.rank == comm.size - 1
+        with monkeypatch.context() as patch:
+            if last:
+                patch.setattr(os, "fsync", _interrupt)
+            with pytest.raises(KeyboardInterrupt if last else gq.Error):
+                gq.save(folder, reducer)
+        gq.load(folder, reducer)
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def _full(*_):

@@ -184,7 +184,7 @@ def test_what_auto_has_found_is_kept_when_a_buffer_of_some_ranks_moves(comm, mon
         assert len(set(comm.allgather((bytes_of(content(mine)), *said[-1])))) == 1
     if comm.size > 1:
         assert sum(why.startswith("measured") for _, why in said) >= 35
-        assert sum(why.startswith("try 1 of") for _, why in said) >= 5
+        assert sum(why == "a try" for _, why in said) >= 5
     left = np.sum(comm.allgather(allreduce.state_dict()["keys"]["w"]["residual"].astype(np.float64)), axis=0)
     assert np.allclose(got + left.reshape(SHAPE), given, rtol=0, atol=1e-4 * np.abs(given).max())
 

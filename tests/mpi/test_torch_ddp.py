@@ -250,6 +250,18 @@ def test_a_checkpoint_goes_on_with_the_same_bits(comm):
     its_state.close()
 
 
+def test_files_of_a_hook_s_state(comm, folder):
+    made = [make(comm, "*=direct/onebit/ef") for _ in range(2)]
+    train(comm, *made[0][:2], range(3))
+    gq.save(folder, made[0][2])
+    gq.load(folder, made[1][2])
+    for ours, other in zip(made[1][:2], made[0][:2], strict=True):
+        ours.load_state_dict(copy.deepcopy(other.state_dict()))
+    for ddp, optimizer, _ in made:
+        train(comm, ddp, optimizer, range(3, 5))
+    assert content(made[0][0]) == content(made[1][0])
+
+
 def test_all_ranks_states_travel_to_other_numbers_of_ranks(comm):
     saved, rules = None, "*.bias=ring/raw; *=direct/onebit/ef"
     for place, size in enumerate(sizes(comm)):

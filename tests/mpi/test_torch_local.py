@@ -87,7 +87,7 @@ def test_by_default_it_is_diloco(comm):
 @pytest.mark.parametrize(("delay", "keep"), [(0, 0.0), (1, 0.0), (3, 0.5)])
 def test_parts_follow_each_other_and_are_applied_later(comm, delay, keep):
     model, local = make(comm, every=4, fragments=2, delay=delay, keep=keep)
-    parts = [each.names for each in local.parts]
+    parts = [each.names for each in local.fragments]
     assert [name for part in parts for name in part] == [name for name, _ in model.named_parameters()]
     reference = Reference(comm, model, 4, gqt.nesterov, parts, delay, keep)
     for step in range(13):
@@ -115,7 +115,7 @@ def test_outer_parameters_are_alike_and_the_training_goes_on(comm):
     local.compare()
     outer = bytes_of(*local.outer_parameters().values())
     assert alike(comm, outer)
-    assert local.parts[0].reducer.stats.steps == 10
+    assert local.fragments[0].reducer.stats.steps == 10
     with local.outer_model():
         assert bytes_of(*model.parameters()) == outer
         assert comm.allreduce(loss_of(model, *batch(comm, 0)).item()) < before
@@ -180,7 +180,7 @@ def test_the_states_of_another_number_of_ranks(comm):
 
 
 def residual_of(local):
-    state = local.parts[0].reducer.state_dict()["schemes"][str(gq.Scheme.parse("direct/onebit/ef"))]
+    state = local.fragments[0].reducer.state_dict()["schemes"][str(gq.Scheme.parse("direct/onebit/ef"))]
     return state["keys"]["0.weight"]["residual"]
 
 
@@ -220,7 +220,7 @@ def test_one_bad_batch_ends_one_outer_step_of_each_part_at_most(comm, options):
             failed += 1
             if comm.rank == 0:
                 local._inner.state.clear()
-    assert 1 <= failed <= len(local.parts)
+    assert 1 <= failed <= len(local.fragments)
     assert all(each.isfinite().all() for each in model.parameters())
     local.compare()
     local.finish()

@@ -29,7 +29,7 @@ def poisoned(comm):
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
     train(comm, model, local, [3])
-    assert local.parts[0].under_way
+    assert local.fragments[0].under_way
     local._inner.load_state_dict(inner)
     yield model, local, state, before
     local.close()
@@ -109,7 +109,7 @@ def test_first_outer_steps_by_other_rules_of_the_whole_model(comm):
         comm, rules="*=onebit/ef", outer=gqt.mean, fragments=2, warmup=1, warmup_rules="0.*=raw; *=dense"
     )
     train(comm, model, local, range(3))
-    for part in local.parts:
+    for part in local.fragments:
         texts = {each.rule for each in part.reducer.stats.tensors.values()}
         assert texts == ({"raw"} if part.names[0].startswith("0.") else {"dense"})
     with pytest.raises(ValueError, match="applies to no tensor"):

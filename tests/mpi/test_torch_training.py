@@ -75,7 +75,7 @@ def test_the_transformer_sees_no_later_character():
 def test_a_run_trains_alike_on_all_ranks(comm, text, optimizer, scheme):
     arguments, rows = parsed("--overlap", "alternate", "--flush", 3), Rows()
     experiment = Experiment(comm, text, command._setting(arguments), rows)
-    row = experiment.train(Run(scheme, optimizer, RECIPES[optimizer].rate, 0), rows)
+    row = experiment.train(Run(scheme, optimizer, command.RATES[optimizer], 0), rows)
     assert alike(comm, repr([row["loss"], row["ratio"]]))
     assert row["steps"] == 4
     assert 1 < row["loss"] < np.log(ALPHABET) + 0.1

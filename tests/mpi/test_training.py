@@ -77,7 +77,7 @@ def test_exact_sums_train_as_one_process_would(folder, comm):
 
 def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs(folder, comm):
     words = ["--schemes", "dense", "onebit/ef", "--log-every", "1", "--flush"]
-    assert train(comm, folder, *words, "--scheme", "*.bias=dense", "--align", "1") == 0
+    assert train(comm, folder, *words, "--rule", "*.bias=dense", "--align", "1") == 0
     dense, onebit = rows(comm, folder, "run")
     values = 20 * 36 + 20 + 10 * 20 + 10
     assert dense["sent"] == pytest.approx(2 * (comm.size - 1) / comm.size * 4 * values, abs=4)
@@ -93,7 +93,7 @@ def test_bytes_are_those_of_the_calls_and_of_the_exact_sums_at_the_end_of_epochs
 @pytest.mark.parametrize("overlap", [pytest.param("always", marks=pytest.mark.slow), "alternate"])
 def test_sums_started_during_the_backward_pass_train_the_same_weights(folder, comm, overlap):
     words = ["--schemes", "onebit/ef", "ring/qsgd(bits=4)", "fc1*=adaptive(pi=4)/ef; *=onebit", "isgq(send=factors)/ef"]
-    words += ["--scheme", "*.bias=raw", "--log-every", "1"]  # sums of MPI have other bits when they are started
+    words += ["--rule", "*.bias=raw", "--log-every", "1"]  # sums of MPI have other bits when they are started
     assert train(comm, folder, *words) == 0
     expected = rows(comm, folder, "run"), rows(comm, folder, "weight")
     assert train(comm, folder, *words, "--overlap", overlap) == 0
@@ -119,7 +119,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(folder, comm):
 
 
 @pytest.mark.parametrize(
-    "words", [["--schemes", "nonsense"], ["--scheme", "fc9*=raw"], ["--data", "absent"], ["--batch", "171"]]
+    "words", [["--schemes", "nonsense"], ["--rule", "fc9*=raw"], ["--data", "absent"], ["--batch", "171"]]
 )
 def test_what_cannot_be_trained_is_refused_on_every_rank_before_anything_starts(folder, comm, capsys, words):
     assert train(comm, folder, *words) == 2

@@ -13,6 +13,10 @@ from gqallreduce.quantities import count
 SCHEMES = ("dense", "qsgd(bits=4)", "onebit/ef", "adaptive(pi=64)/ef")
 OUTER = "nesterov", "mean"
 HOOKS = "fp32", "fp16", "bf16", "powersgd"
+RATES = {
+    "adamw": 1e-3, "adamw_warmup": 1e-3, "onebit_adam": 1e-3, "zero_one_adam": 1e-3, "sgd": 0.1, "sgd_warmup": 0.1,
+    "sgd_summed": 0.1, "sgd_summed_warmup": 0.1, "sgd_corrected": 0.1, "adagrad": 0.01,
+}  # fmt: skip
 OPTIMIZERS = ("adamw", "onebit_adam", "sgd", "sgd_summed_warmup")
 RULES = "*norm*=raw"
 FILES = {"host": "bench/results/train_torch", "cuda": "bench/results/train_torch_cuda"}
@@ -28,9 +32,10 @@ def add_arguments(parser):
     add("--length", type=count, default=64, help="characters in a sequence (64)")
     add("--batch", type=count, default=16, help="sequences in a mini-batch of all ranks, a multiple of these (16)")
     add("--steps", type=count, default=500, help="steps of each run (500)")
-    add("--schemes", nargs="+", default=SCHEMES, metavar="RUN", help="a scheme, or rules `PATTERN=SCHEME; ...`")
+    runs = f"one run each: a scheme, or rules `PATTERN=SCHEME; ...` ({' '.join(SCHEMES)})"
+    add("--schemes", nargs="+", default=SCHEMES, metavar="RUN", help=runs)
     add("--rules", default=RULES, help=f"before those of each run, for what is summed exactly ({RULES})")
-    each = f"each with each scheme ({' '.join(OPTIMIZERS)})"
+    each = f"each with each scheme, of {' '.join(RATES)} ({' '.join(OPTIMIZERS)})"
     add("--optimizers", nargs="+", default=OPTIMIZERS, metavar="NAME", help=each)
     hooks = "also train by PyTorch's DistributedDataParallel over gloo, with these communication hooks"
     add("--ddp", nargs="+", default=(), choices=HOOKS, metavar="HOOK", help=f"{hooks}: {' '.join(HOOKS)}")
@@ -45,7 +50,8 @@ def add_arguments(parser):
     delay = "of --every: steps between the start of a part's sum and its use, during which it travels (0)"
     add("--delay", type=int, default=0, metavar="STEPS", help=delay)
     add("--target", type=float, metavar="LOSS", help="time to this loss (1 %% above the first run's last one)")
-    add("--rates", nargs="+", default=(), metavar="NAME=RATE", help="learning rates in place of the usual ones")
+    rates = f"learning rates ({' '.join(f'{name}={rate:g}' for name, rate in RATES.items())})"
+    add("--rates", nargs="+", default=(), metavar="NAME=RATE", help=rates)
     add("--warmup", type=count, default=60, help="steps of the warm-up of *_warmup and onebit_adam (60)")
     warmup = "of optimizers named *_warmup, rules for the sums of these steps, a run for each (dense)"
     add("--warmup-rules", nargs="+", default=("dense",), metavar="RULES", help=warmup)
@@ -104,8 +110,8 @@ def _runs(arguments):
         except ValueError:
             raise ValueError(f"--rates {text}: expected NAME=RATE as adamw=0.001") from None
     for name in [*arguments.optimizers, *rates]:
-        if name not in RECIPES:
-            raise ValueError(f"no optimizer {name!r}; known: {', '.join(RECIPES)}")
+        if name not in RATES:
+            raise ValueError(f"no optimizer {name!r}; known: {', '.join(RATES)}")
     asked = [("--schemes", text) for text in arguments.schemes]
     asked += [("--warmup-rules", text) for text in arguments.warmup_rules]
     for option, text in [*asked, ("--rules", arguments.rules)] if arguments.rules else asked:
@@ -119,7 +125,7 @@ def _runs(arguments):
     found = []
     for seed in arguments.seeds:
         for name in arguments.optimizers:
-            usual = name, rates.get(name, RECIPES[name].rate), seed
+            usual = name, rates.get(name, RATES[name]), seed
             found += [Run("", *usual, hook=hook) for hook in arguments.ddp if RECIPES[name].plain == name]
             if not arguments.diloco_only:
                 overlaps = arguments.overlap != "never"

@@ -12,13 +12,12 @@ BETA = 0.9
 
 @dataclass(frozen=True)
 class Recipe:
-    """plain: the optimizer that it is with exact sums; rate: the learning rate.
+    """plain: the optimizer that it is with exact sums.
 
     make(parameters, rate, warmup) -> optimizer; options(warmup) -> of a Reducer.
     """
 
     plain: str
-    rate: float
     make: Callable
     options: Callable = field(default=lambda warmup: {})
 
@@ -52,15 +51,15 @@ def _adagrad(parameters, rate, warmup):
     return torch.optim.Adagrad(parameters, rate)
 
 
-RECIPES = {
-    "adamw": Recipe("adamw", 1e-3, _adamw),
-    "adamw_warmup": Recipe("adamw", 1e-3, _adamw, lambda warmup: {"warmup": warmup}),
-    "onebit_adam": Recipe("adamw", 1e-3, _onebit_adam),
-    "zero_one_adam": Recipe("adamw", 1e-3, _zero_one_adam),
-    "sgd": Recipe("sgd", 0.1, _sgd_with_momentum),
-    "sgd_warmup": Recipe("sgd", 0.1, _sgd_with_momentum, lambda warmup: {"warmup": warmup}),
-    "sgd_summed": Recipe("sgd", 0.1, _sgd, lambda warmup: {"momentum": BETA}),
-    "sgd_summed_warmup": Recipe("sgd", 0.1, _sgd, lambda warmup: {"momentum": BETA, "warmup": warmup}),
-    "sgd_corrected": Recipe("sgd", 0.1, _sgd, lambda warmup: {"momentum_correction": BETA}),
-    "adagrad": Recipe("adagrad", 0.01, _adagrad),
+RECIPES = {  # of those in command.RATES
+    "adamw": Recipe("adamw", _adamw),
+    "adamw_warmup": Recipe("adamw", _adamw, lambda warmup: {"warmup": warmup}),
+    "onebit_adam": Recipe("adamw", _onebit_adam),
+    "zero_one_adam": Recipe("adamw", _zero_one_adam),
+    "sgd": Recipe("sgd", _sgd_with_momentum),
+    "sgd_warmup": Recipe("sgd", _sgd_with_momentum, lambda warmup: {"warmup": warmup}),
+    "sgd_summed": Recipe("sgd", _sgd, lambda warmup: {"momentum": BETA}),
+    "sgd_summed_warmup": Recipe("sgd", _sgd, lambda warmup: {"momentum": BETA, "warmup": warmup}),
+    "sgd_corrected": Recipe("sgd", _sgd, lambda warmup: {"momentum_correction": BETA}),
+    "adagrad": Recipe("adagrad", _adagrad),
 }

@@ -73,7 +73,7 @@ class Local:
         options = {name: getattr(run, name) for name in ("every", "fragments", "delay", "seed")}
         self._local = gqt.LocalSGD(model, optimizer, OUTER[run.outer], rules=rules, comm=comm, **options)
         self._nbytes = 4 * sum(each.numel() for each in model.parameters())
-        self._ranks, self._counted = comm.size, [0] * len(self._local.parts)
+        self._ranks, self._counted = comm.size, [0] * len(self._local.fragments)
         self.sent = self.dense = 0
 
     def backward(self, batch):
@@ -84,7 +84,7 @@ class Local:
 
     def update(self):
         self._local.step()
-        for number, part in enumerate(self._local.parts):
+        for number, part in enumerate(self._local.fragments):
             stats = part.reducer.stats
             if stats.steps > self._counted[number]:
                 self.sent, self._counted[number] = self.sent + stats.bytes_sent, stats.steps

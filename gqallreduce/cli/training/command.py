@@ -55,9 +55,10 @@ def _add_network(parser):
 
 def _add_runs(parser):
     runs = "one run each: a scheme, `dense`, `dense(ring)`, or rules `PATTERN=SCHEME; ...`; RUN@OPTIMIZER names its own"
+    runs += f" ({' '.join(SCHEMES)})"
     parser.add_argument("--schemes", nargs="+", default=SCHEMES, metavar="RUN", help=runs)
     rule = "PATTERN=SCHEME for weights of all runs, before their own; may be repeated; the first that matches wins"
-    parser.add_argument("--scheme", action="append", metavar="RULE", help=f"{rule} ({' '.join(RULES)})")
+    parser.add_argument("--rule", action="append", metavar="RULE", help=f"{rule} ({' '.join(RULES)})")
     known = tuple(OPTIMIZERS)
     parser.add_argument("--optimizers", nargs="+", choices=known, default=["adam"], help="for every run (adam)")
     defaults = " ".join(f"{name}={each.rate:g}" for name, each in OPTIMIZERS.items())
@@ -108,7 +109,7 @@ def run_on(comm, arguments):
         setting = _setting(arguments)
         rates = dict(map(rules.parse_rate, arguments.rates))
         names = weight_names([0, *setting.hidden, 0])
-        first = RULES if arguments.scheme is None else arguments.scheme
+        first = RULES if arguments.rule is None else arguments.rule
         runs = rules.plan(arguments.schemes, first, arguments.optimizers, rates, names)
         data = load_everywhere(comm, arguments.data)
         if setting.batch > len(data.training):
@@ -188,7 +189,7 @@ def _introduce(comm, arguments, setting, data, report, nodes):
         batch=setting.batch,
         epochs=setting.epochs,
         flush=setting.flush,
-        rules=list(RULES if arguments.scheme is None else arguments.scheme),
+        rules=list(RULES if arguments.rule is None else arguments.rule),
         loss_at=list(setting.loss_at),
     )
     report.write("machine", description)
