@@ -296,6 +296,24 @@ def test_an_unfit_gradient_is_told_to_all_and_the_next_step_goes_on(comm, change
     assert reducer.stats.steps == 2
 
 
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_an_unfit_gradient_of_a_bucket_is_an_error_of_its_own_start(comm, place):
+    """Not of the one that makes the bucket complete."""
+    reducer = gq.Reducer("*=direct/onebit/ef", comm=comm, timeout=TIMEOUT)
+    named = {name: np.full(40, comm.rank + 1, np.float32) for name in "abc"}
+    reducer.register(named)
+    wrong = "c" if place == "first" else "a"
+    for name in "cba":
+        if name != wrong:
+            reducer.start(name, named[name])
+            continue
+        with pytest.raises(ValueError, match=rf"'{name}': got shape, order, dtype \(\(39,\)"):
+            reducer.start(name, named[name][:39])
+        break
+    reducer(named)
+    assert reducer.stats.steps == 1
+
+
 def test_a_rank_that_leaves_a_step_is_told_to_the_others(comm):
     reducer = make(comm)
     reducer(gradients(comm))
