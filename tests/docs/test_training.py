@@ -12,9 +12,11 @@ from gqallreduce.cli.torch_training import summary
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 PAGE = (ROOT / "docs" / "training.md").read_text()
-LARGE = "train_char", "train_char_seeds", "train_char_adamw"
+LARGE = "train_char", "train_char_seeds"
+SECOND = "train_char_second"  # another machine than that of LARGE: AdamW, and OneBitAdam with 100 and 200 exact steps
 # Results of bench/train_torch.py, and the files that each table was drawn from, if not from that of its own name.
 DRAWN = {path.stem: (path.stem,) for path in RESULTS.glob("train_char_*.md")} | {"train_char_all": LARGE}
+DRAWN |= {f"{SECOND}_{exact}": (SECOND, f"{SECOND}_{exact}") for exact in (100, 200)}
 
 
 def section(heading):
@@ -54,20 +56,23 @@ def test_goals_that_are_said_to_be_met_are_met():
     assert len(cells) == 6
 
 
-def test_a_run_of_one_seed_is_that_of_its_row():
-    (run,) = rows(["train_char_adamw"], "run")
-    (dense,) = (
-        row["loss"]
-        for row in rows(LARGE, "run")
-        if (row["scheme"], row["optimizer"], row["seed"]) == ("dense", "adamw", run["seed"])
-    )
-    sent = f"{run['sent'] / 2**20:.2f} MiB"
-    cells = [run["scheme"], "adamw", f"{run['loss'] - dense:+.3f}", sent, f"{run['ratio']:.1f}"]
-    assert "| `{}` | `{}` | {} | {} | {} |".format(*cells) in section("Goals")
+def test_losses_on_the_second_machine_are_those_of_the_rows():
+    dense = {row["seed"]: row["loss"] for row in rows([SECOND], "run") if row["scheme"] == "dense"}
+    cells = table(section("AdamW, and how many steps are exact"), "optimizer")
+    for optimizer, exact, scheme, *said in cells:
+        name = SECOND if exact == "0" else f"{SECOND}_{exact}"
+        runs = {row["seed"]: row for row in rows([name], "run") if row["scheme"] == scheme}
+        assert {row["optimizer"] for row in runs.values()} == {optimizer}
+        above = [runs[seed]["loss"] - dense[seed] for seed in range(3)]
+        sent, ratio = runs[0]["sent"], runs[0]["ratio"]
+        mean = f"{np.mean(above):+.3f} +- {np.std(above, ddof=1):.3f}"
+        size = f"{sent / 2**20:.2f} MiB" if sent >= 2**20 else f"{sent / 1024:.0f} KiB"
+        assert said == [*(f"{each:+.3f}" for each in above), mean, size, f"{ratio:.1f}"]
+    assert len(cells) == 7
 
 
 def test_bytes_with_exact_steps_are_those_of_the_rows():
-    (four_bits,) = (row["sent"] for row in rows(LARGE, "run") if row["scheme"] == "qsgd(bits=4)")
+    (four_bits,) = {row["sent"] for row in rows([SECOND], "run") if row["scheme"] == "qsgd(bits=4)"}
     cells = table(section("Bytes with exact steps"), "optimizer")
     for way, scheme, *said in cells:
         optimizer, exact = re.match(r"(\w+)`, (\d+) exact", way).groups()
