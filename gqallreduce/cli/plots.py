@@ -154,8 +154,9 @@ def draw_overlap(machine, rows, name):
 
 def draw_many_ranks(machine, rows, name):
     """Draws calls beside their messages alone, or what a message costs in one process, into name.png and name.svg."""
-    over_mpi = "alone" in rows[0]
-    drawing, (axes,) = figure(1)
+    over_mpi, has_memory = "alone" in rows[0], "memory" in rows[0]
+    drawing, panels = figure(1 + has_memory)
+    axes = panels[0]
     if over_mpi:
         labels = [f"{row['scheme']}\n{size_text(row['bytes'])}" for row in rows]
         lines = ("seconds", "the call", 0), ("alone", "its messages alone", 2), ("dense", "MPI_Allreduce", 7)
@@ -170,10 +171,18 @@ def draw_many_ranks(machine, rows, name):
             shown = [row for row in rows if (row["scheme"], row["bytes"]) == (scheme, nbytes)]
             costs = [1e6 * (row["seconds"] - row["kernels"]) / max(row["messages"], 1) for row in shown]
             label = f"{scheme}, {size_text(nbytes)}"
-            axes.plot([row["ranks"] for row in shown], costs, label=label, **look_of(number))
-        axes.set_xscale("log", base=2)
-        axes.set(xlabel="ranks", ylabel="microseconds a message, kernels excluded", ylim=(0, None))
-        axes.xaxis.set_major_formatter(plain_number)
+            ranks = [row["ranks"] for row in shown]
+            axes.plot(ranks, costs, label=label, **look_of(number))
+            if has_memory:
+                panels[1].plot(ranks, [row["memory"] / 2**20 for row in shown], **look_of(number))
+        for each in panels:
+            each.set_xscale("log", base=2)
+            each.set(xlabel="ranks")
+            each.xaxis.set_major_formatter(plain_number)
+        axes.set(ylabel="microseconds a message, kernels excluded", ylim=(0, None))
+        if has_memory:
+            panels[1].set_yscale("log")
+            panels[1].set(ylabel="MiB of messages and running values, of a rank")
     drawing.legend(loc="outside lower center", ncols=1, frameon=False)
     where = place(machine) if over_mpi else machine.get("link", "")
     return save(drawing, f"Messages of many ranks, over {where}", machine, name)
