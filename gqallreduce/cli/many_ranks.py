@@ -164,7 +164,7 @@ def in_process(scheme, ranks, nbytes, rounds):
     """Of all ranks together: messages of a call; median seconds of carrying it out, of which in kernels; first call.
 
     The first call makes the Plans of all ranks. `memory`: bytes of messages and running values of the rank that needs
-    the most.
+    the most; not there where Python carries calls out.
     """
     values = np.random.default_rng(0).standard_normal((ranks, nbytes // 4)).astype(np.float32)
     began, allreduce = perf_counter(), _Timed(scheme, ranks)
@@ -175,8 +175,10 @@ def in_process(scheme, ranks, nbytes, rounds):
         taken.append((allreduce.carried, kernels, perf_counter() - began))
     seconds, kernels, _ = np.median(taken[1:], axis=0)
     messages = sum(spent.messages for spent in allreduce.spent)
-    memory = max(each.pool.nbytes for each in allreduce.processors)
-    return {"seconds": seconds, "kernels": kernels, "messages": messages, "first": taken[0][2], "memory": memory}
+    found = {"seconds": seconds, "kernels": kernels, "messages": messages, "first": taken[0][2]}
+    if None not in (pools := [each.pool for each in allreduce.processors]):
+        found["memory"] = max(each.nbytes for each in pools)
+    return found
 
 
 # --- what is shown ---
@@ -194,9 +196,10 @@ def _show(about, rows, output):
         if "alone" in row:
             cell += [seconds_text(row["alone"]), f"{row['seconds'] / row['alone']:.2f}", seconds_text(row["dense"])]
         else:
-            cell += [seconds_text(each), seconds_text(row["first"]), size_text(row["memory"])]
-            cell.append(f"{row['memory'] / row['bytes']:.0%}")
-    in_process_heads = ["a message", "first call", "memory of a rank", "of the vector"]
-    heads += ["messages alone", "times", "dense"] if "alone" in rows[0] else in_process_heads
+            cell += [seconds_text(each), seconds_text(row["first"])]
+        if "memory" in row:
+            cell += [size_text(row["memory"]), f"{row['memory'] / row['bytes']:.0%}"]
+    heads += ["messages alone", "times", "dense"] if "alone" in rows[0] else ["a message", "first call"]
+    heads += ["memory of a rank", "of the vector"] * ("memory" in rows[0])
     print_plain(heads, cells, right=heads[1:])
     print("written: " + ", ".join([f"{output}.jsonl", *plots.draw_many_ranks(about, rows, output)]))

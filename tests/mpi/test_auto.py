@@ -346,7 +346,7 @@ def test_a_loaded_state_is_measured_anew(comm):
     allreduce = make(comm)
     settled(comm, allreduce)
     allreduce.load_state_dict(allreduce.state_dict())
-    assert call(allreduce, np.ones(SIZE, np.float32))[2] == "a try"
+    assert call(allreduce, np.ones(SIZE, np.float32))[2].startswith("a try")
 
 
 def test_a_wrong_word_in_the_environment(comm, monkeypatch):

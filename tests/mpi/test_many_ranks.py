@@ -51,6 +51,7 @@ def test_all_ranks_in_one_process(folder, comm):
     assert 0 < row["kernels"] < row["seconds"] < row["first"]
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("schedule", ["direct", "allgather"])
 def test_the_memory_of_a_rank_is_that_of_its_messages_and_running_values(comm, schedule):
     if comm.rank > 0:
