@@ -55,12 +55,8 @@ def save(path, reducer) -> None:
     files = _on_all(comm, "write its state", write, undo=lambda: _remove(mine))
     _on_all(comm, "write the manifest", complete, undo=lambda: _remove(mine))
     if comm.rank == 0:
-        old = time.time() - LEFT_OVER
-        for each in folder.iterdir():
-            if each.name in before or (
-                _OURS.fullmatch(each.name) and not each.name.startswith(name) and _is_older(each, old)
-            ):
-                _remove(each)
+        with contextlib.suppress(OSError):
+            _clear(folder, name, before)
 
 
 def load(path, reducer) -> None:
@@ -159,6 +155,15 @@ def _on_all(comm, what: str, call, share: bool = True, undo=lambda: None):
 def _file_of(name: str, rank: int) -> str:
     """That of a rank in the save of this name."""
     return f"{name}.rank{rank}.npz"
+
+
+def _clear(folder: Path, name: str, before: list[str]) -> None:
+    """Remove the files of the save that this one has replaced, and what is left of saves that never became complete."""
+    old = time.time() - LEFT_OVER
+    for each in folder.iterdir():
+        left = _OURS.fullmatch(each.name) and not each.name.startswith(name) and _is_older(each, old)
+        if each.name in before or left:
+            _remove(each)
 
 
 def _files_before(folder: Path) -> list[str]:

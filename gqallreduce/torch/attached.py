@@ -135,12 +135,13 @@ class Attached:
 
     def _is_added_to(self, name: str, parameter: torch.Tensor) -> bool:
         """Is the first gradient after wait() added to a sum? zero_grad() has made zeros of all sums, or left them."""
-        total, version = self._sums[name]
+        sums, self._sums = self._sums, {}
+        total, version = sums.get(name, (None, 0))
         if parameter.grad is not total:
             return False
         if total._version == version + 1:  # that of the addition
             return True
-        for other, (each, last) in self._sums.items():  # cleared, or clipped?
+        for other, (each, last) in sums.items():  # cleared, or clipped?
             if other != name and self._parameters[other].grad is each:
                 return each._version == last or bool(each.any())
         return False
@@ -304,7 +305,7 @@ class Attached:
             self.discard()
             raise Error("the scaler has used gradients that are not summed yet: call wait() before scaler.step()")
         took_effect = self.wait()
-        self._summed = False
+        self._summed, self._sums = False, {}  # no gradient is kept for longer than the optimizer keeps it
         if not took_effect and self._scale.scaler is not None:
             raise Error("this step is skipped on all ranks: leave it to scaler.step(optimizer), which knows by the NaN")
 

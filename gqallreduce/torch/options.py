@@ -70,10 +70,14 @@ def settings_of(optimizer) -> tuple[str, ...]:
 
 
 def _plain(value):
-    """Of a list of parameters their number; of a tensor, as a learning rate may be one, its value."""
+    """What is alike on ranks that have the same: of parameters their number, of an object its type."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
-    return len(value) if isinstance(value, list) else value
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, list):
+        return len(value)
+    return value if isinstance(value, (int, float, str, type(None))) else type(value).__name__
 
 
 def require_fields(state, names: tuple[str, ...]) -> None:

@@ -1,7 +1,9 @@
 """What users of DDP and Horovod get wrong at first: each is an error or a warning that says what to do."""
 
 import copy
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -128,3 +130,27 @@ def test_a_rule_for_none_of_many_tensors_is_told_with_the_first_of_them(comm):
     reducer = gq.Reducer("*.bia=raw; *=onebit/ef", comm=comm, timeout=TIMEOUT)
     with pytest.raises(ValueError, match=r"layer0\.weight, .*layer19\.weight, \.\.\. \(100 in all\)$"):
         reducer.register(named)
+
+
+def test_no_gradient_is_kept_for_longer_than_the_optimizer_keeps_it(comm):
+    model, optimizer, attached = make(comm, "ring/raw", model=torch_linear)
+    train(comm, model, optimizer, range(2))
+    kept = [weakref.ref(each.grad) for each in model.parameters()]
+    optimizer.zero_grad()
+    gc.collect()
+    assert not any(each() is not None for each in kept)
+    attached.compare()
+
+
+def test_options_of_an_optimizer_that_are_objects(comm):
+    """Of which ranks have one each."""
+
+    class Schedule:
+        pass
+
+    def optimizer(model):
+        made = torch.optim.SGD(model.parameters(), 0.1)
+        made.param_groups[0]["schedule"] = Schedule()
+        return made
+
+    make(comm, optimizer=optimizer)[2].detach()
