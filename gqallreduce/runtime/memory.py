@@ -187,9 +187,7 @@ class Memory(KeptStates):
 @functools.lru_cache(4096)
 def _blocks_of(size: int) -> Span:
     grid = Grid(1)
-    return Span(
-        [Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)] or [Region(0, 0, grid, 0)]
-    )
+    return Span([Region(begin, end - begin, grid, size) for begin, end in blocks(0, size, grid)])
 
 
 def sum_of_squares(processor, x) -> float:
@@ -197,8 +195,10 @@ def sum_of_squares(processor, x) -> float:
 
     Not by BLAS: its threads spin into the next call.
     """
-    if processor.arithmetic is arithmetic:  # the host's: all blocks at once
-        return sum(_kernels.measure(x, None, True, _blocks_of(x.size).table)[1].tolist())
+    if not x.size:
+        return 0.0
     span = _blocks_of(x.size)
+    if processor.arithmetic is arithmetic:  # the host's: all blocks at once
+        return sum(_kernels.measure(x, None, True, span.table)[1].tolist())
     parts = Parts(processor.extents(span.regions), lambda part: (x[part.start : part.start + part.size], None, None))
     return sum(squares for _, squares, _ in processor.arithmetic.measure(parts, squares=True))

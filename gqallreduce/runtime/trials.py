@@ -77,9 +77,8 @@ class Trials(_kernels.Trials):
             self.chosen, self.left = self._names[number], max(0, self.left - 1)
             return self.chosen, self.reason or "rank 0's choice", None if number == self._compared else self.repeated
         first, repeated = self._times
-        mine = np.concatenate(
-            [first, -repeated, [-self._agreement]]
-        )  # least of the last two: no rank waits for a late one
+        # Of the last two the least of all ranks is found: no rank waits there for a late one.
+        mine = np.concatenate([first, -repeated, [-self._agreement]])
         largest = Largest(call.link.rank, call.link.size, TIMES, mine, signature)
         yield largest
         first, repeated = largest.found[:-1].reshape(self._times.shape)
