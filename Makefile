@@ -54,7 +54,7 @@ PART := $(filter-out --all,--$(or $(FULL:1=each),few)) $(if $(filter 1,$(FULL)),
 # What the number of ranks can make a difference to: what is sent by whom, and how errors are told. What an MPI can: its
 # requests, communicators, errors and sums.
 BY_COUNT := agreement crossed_calls groups halves hierarchical integer_sum known many_ranks non_finite outer reducer repeated results shared_scales state
-BY_MPI := agreement communicator crossed_calls dense halves hierarchical interface lifetime making repeated requests results state
+BY_MPI := agreement communicator crossed_calls dense exposing halves hierarchical interface lifetime making repeated requests results state
 ifeq ($(FULL),1)
 # On 3 ranks all of it is tried; on 1, 2 and 8, which share 2 cores, and with MPICH, what these can make a difference to.
 FEW_ON := $(if $(filter openmpi,$(MPI)),1 2 8,harness 3)

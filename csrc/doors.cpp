@@ -26,12 +26,14 @@ int narrow(const float* x, std::uint8_t* target, std::size_t n, int format) {
 }
 
 int add_finite(const float* x, const float* e, std::uint8_t* y, std::size_t n) {
+  if (!e && y == reinterpret_cast<const std::uint8_t*>(x)) return !all_finite(x, n);
   return by_elements(n, [&](std::size_t begin, std::size_t count) {
     return kernels().add_finite(x + begin, shifted(e, begin), y + begin * sizeof(float), count);
   });
 }
 
 int scale(float* y, float factor, std::size_t n) {
+  if (factor == 1) return !all_finite(y, n);
   return by_elements(n,
                      [&](std::size_t begin, std::size_t count) { return kernels().scale(y + begin, factor, count); });
 }

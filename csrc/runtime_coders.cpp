@@ -243,6 +243,8 @@ std::size_t Options::most(std::size_t elements, std::size_t total) const {
   return std::min(elements, std::max<std::size_t>(1, some));
 }
 
+bool Coder::verbatim() const { return encode == wide_encode || (encode == plain_encode && options.format == 3); }
+
 Coder coder_of(Family family) {
   switch (family) {
     case Family::kLevels:

@@ -58,6 +58,7 @@ void Engine::start(Operation& operation) {
 }
 
 void Engine::clear() {
+  for (Operation* operation : operations_) operation->withdraw();
   operations_.clear();
   exchanges_.clear();
   running_.clear();
@@ -112,6 +113,7 @@ void Engine::leave(Lane& lane) {
   --operation.live;
   if (--operation.left == 0) {
     operation.done = true;
+    operation.withdraw();
     operations_.erase(std::find(operations_.begin(), operations_.end(), &operation));
   }
 }
@@ -127,6 +129,9 @@ int Engine::completed(const Completion& each) {
   const int code = each.ticket.receives ? lane.received(transport_, each.ticket.message, each.nbytes)
                                         : lane.sent(transport_, each.ticket.message);
   if (lane.begun && lane.done()) leave(lane);
+  if (each.ticket.message >= 0) return code;
+  for (auto& other : lane.operation.lanes)  // the answer may be to what another lane has shown
+    if (other->begun && other->done()) leave(*other);
   return code;
 }
 

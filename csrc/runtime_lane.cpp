@@ -40,7 +40,7 @@ void Lane::rest() {
   begun = encoding_ = selecting_ = selected_ = false;
   at_ = extent_ = looked_at_ = piece_ = offset_ = payload_nbytes_ = 0;
   waits_ = Waits::kNot;
-  chosen_ = sends_under_way_ = receives_under_way_ = 0;
+  chosen_ = sends_under_way_ = receives_under_way_ = answers_due_ = answers_under_way_ = 0;
   targets_for_ = SIZE_MAX;
   payload_ = nullptr;
   for (Slot& slot : slots_) slot = {};
@@ -120,6 +120,7 @@ void Lane::carry_out(const Instruction& instruction, Event& event) {
       drop(instruction.chunk);
       return next();
     case Op::kRelease:
+      if (slots_[instruction.slot].remote) answer(slots_[instruction.slot], event);
       unused(slots_[instruction.slot]);
       return next();
     case Op::kFinish:
@@ -174,6 +175,10 @@ void Lane::post(const Instruction& instruction, Event& event) {
 
 int Lane::received(Transport& transport, int number_of_slot, std::size_t nbytes) {
   transport_ = &transport;
+  if (number_of_slot < 0) {
+    operation.answered(-1 - number_of_slot);
+    return 0;
+  }
   Slot& slot = slots_[number_of_slot];
   operation.spent.bytes_received += nbytes;
   slot.received += nbytes;
@@ -227,15 +232,21 @@ void Lane::transmit(const Instruction& instruction, Event& event) {
   operation.spent.messages += 1;
   operation.spent.bytes_sent += slot.nbytes;
   sendings_.push_back({instruction.slot, 0, instruction.peer, operation.traced ? now() : 0});
+  std::uint8_t* const data = slot.exposed ? show(slot, instruction, event) : slot.block.data();
+  const std::size_t length = slot.exposed ? Header::kSize + Exposure::kSize : slot.nbytes;
   sendings_.back().parts_left =
-      cut(slot.block.data(), slot.nbytes, slot.bound, instruction.peer,
-          [&](std::uint8_t* data, std::size_t nbytes) { to_send_.push({data, nbytes, instruction.peer, sending}); });
+      cut(data, length, slot.bound, instruction.peer,
+          [&](std::uint8_t* part, std::size_t nbytes) { to_send_.push({part, nbytes, instruction.peer, sending}); });
   if (const int code = post_parts(to_send_, false)) event.kind = Kind::kPost, event.code = code;
   next();
 }
 
 int Lane::sent(Transport& transport, int number_of_sending) {
   transport_ = &transport;
+  if (number_of_sending < 0) {
+    --answers_under_way_;
+    return 0;
+  }
   Sending& sending = sendings_[number_of_sending];
   --sends_under_way_;
   if (--sending.parts_left == 0) {
@@ -258,7 +269,7 @@ void Lane::wait(const Instruction& instruction, Event& event) {
   if (!slot.ready) {
     waits_ = Waits::kForSlot;
     waits_for_ = instruction.slot;
-  } else if (open(slot, event)) {
+  } else if (open(slot, event) && take_whole(instruction.slot, event)) {
     next();
   }
 }
@@ -280,7 +291,7 @@ void Lane::wait_any(const Instruction& instruction, Event& event) {
   while (looked_at_ < arrived_.size()) {
     const int slot = arrived_[looked_at_];
     const int target = target_of_[slot];
-    if (target >= 0 && !open(slots_[slot], event)) return;
+    if (target >= 0 && !(open(slots_[slot], event) && take_whole(slot, event))) return;
     ++looked_at_;
     if (target >= 0) {
       ++chosen_;
@@ -302,6 +313,7 @@ bool Lane::open(Slot& slot, Event& event) {
     ours = ours && header.signature == operation.signature && header.step == operation.step && header.lane == number;
     if (ours && header.kind == Header::kData)
       ours = header.rank == static_cast<std::uint32_t>(wire.author) && header.word <= slot.nbytes - at - Header::kSize;
+    if (ours && header.kind == Header::kExposed) ours = open_exposed(slot, wire, header);
     if (!ours || header.kind > Header::kNotFinite) {
       event.kind = Kind::kForeign;
       event.source = slot.post->peer;

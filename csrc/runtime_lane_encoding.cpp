@@ -13,10 +13,11 @@ void Lane::encode(const Instruction& instruction, Event& event) {
   Slot& made = slots_[instruction.slot];
   if (!encoding_) {
     encoding_ = true;
-    offset_ = piece_ = 0;
+    piece_ = 0;
     state_.clipped = state_.entries = 0;
     made.bound = Header::kSize + (instruction.exact ? encoded.exact_bound : encoded.bound);
-    made.block = operation.pool.take(made.bound);
+    offset_ = expose(instruction, made);
+    made.block = operation.pool.take(made.in_place ? Header::kSize : made.bound);
     made.uses = 1;
     selected_ = instruction.own || instruction.exact || encoded.extents.empty();
     if (!selected_) {
@@ -24,7 +25,7 @@ void Lane::encode(const Instruction& instruction, Event& event) {
       selected_ = coder.sums || coder.options.selects != Selects::kLargest;
     }
   }
-  const bool skipped = extent_ == 0 && flaw(instruction).known;
+  const bool skipped = made.in_place || (extent_ == 0 && flaw(instruction).known);
   const Timed timed(operation.spent.encode);
   if (!skipped && !selected_) {
     std::size_t elements = 0;
@@ -190,6 +191,7 @@ void Lane::seal(const Instruction& instruction, Slot& made) {
                    static_cast<std::uint8_t>(number)};
   made.nbytes = Header::kSize + offset_;
   if (found.known) {
+    made.exposed = false;
     header.kind = Header::kNotFinite;
     header.word = found.number;
     header.rank = found.rank;

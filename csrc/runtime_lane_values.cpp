@@ -143,7 +143,8 @@ bool Lane::open_payload(const Instruction& instruction) {
     const Header& header = heads_[slot.heads + instruction.part].header;
     if (header.kind == Header::kNotFinite) flaw(instruction).note(header.rank, header.word);
   }
-  if (flaw(instruction).known) return false;
+  // What was exposed without a look is looked at all the same: the first of all flaws may be there.
+  if (flaw(instruction).known && !(slot.remote && slot.exposure.unchecked())) return false;
   payload_ = wire + Header::kSize;
   payload_nbytes_ = nbytes - Header::kSize;
   offset_ = 0;
@@ -191,40 +192,60 @@ bool Lane::decode_extents(const Instruction& instruction, double scale, Event& e
   return lawful && extent_ == decoded.extents.size();
 }
 
-// False if its bytes are not lawful.
+// False if its bytes are not lawful, or gone.
 bool Lane::decode_extent(const Instruction& instruction, const Extent& extent, double scale, Event& event) {
-  const int number_of_chunk = instruction.chunk;
-  const bool adds = instruction.adds, result = instruction.result;
-  const Coder& coder = coder_of(instruction, extent);
-  const bool region_by_region = result && by_region(instruction, extent), direct = operation.direct(extent.tensor);
+  if (slots_[instruction.slot].in_place) return keep_in_place(extent, instruction.chunk, event);
+  if (slots_[instruction.slot].remote && flaw(instruction).known) return skip_remote(instruction, extent, event);
+  const bool result = instruction.result, direct = operation.direct(extent.tensor);
+  const bool region_by_region = result && by_region(instruction, extent);
   float* y = nullptr;
   if (!result)
-    y = running(number_of_chunk, extent);
+    y = running(instruction.chunk, extent);
   else if (direct)
     y = operation.tensors[extent.tensor].target.floats() + extent.start * operation.width(extent.tensor);
   else if (!region_by_region)
     y = operation.scratch(1);
-  const std::uint8_t* const wire = payload_ + offset_;
-  const std::size_t left = payload_nbytes_ - offset_;
-  std::int64_t nbytes;
-  if (region_by_region)
-    nbytes = decode_regions(coder, extent, wire, left, scale);
-  else if (coder.sums && !result)
-    nbytes = coder.sums->decode(coder.options, wire, left, y, extent.table(), adds, touched(number_of_chunk));
-  else
-    nbytes = coder.decode(coder.options, wire, left, y, extent.table(), result && !direct ? 1 : scale, adds,
-                          result && direct && extent.streams);
-  if (nbytes < 0) {
-    tell(event, nbytes == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed, number_of_chunk, payload_ + offset_,
-         payload_nbytes_ - offset_);
-    event.exact = instruction.exact;
-    return false;
-  }
+  const std::int64_t nbytes = decode_values(instruction, extent, y, region_by_region || direct ? scale : 1, event);
+  if (nbytes < 0) return refused(instruction, extent, nbytes, event);
   offset_ += static_cast<std::size_t>(nbytes);
-  if (result && !direct && !region_by_region && operation.store(extent, chunk(instruction), number_of_chunk, y)) {
-    tell(event, Kind::kResultFlaw, number_of_chunk, nullptr);
-  }
+  if (result && !direct && !region_by_region && operation.store(extent, chunk(instruction), instruction.chunk, y))
+    tell(event, Kind::kResultFlaw, instruction.chunk, nullptr);
   return true;
+}
+
+// To y, or if that is null to where the tensors of a batch are. As Coder::decode, or kGone.
+std::int64_t Lane::decode_values(const Instruction& instruction, const Extent& extent, float* y, double scale,
+                                 Event& event) {
+  const Coder& coder = coder_of(instruction, extent);
+  const std::uint8_t* wire = payload_ + offset_;
+  if (slots_[instruction.slot].remote) {
+    if (extent.tensor != Extent::kBatch) return decode_remote(instruction, extent, y, scale, event);
+    wire = fetch_extent(instruction.slot, extent, event);
+    if (!wire) return kGone;
+  }
+  const std::size_t left = payload_nbytes_ - offset_;
+  if (!y) return decode_regions(coder, extent, wire, left, scale);
+  if (coder.sums && !instruction.result)
+    return coder.sums->decode(coder.options, wire, left, y, extent.table(), instruction.adds,
+                              touched(instruction.chunk));
+  const bool streams = instruction.result && operation.direct(extent.tensor) && extent.streams;
+  return coder.decode(coder.options, wire, left, y, extent.table(), scale, instruction.adds, streams);
+}
+
+// Tells why bytes of an extent were not read; true if the lane goes on with the next extent.
+bool Lane::refused(const Instruction& instruction, const Extent& extent, std::int64_t why, Event& event) {
+  if (why == kGone) return false;
+  const std::uint8_t* bytes = payload_ + offset_;
+  std::size_t nbytes = payload_nbytes_ - offset_;
+  if (slots_[instruction.slot].remote) {
+    if (!skip_remote(instruction, extent, event)) return false;
+    if (event) return true;
+    nbytes = nbytes_of(extent);
+    bytes = reinterpret_cast<const std::uint8_t*>(operation.scratch(2));
+  }
+  tell(event, why == kOutOfRoom ? Kind::kOutOfMemory : Kind::kMalformed, instruction.chunk, bytes, nbytes);
+  event.exact = instruction.exact;
+  return false;
 }
 
 // Decodes what several ranks encoded alike into the running value, and keeps a slice of the error.

@@ -37,6 +37,11 @@ void MpiTransport::set_topology(std::vector<char> near, std::size_t most, std::s
   most_far_ = most_far;
 }
 
+void MpiTransport::set_processes(std::vector<int> processes, std::size_t exposed_from) {
+  processes_ = std::move(processes);
+  exposed_from_ = exposed_from;
+}
+
 std::uint8_t* MpiTransport::new_request(const Ticket& ticket) {
   tickets_.push_back(ticket);
   requests_.resize(tickets_.size() * handles_.request_size);

@@ -138,6 +138,8 @@ void Operation::rest() {
   for (std::vector<Kept>& each : own_kept) each.clear();
   for (Pool::Block& block : scratch_) block.clear();
   selection.reset();
+  shown.clear();
+  answers.clear();
   spans.clear();
   spent = {};
   streams_of_ = {-1, -1};
@@ -146,6 +148,21 @@ void Operation::rest() {
 }
 
 Operation::~Operation() = default;
+
+void Operation::answered(int number) {
+  const std::uint64_t answer = shown[number].answer;
+  for (Shown& each : shown) {
+    if (!each.awaited || each.peer != shown[number].peer || each.mark.value() != answer) continue;
+    each.awaited = false;
+    each.mark.withdraw();
+    each.lane->answered(each.slot);
+    return;
+  }
+}
+
+void Operation::withdraw() {
+  for (Shown& each : shown) each.mark.withdraw();
+}
 
 std::vector<float> Operation::own_scales(double clip, bool rotated) {
   const Timed timed(spent.encode);

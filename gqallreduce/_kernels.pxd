@@ -280,10 +280,13 @@ cdef extern from "gq/runtime/pool.hpp" namespace "gq::runtime" nogil:
 cdef extern from "gq/runtime/program.hpp" namespace "gq::runtime" nogil:
     cdef enum class Op "gq::runtime::Op":
         kPost
+    cdef enum class Exposes "gq::runtime::Exposes":
+        kNot
     cdef cppclass CInstruction "gq::runtime::Instruction":
         Op op
         int slot, chunk, peer, part, hop, author, index, of, first, count, target
-        bint own, alone, adds, result, exact, clears, in_residual
+        bint own, alone, adds, result, exact, clears, in_residual, forwarded
+        Exposes exposes
     cdef struct CWire "gq::runtime::Wire":
         int chunk, author
         bint exact
@@ -326,6 +329,9 @@ cdef extern from "gq/runtime/fault.hpp" namespace "gq::runtime" nogil:
     cdef cppclass AtomicInt "std::atomic<int>":
         void store(int)
     AtomicInt stopping_signal
+    cdef cppclass AtomicBool "std::atomic<bool>":
+        void store(c_bool)
+    AtomicBool memory_unreadable
 
 cdef extern from "gq/runtime/event.hpp" namespace "gq::runtime" nogil:
     cdef enum class Kind "gq::runtime::Kind":
@@ -404,8 +410,20 @@ cdef extern from "gq/runtime/transport.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CTransport "gq::runtime::Transport":
         const vector[CTicket]& pending()
         size_t least_limit()
+        int process_of(int peer)
+        size_t exposed_from()
     ctypedef uint64_t Handle "gq::runtime::Handle"
     enum: kAllPeers "gq::runtime::kAllPeers"
+
+cdef extern from "gq/runtime/exposure.hpp" namespace "gq::runtime" nogil:
+    cdef cppclass CExposure "gq::runtime::Exposure":
+        uint64_t mark, flags
+        bint read(const uint8_t* buffer, size_t nbytes)
+    cdef cppclass CMark "gq::runtime::Mark":
+        uint64_t value()
+        const void* address()
+    bint c_fetch "gq::runtime::fetch" (int process, const CExposure& exposure, size_t start, void* to, size_t nbytes)
+    bint c_read_memory "gq::runtime::read_memory" (int process, uint64_t address, void* to, size_t nbytes)
 
 cdef extern from "gq/runtime/exchange.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CExchange "gq::runtime::Exchange":
@@ -429,6 +447,7 @@ cdef extern from "gq/runtime/mpi.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CMpiTransport "gq::runtime::MpiTransport" (CTransport):
         CMpiTransport(const MpiFunctions& functions, const MpiHandles& handles, Handle communicator)
         void set_topology(vector[char] near, size_t most, size_t most_far)
+        void set_processes(vector[int] processes, size_t exposed_from)
         bint sums()
         Handle request(size_t at)
         const vector[uint8_t]& statuses()
@@ -441,7 +460,7 @@ cdef extern from "gq/runtime/loopback.hpp" namespace "gq::runtime" nogil:
         bint take(int source, int to, int tag, uint8_t* data, size_t room, size_t& nbytes)
         void set_tap(void (*tap)(void*, int, int, int, vector[uint8_t]&) noexcept, void* context)
     cdef cppclass CLoopback "gq::runtime::Loopback" (CTransport):
-        CLoopback(CMailboxes& mailboxes, int rank, size_t limit, uint32_t seed)
+        CLoopback(CMailboxes& mailboxes, int rank, size_t limit, uint32_t seed, size_t exposed_from)
 
 cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
     cdef cppclass Turn "gq::runtime::Engine::Turn":

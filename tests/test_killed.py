@@ -18,6 +18,7 @@ import gqallreduce as gq
 from gqallreduce import _kernels
 
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's launcher sends it to the ranks that are left
+os.environ["GQALLREDUCE_EXPOSE"] = "1"
 comm, scheme, number, dies = MPI.COMM_WORLD, {scheme!r}, {number}, MPI.COMM_WORLD.size - 1
 allreduce = gq.Allreduce(scheme, comm=comm, timeout=60)
 values = np.random.default_rng(comm.rank).standard_normal(4000).astype(np.float32)
@@ -49,6 +50,7 @@ report = [sorted(said or []), seconds, kept, bool((ones == alive.size).all())]
     [
         ("direct/onebit/ef", 1),
         ("direct/onebit/ef", 8),
+        ("direct/raw/ef", 8),
         pytest.param("direct/onebit/ef", 5, marks=pytest.mark.slow),
         pytest.param("ring/qsgd(bits=4)/ef", 3, marks=pytest.mark.slow),
         pytest.param("allgather/adaptive/ef", 2, marks=pytest.mark.slow),

@@ -176,6 +176,8 @@ class RegionCodec(Codec):
     prepares: ClassVar[bool] = False
     # does it take a Span with regions of several small tensors, end to end?
     batches: ClassVar[bool] = False
+    # is a message the values as they lie in memory?
+    verbatim: ClassVar[bool] = False
     # prepare(parts): the generator that finds out what must be known of these values (preparing.py), None if nothing
     prepare: ClassVar[object] = None
     # known(learned): the Prepared of a call for which what the State of its key holds is enough, so that `prepare`

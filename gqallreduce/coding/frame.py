@@ -3,18 +3,26 @@
 offset  size  field
 0       2     magic "GQ"
 2       1     version of the wire format
-3       1     kind: 0 data, 1 not finite; on the control channel 2 abort, 3 present, 4 absent, 5 meeting, 6 go,
-              7 object
+3       1     kind: 0 data, 1 not finite, 8 exposed; on the control channel 2 abort, 3 present, 4 absent, 5 meeting,
+              6 go, 7 object
 4       4     step of the key, modulo 2^32; control: number of the call given up, or of calls made
 8       8     signature of the call (one hash over key, scheme, shape, dtype, order, average, seed, version, object);
               control: which duplicate of the communicator
-16      8     data: bytes that follow; not finite: C-order index; abort: reason + 2^8 * rank that caused it
-              + 2^40 * number of calls after that one which are given up too; object: its number; control else:
-              attempt to meet + 2^32 if the sender could go on with the duplicate
+16      8     data: bytes that follow; exposed: bytes where the sender keeps them; not finite: C-order index; abort:
+              reason + 2^8 * rank that caused it + 2^40 * number of calls after that one which are given up too; object:
+              its number; control else: attempt to meet + 2^32 if the sender could go on with the duplicate
 24      4     data: author of the wire; not finite: rank concerned, 2^32 - 1 for an overflow; control: sender
 28      2     hop of the encoding
 30      1     lane
 31      1     zero
+
+Behind the header of exposed values:
+
+32      8     address of the values in the sender's process
+40      8     address of their mark there
+48      8     the mark, not 0
+56      8     flags: 1 the sender waits for an answer; values that may not be finite, 2 own ones of the author,
+              4 of a sum
 
 All integers are little-endian and unsigned. The header says *what*; the MPI tag says *when*. Frames of the control
 channel (control.py) are a header alone.
@@ -29,7 +37,8 @@ from gqallreduce.errors import WireError
 
 VERSION = 1
 SIZE = 32
-DATA, NOT_FINITE, ABORT, PRESENT, ABSENT, MEETING, GO, OBJECT = range(8)
+DATA, NOT_FINITE, ABORT, PRESENT, ABSENT, MEETING, GO, OBJECT, EXPOSED = range(9)
+EXPOSURE = 32  # bytes behind the header of exposed values
 LARGEST_STEP = 2**32 - 1
 NO_RANK = 2**32 - 1
 REASONS = REASON_MISMATCH, REASON_TIMEOUT, REASON_ARGUMENTS, REASON_FAILURE, REASON_ENDED = 1, 2, 3, 4, 5
@@ -58,7 +67,7 @@ def read(buffer, any_version: bool = False) -> Header:
     if len(buffer) < SIZE:
         raise WireError(f"a message of {len(buffer)} bytes is shorter than its {SIZE}-byte header")
     magic, version, kind, step, signature, word, rank, hop, lane, zero = _LAYOUT.unpack_from(buffer, 0)
-    if magic != _MAGIC or (version != VERSION and not any_version) or kind > OBJECT or zero:
+    if magic != _MAGIC or (version != VERSION and not any_version) or kind > EXPOSED or zero:
         raise WireError(
             f"no frame of version {VERSION}: magic {magic!r}, version {version}, kind {kind}, last byte {zero}"
         )

@@ -21,7 +21,7 @@ assert sys.byteorder == "little", "the wire formats are little-endian"
 class PlainCodec(FixedSizeCodec):
     """float32, unless a subclass says otherwise: `format`, the kernels' number of it, and its `itemsize` in bytes."""
 
-    deterministic = batches = True
+    deterministic = batches = verbatim = True
     format: ClassVar[int] = 3
     itemsize: ClassVar[int] = 4
 
@@ -48,6 +48,7 @@ class NarrowCodec(PlainCodec):
     """A format of 16 bits."""
 
     itemsize = 2
+    verbatim = False
 
     def carries(self, v) -> np.ndarray:
         rounded, back = np.empty(self.itemsize * v.size, np.uint8), np.empty_like(v)

@@ -86,15 +86,16 @@ cdef class Program:
 
     def add_instruction(self, int op, *, int slot=-1, int chunk=-1, int peer=-1, int part=0, int hop=0, int author=0,
                         int index=0, int of=1, int target=0, bint own=False, bint alone=False, bint adds=False,
-                        bint result=False, bint exact=False, bint clears=False, bint in_residual=False, wires=(),
-                        parts=(), choices=()):
-        """The next instruction; `op` is its place in the list of Op."""
+                        bint result=False, bint exact=False, bint clears=False, bint in_residual=False, int exposes=0,
+                        bint forwarded=False, wires=(), parts=(), choices=()):
+        """The next instruction; `op` is its place in the list of Op, `exposes` a value of runtime/exposing.py."""
         cdef CInstruction made
         made.op = <Op> op
         made.slot, made.chunk, made.peer, made.part, made.hop, made.author = slot, chunk, peer, part, hop, author
         made.index, made.of, made.target = index, of, target
         made.own, made.alone, made.adds, made.result, made.exact = own, alone, adds, result, exact
         made.clears, made.in_residual = clears, in_residual
+        made.exposes, made.forwarded = <Exposes> exposes, forwarded
         # Parts of a Join lie at the same places as its wires.
         made.first, made.count = self.data.wires.size(), len(wires)
         if choices:
@@ -435,7 +436,7 @@ cdef class NativeSum(NativeExchange):
 
 
 EVENTS = ("own flaw", "begun flaw", "sum flaw", "finish flaw", "result flaw", "foreign", "malformed", "post", "poll",
-          "out of memory", "large sum")
+          "out of memory", "large sum", "read flaw")
 
 
 cdef class Event:
@@ -447,7 +448,8 @@ cdef class Event:
         whose it is, None if of no one in particular.
     lane, chunk, extent
         where; source: the rank that sent a foreign message; code: an error of MPI's, or how many bytes of a malformed
-        message were read; exact: of one whose values were encoded without loss.
+        message were read; exact: of one whose values were encoded without loss. Of a read flaw `source` is the rank
+        whose own values were read, -1 for those of a sum.
     """
 
     cdef readonly str kind
@@ -497,6 +499,23 @@ cdef class Transport:
         cdef size_t at
         return [(tickets[0][at].peer, bool(tickets[0][at].receives)) for at in range(tickets.size())]
 
+    @property
+    def exposed_from(self):
+        """Values of so many bytes are exposed to peers on this host; 0 for none."""
+        return self.base.exposed_from()
+
+    def fetch(self, int peer, const uint8_t[::1] frame not None, uint8_t[::1] into not None):
+        """Read what a frame of a peer exposes: (its mark if the peer waits for that, is it of own values, of a sum,
+        which nobody has looked at), or None if it is none of this host, or is not exposed any more."""
+        cdef CExposure exposure
+        cdef int process = self.base.process_of(peer)
+        if process == 0 or not exposure.read(bytes_in(frame) + HEADER_SIZE, frame.shape[0] - HEADER_SIZE):
+            return None
+        if not c_fetch(process, exposure, 0, bytes_out(into), into.shape[0]):
+            return None
+        answered, own, summed = (bool(exposure.flags & <uint64_t> each) for each in (1, 2, 4))
+        return exposure.mark if answered else 0, own, summed
+
 
 cdef class Mailboxes:
     """Of all ranks of one process.
@@ -536,14 +555,16 @@ cdef void call_tap(void* context, int source, int to, int tag, vector[uint8_t]& 
 
 @cython.no_gc_clear  # the mailboxes must live as long
 cdef class Loopback(Transport):
-    """One rank among several of a process; `seed`: in which order what has come is told, 0 for that of asking."""
+    """One rank among several of a process; `seed`: in which order what has come is told, 0 for that of asking; values
+    of so many bytes are exposed, 0 for none."""
 
     cdef CLoopback* data
     cdef Mailboxes mailboxes
 
-    def __cinit__(self, Mailboxes mailboxes not None, int rank, size_t limit=1 << 30, uint32_t seed=0):
+    def __cinit__(self, Mailboxes mailboxes not None, int rank, size_t limit=1 << 30, uint32_t seed=0,
+                  size_t exposed_from=0):
         self.mailboxes = mailboxes
-        self.data = new CLoopback(mailboxes.data, rank, limit, seed)
+        self.data = new CLoopback(mailboxes.data, rank, limit, seed, exposed_from)
         self.base = self.data
 
     def __dealloc__(self):
@@ -584,6 +605,12 @@ cdef class MpiTransport(Transport):
         cdef vector[char] flags = near
         self.data.set_topology(flags, most, most_far)
 
+    def set_processes(self, processes, size_t exposed_from):
+        """Of each rank its process, 0 where this rank cannot read its memory; values of so many bytes are exposed, 0
+        for none."""
+        cdef vector[int] numbers = processes
+        self.data.set_processes(numbers, exposed_from)
+
     @property
     def sums(self):
         return self.data.sums()
@@ -604,6 +631,40 @@ cdef class MpiTransport(Transport):
         cdef const vector[uint8_t]* found = &self.data.statuses()
         content = (<const char*> found.data())[:found.size()]
         return [content[at : at + self.status_size] for at in range(0, len(content), self.status_size)]
+
+
+cdef class Token:
+    """A number in memory of this process, by which others try whether they can read it.
+
+    process, address, value
+        what they need.
+    """
+
+    cdef CMark* mark
+
+    def __cinit__(self):
+        self.mark = new CMark()
+
+    def __dealloc__(self):
+        del self.mark
+
+    @property
+    def process(self):
+        return os.getpid()
+
+    @property
+    def address(self):
+        return <uint64_t> self.mark.address()
+
+    @property
+    def value(self):
+        return self.mark.value()
+
+    @staticmethod
+    def found(int process, uint64_t address, uint64_t value):
+        """Can that of a process be read?"""
+        cdef uint64_t seen = 0
+        return c_read_memory(process, address, &seen, sizeof(seen)) and seen == value
 
 
 @cython.no_gc_clear  # the transport must live as long
@@ -731,6 +792,11 @@ def stop_at_instruction(long number, int by=signal.SIGSTOP):
     """For tests: the process sends itself a signal at that instruction from now on, counted from 1; 0 for never."""
     stopping_signal.store(by)
     instructions_left.store(number)
+
+
+def pretend_unreadable(bint unreadable):
+    """For tests: from now on any memory is as if other processes could not read it, or no longer."""
+    memory_unreadable.store(unreadable)
 
 
 stop_at_instruction(int(os.environ.get("GQALLREDUCE_FAULT", 0)))

@@ -65,6 +65,12 @@ class Flaws(dict):
         else:
             self.note(place, (NO_RANK, values.locate(extent, self._too_large(values, extent, v, own))))
 
+    def find_read(self, place, extent: Span, values, rank: int) -> None:
+        """Note what is not finite of values that were read: own ones of the rank, or of a sum if it is negative."""
+        where = np.flatnonzero(~np.isfinite(values))
+        author = NO_RANK if rank < 0 or self._operation.derived else rank
+        self.note(place, (author, self._operation.values_of(extent).locate(extent, where)))
+
     def _too_large(self, values, extent: Span, v, own: bool) -> np.ndarray:
         """The finite values for which an extent cannot be sent."""
         parts = list(values.parts(extent))

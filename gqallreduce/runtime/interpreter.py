@@ -152,7 +152,7 @@ class Lane(AwaitsReceipts):
         item = self.slots[instruction.slot]
         if not item.ready:
             self.waiting = [item]
-        elif self._opened(item):
+        elif self._opened(item, messages):
             self.at += 1
 
     def _wait_any(self, instruction, messages) -> None:
@@ -165,14 +165,14 @@ class Lane(AwaitsReceipts):
             slot = self._opening = next((slot for slot in left if self.slots[slot].ready), None)
         if slot is None:
             self.waiting = [self.slots[slot] for slot in left]
-        elif self._opened(self.slots[slot]):
+        elif self._opened(self.slots[slot], messages):
             self._opening = None
             self._chosen.add(slot)
             self.at = instruction.targets[instruction.slots.index(slot)]
 
-    def _opened(self, item: Incoming) -> bool:
+    def _opened(self, item: Incoming, messages) -> bool:
         """Read and check the headers of a message that has arrived; False if a device has yet to give one."""
-        receipt = self._headers.read(item)
+        receipt = self._headers.read(item, messages)
         if receipt is not None:
             self.waiting = [receipt]
         return receipt is None

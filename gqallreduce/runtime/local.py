@@ -39,9 +39,11 @@ class LocalAllreduce:
         (source, to, tag, bytes) -> bytes: sees each message on its way, and may change it.
     poll_every
         seconds of arithmetic after which another rank's turn comes; 0: after every instruction, so that they mix well.
+    exposed_from
+        values of so many bytes are read where they lie, as by ranks of a host; 0 for none.
     """
 
-    tap, poll_every = None, 0.0
+    tap, poll_every, exposed_from = None, 0.0, 0
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class LocalAllreduce:
         """Let every rank go as far as it can, in turn, until all are done."""
         mailboxes = _kernels.Mailboxes(self.tap)
         ranks = [
-            Mailbox(rank, mailboxes, self.order, self.poll_every, processor)
+            Mailbox(rank, mailboxes, self.order, self.poll_every, processor, self.exposed_from)
             for rank, processor in enumerate(self.processors)
         ]
         calls = [Call("a call") for _ in ranks]
@@ -157,10 +159,12 @@ class Mailbox:
 
     least_limit = 1 << 30
 
-    def __init__(self, rank: int, mailboxes: _kernels.Mailboxes, order, poll_every: float = 0.0, processor=None):
+    def __init__(
+        self, rank: int, mailboxes: _kernels.Mailboxes, order, poll_every: float = 0.0, processor=None, exposed_from=0
+    ):
         self.rank, self.mailboxes, self._order, self._processor = rank, mailboxes, order, processor
         shuffled = order is not list
-        self.native = _kernels.Loopback(mailboxes, rank, seed=shuffled * (rank + 1))
+        self.native = _kernels.Loopback(mailboxes, rank, seed=shuffled * (rank + 1), exposed_from=exposed_from)
         self.messages: list = []
         self._due: list[tuple] = []  # (message, room, tag)
         self._sent: list = []

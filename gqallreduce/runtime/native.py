@@ -14,7 +14,7 @@ from gqallreduce.coding.dtypes import FORMATS
 from gqallreduce.coding.layout import BatchPiece, Chunk
 from gqallreduce.coding.message import ForeignFrame
 from gqallreduce.errors import WireError
-from gqallreduce.runtime import trace
+from gqallreduce.runtime import exposing, trace
 from gqallreduce.scheduling import instructions as code
 
 if TYPE_CHECKING:
@@ -58,8 +58,13 @@ def program_of(plan: Plan) -> _kernels.Program | None:
             tensor.narrow,
         )
     in_residual = summed_in_residual(plan.program)
-    for each in plan.program:
+    exposes, forwarded = exposing.exposures(plan.program, plan.scale), exposing.forwarded(plan.program)
+    for at, each in enumerate(plan.program):
         where = {"in_residual": True} if isinstance(each, code.BeginSum) and each.chunk in in_residual else {}
+        if at in exposes:
+            where["exposes"] = exposes[at]
+        if isinstance(each, code.Post):
+            where["forwarded"] = each.slot in forwarded
         made.add_instruction(_OP[type(each)], **_fields(each), **where)
     for lane in plan.pieces:
         made.add_lane()
@@ -189,6 +194,8 @@ def answer(operation: Operation, native: _kernels.NativeOperation, event: _kerne
         flaws.find(place, extent, running, residual, own=True, formed=True)
     elif event.kind == "sum flaw":
         flaws.find(place, extent, running, None, own=False)
+    elif event.kind == "read flaw":
+        flaws.find_read(place, extent, running, event.source)
     else:
         flaws.find_overflow(place, extent, running)
     native.note(*place, *flaws[place])
@@ -202,7 +209,7 @@ def _raise_malformed(operation: Operation, event: _kernels.Event):
     extent = operation.plan.pieces[event.lane][event.chunk].extents[event.extent]
     y = operation.scratch(1, extent.size, operation.values_of(extent).working)
     operation.coder_of(extent, event.exact, sums=True).decode(payload, y, extent)
-    raise AssertionError("the runtime refused bytes that the codec reads")
+    raise WireError("got values that were not finite, and were changed while they were read, expected a finite message")
 
 
 def _raise_large_sum(operation: Operation, event: _kernels.Event):

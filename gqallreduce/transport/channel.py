@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import deque
 from time import perf_counter
 
+import numpy as np
+
+from gqallreduce.coding import frame
 from gqallreduce.coding.lanes import LANES_MOST
 from gqallreduce.coding.message import Collective, Incoming, Outgoing
 from gqallreduce.transport.call import Call, Stage
+from gqallreduce.transport.exchange import ANSWERS
 
 REQUESTS = 64  # of all lanes, but for those of the first call
 
@@ -58,6 +62,41 @@ class Channel:
         parts = self._parts(message, message.buffer, message.bound, message.source)
         self.to_receive.extend([(part, message) for part in parts])
         self._post_receives()
+
+    def fetched(self, message: Incoming, nbytes: int) -> tuple[bool, bool] | None:
+        """Values that a message says are exposed, so many bytes, become what follows its header; the owner is told.
+
+        Returns whether they are own values, or those of a sum, which nobody has looked at; None if they cannot be read.
+        """
+        told, native = message.buffer[: message.nbytes].copy(), self.transport.native
+        into = message.buffer[frame.SIZE : frame.SIZE + nbytes]
+        found = None if native is None else native.fetch(message.source, told, into)
+        if found is None:
+            return None
+        mark, own, summed = found
+        if mark:
+            data = np.frombuffer(mark.to_bytes(8, "little"), np.uint8)
+            answer = Outgoing(message.source, data, len(data))
+            answer.channel, answer.parts_left = self, 1
+            self.sends_free -= 1
+            self.transport.send(data, message.source, self._tag_of_answers, answer)
+        if self.spent is not None:
+            self.spent.bytes_received += nbytes - frame.EXPOSURE
+        message.nbytes = frame.SIZE + nbytes
+        return own, summed
+
+    def never(self, source: int) -> Incoming:
+        """A message that does not come, due from a rank whose values are not exposed any more: it has given the call up
+        or is gone."""
+        message = Incoming(source, np.empty(8, np.uint8), 8)
+        message.channel, message.parts_left = self, 1
+        self.receives_free -= 1
+        self.transport.receive(message.buffer, source, self._tag_of_answers, message)
+        return message
+
+    @property
+    def _tag_of_answers(self) -> int:
+        return self._link.tag(self.call.number, ANSWERS, self.stage.signature)
 
     def start(self, message: Collective, operation, *arguments) -> None:
         """A collective operation."""

@@ -10,7 +10,8 @@ from gqallreduce import _kernels
 from gqallreduce.coding.message import Incoming, Outgoing
 from gqallreduce.transport.call import OneLane
 
-FIRST, NAMES, PREPARE, NOT_FINITE, VERIFY, PACKETS, TIMES = range(8, 15)  # their lanes in tags; those of data are below
+# Their lanes in tags; those of data are below. ANSWERS: what readers of exposed values tell, of all lanes of a call.
+FIRST, NAMES, PREPARE, NOT_FINITE, VERIFY, PACKETS, TIMES, ANSWERS = range(8, 16)
 FIRST_WORDS = 20
 
 

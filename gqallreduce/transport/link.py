@@ -24,6 +24,7 @@ from gqallreduce.scheduling.topology import Topology, apart
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.control import Control
 from gqallreduce.transport.exchange import FIRST, FIRST_WORDS, NAMES, PREPARE, Gather
+from gqallreduce.transport.exposing import Introduction
 from gqallreduce.transport.progress import Progress
 from gqallreduce.transport.requests import Requests
 
@@ -70,19 +71,22 @@ class Link(_kernels.Link):
     def _meet(self, making: bool, timeout: float) -> tuple[Topology, frozenset[bool]]:
         """Which ranks share a host, by the names of their hosts, and what they came for: the same on all ranks.
 
-        GQALLREDUCE_HOST is the name where that of the MPI is not to count.
+        GQALLREDUCE_HOST is the name where that of the MPI is not to count. Ranks of a host also agree on whether they
+        read each other's memory.
         """
-        words = np.array([hash64(os.environ.get("GQALLREDUCE_HOST") or MPI.Get_processor_name()), making], np.uint64)
+        host = hash64(os.environ.get("GQALLREDUCE_HOST") or MPI.Get_processor_name())
+        introduction = Introduction(self.requests.native, self.rank, self.size)
+        words = np.array([host, making, *introduction.words], np.uint64)
         everyone = Gather(self.rank, self.size, NAMES, words)
         call = Call("the making of an object")
         call.number = 0
-        self.progress.start(call, iter_stages(everyone))
+        self.progress.start(call, introduction.stages(everyone, lambda: everyone.found[:, 0].tolist()))
         try:
             self.progress.run(call, timeout)
         except BaseException:
             self.requests.give_up([call])
             raise
-        names, came_for = everyone.found.T.tolist()
+        names, came_for = everyone.found[:, :2].T.tolist()
         lowest: dict[int, int] = {}
         hosts = tuple(lowest.setdefault(name, rank) for rank, name in enumerate(names))
         return Topology(hosts), frozenset(map(bool, came_for))
@@ -228,8 +232,3 @@ def why_no_thread() -> str:
         return "GQALLREDUCE_PROGRESS=calls"
     multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     return "" if multiple else "this MPI may not be called by several threads (MPI.Query_thread())"
-
-
-def iter_stages(*stages):
-    """The stages of a call that has nothing to do between them."""
-    yield from stages

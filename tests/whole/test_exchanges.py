@@ -8,7 +8,6 @@ from gqallreduce.runtime.local import Mailbox
 from gqallreduce.stats import Spent
 from gqallreduce.transport.call import Call
 from gqallreduce.transport.exchange import FromRank, Gather, Largest, Total
-from gqallreduce.transport.link import iter_stages
 
 RANKS = (1, 2, 3, 4, 5, 7, 8, 33)
 
@@ -28,7 +27,7 @@ def exchange(stages, natively):
             stage.native = lambda: None
     calls = [Call("an exchange") for _ in stages]
     for rank, call, stage in zip(ranks, calls, stages, strict=True):
-        rank.progress.start(call, iter_stages(stage))
+        rank.progress.start(call, iter([stage]))
     for _ in range(1000):
         for rank in ranks:
             rank.progress.work()

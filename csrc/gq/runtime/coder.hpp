@@ -100,6 +100,9 @@ struct Coder {
                                const Regions& regions, const Stream* streams) = nullptr;
   std::int64_t (*decode_apart)(const Options& options, const std::uint8_t* wire, std::size_t nbytes, float* const* y,
                                const Regions& regions, double scale) = nullptr;
+
+  // Is a message the values as they lie in memory?
+  bool verbatim() const;
 };
 
 enum class Family : int {

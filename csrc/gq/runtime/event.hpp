@@ -18,7 +18,8 @@ enum class Kind : int {
   kPost,        // MPI's error as a message was posted, by its code
   kPoll,        // MPI's error as messages were polled, by its code
   kOutOfMemory,
-  kLargeSum  // a running value is larger than any sum can be: a message held more
+  kLargeSum,  // a running value is larger than any sum can be: a message held more
+  kReadFlaw   // a value that was read where it lies is not finite: an own one of `source`, or of a sum (-1)
 };
 
 struct Event {

@@ -1,4 +1,5 @@
-// For tests: a process that stops at an instruction, as one that dies does for the others, or is killed there.
+// For tests: a process that stops at an instruction, as one that dies does for the others, or is killed there; and
+// memory that other processes cannot read.
 #pragma once
 #include <atomic>
 #include <csignal>
@@ -11,6 +12,9 @@ inline std::atomic<long> instructions_left{0};
 inline std::atomic<int> stopping_signal{SIGSTOP};
 
 void stop_process();
+
+// Is any memory as if others could not read it?
+inline std::atomic<bool> memory_unreadable{false};
 
 inline void count_instruction() {
   if (instructions_left.load(std::memory_order_relaxed) > 0 && instructions_left.fetch_sub(1) == 1) stop_process();

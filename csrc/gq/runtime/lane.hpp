@@ -23,7 +23,9 @@ class Lane {
   bool ready() const;
   bool finished() const { return at_ == program_.instructions.size(); }
   // Finished, and all its messages out?
-  bool done() const { return finished() && sends_under_way_ == 0 && to_send_.empty(); }
+  bool done() const {
+    return finished() && sends_under_way_ == 0 && to_send_.empty() && answers_due_ == 0 && answers_under_way_ == 0;
+  }
 
   // It is done: what was lent to it goes back, and it is as before its first instruction.
   void rest();
@@ -31,6 +33,8 @@ class Lane {
   // A part of a message has been received, or has left. A code of the transport's, or 0.
   int received(Transport& transport, int slot, std::size_t nbytes);
   int sent(Transport& transport, int sending);
+  // A reader of what is exposed from a slot has told that it has read it.
+  void answered(int slot);
 
   Operation& operation;
   const int number;
@@ -48,6 +52,13 @@ class Lane {
     bool ready = false;
     bool opened = false;    // have its headers been read?
     std::size_t heads = 0;  // where those of its wires begin
+    // Made here: are its values exposed rather than sent? Where they lie, if not in the block; what readers are told.
+    bool exposed = false;
+    const std::uint8_t* in_place = nullptr;
+    std::uint64_t flags = 0;
+    // Received: do its values lie in another rank's memory?
+    bool remote = false;
+    Exposure exposure = {};
   };
 
   // Where a wire begins in its slot, and what its header says.
@@ -83,6 +94,10 @@ class Lane {
     int slot, parts_left, peer;
     double began;  // if it is traced
   };
+
+  // Bytes that are read at once from another rank: the copy and what it is added to stay in a core's cache.
+  static constexpr std::size_t kReadAtOnce = 1 << 17;
+  static constexpr std::int64_t kGone = -4;  // where bytes read are counted: it is not exposed any more
 
   // What of a running value becomes this rank's slice of an error.
   struct Slice {
@@ -145,8 +160,14 @@ class Lane {
   void close_payload(Event& event);
   bool decode_extents(const Instruction& instruction, double scale, Event& event);
   bool decode_extent(const Instruction& instruction, const Extent& extent, double scale, Event& event);
+  std::int64_t decode_values(const Instruction& instruction, const Extent& extent, float* y, double scale,
+                             Event& event);
+  bool refused(const Instruction& instruction, const Extent& extent, std::int64_t why, Event& event);
+  const Coder& coder_of(bool exact, const Extent& extent) const {
+    return exact && !operation.wide(extent.tensor) ? *program_.exact : operation.coder(extent);
+  }
   const Coder& coder_of(const Instruction& instruction, const Extent& extent) const {
-    return instruction.exact && !operation.wide(extent.tensor) ? *program_.exact : operation.coder(extent);
+    return coder_of(instruction.exact, extent);
   }
   void keep_slices(const Instruction& instruction);
   void end_slices();
@@ -164,6 +185,26 @@ class Lane {
   std::int64_t encode_values(const Instruction& instruction, const Extent& extent, const Operation::Own& own,
                              float* errors, std::uint8_t* wire);
   void drop(int chunk);
+
+  // --- what is exposed (runtime_lane_exposing.cpp) ---
+
+  std::size_t verbatim_nbytes(const Chunk& chunk, bool exact) const;
+  std::size_t expose(const Instruction& instruction, Slot& made);
+  const std::uint8_t* values_in_place(const Instruction& instruction, std::size_t nbytes);
+  bool keep_in_place(const Extent& extent, int chunk, Event& event);
+  std::uint8_t* show(Slot& slot, const Instruction& instruction, Event& event);
+  bool open_exposed(Slot& slot, const Wire& wire, Header& header);
+  bool take_whole(int slot, Event& event);
+  bool fetch_here(int slot, std::size_t from, void* to, std::size_t nbytes, Event& event);
+  std::size_t nbytes_of(const Extent& extent) const {
+    return extent.size * operation.width(extent.tensor) * sizeof(float);
+  }
+  const std::uint8_t* fetch_extent(int slot, const Extent& extent, Event& event);
+  bool skip_remote(const Instruction& instruction, const Extent& extent, Event& event);
+  void check(const Slot& slot, const Extent& extent, int chunk, const float* values, Event& event);
+  std::int64_t decode_remote(const Instruction& instruction, const Extent& extent, float* y, double scale,
+                             Event& event);
+  void answer(const Slot& slot, Event& event);
 
   void unused(Slot& slot);
   int post_parts(Queue& queue, bool receives);
@@ -215,6 +256,7 @@ class Lane {
   Queue to_send_, to_receive_;
   std::vector<Sending> sendings_;
   int sends_under_way_ = 0, receives_under_way_ = 0;
+  int answers_due_ = 0, answers_under_way_ = 0;
 };
 
 }  // namespace gq::runtime

@@ -35,15 +35,18 @@ class Mailboxes {
 // Of one rank. Its one error, of code 1, is a message that is longer than its room.
 class Loopback final : public Transport {
  public:
-  // seed: in which order what has come is told; 0 for that in which it was asked for.
-  Loopback(Mailboxes& mailboxes, int rank, std::size_t limit, std::uint32_t seed)
-      : mailboxes_(mailboxes), rank_(rank), limit_(limit), seed_(seed), random_(seed) {}
+  // seed: in which order what has come is told; 0 for that in which it was asked for. exposed_from: as a Transport has
+  // it.
+  Loopback(Mailboxes& mailboxes, int rank, std::size_t limit, std::uint32_t seed, std::size_t exposed_from)
+      : mailboxes_(mailboxes), rank_(rank), limit_(limit), seed_(seed), random_(seed), exposed_from_(exposed_from) {}
 
   int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int poll(std::vector<Completion>& completed) override;
   std::size_t limit(int) const override { return limit_; }
   std::size_t least_limit() const override { return limit_; }
+  int process_of(int) const override;
+  std::size_t exposed_from() const override { return exposed_from_; }
   const std::vector<Ticket>& pending() const override { return tickets_; }
 
  private:
@@ -58,6 +61,7 @@ class Loopback final : public Transport {
   std::size_t limit_;
   std::uint32_t seed_;
   std::mt19937 random_;
+  std::size_t exposed_from_;
   std::vector<Completion> sent_;
   std::vector<Room> rooms_;  // what is due, and whose it is
   std::vector<Ticket> tickets_;

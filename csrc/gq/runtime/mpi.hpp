@@ -35,6 +35,9 @@ class MpiTransport final : public Transport {
   // The ranks on this rank's host, and the most bytes of a message to them, and to others.
   void set_topology(std::vector<char> near, std::size_t most, std::size_t most_far);
 
+  // The processes of the ranks on this rank's host, 0 for others and this one; empty where nothing is exposed.
+  void set_processes(std::vector<int> processes, std::size_t exposed_from);
+
   int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int sum(std::uint8_t* values, std::size_t count, Handle type, const Ticket& ticket) override;
@@ -42,6 +45,8 @@ class MpiTransport final : public Transport {
   int poll(std::vector<Completion>& completed) override;
   std::size_t limit(int peer) const override { return near_[peer] ? most_ : most_far_; }
   std::size_t least_limit() const override { return all_near_ ? most_ : most_far_; }
+  int process_of(int peer) const override { return processes_.empty() ? 0 : processes_[peer]; }
+  std::size_t exposed_from() const override { return exposed_from_; }
   const std::vector<Ticket>& pending() const override { return tickets_; }
 
   // The handle of the request of a pending ticket.
@@ -60,6 +65,8 @@ class MpiTransport final : public Transport {
   std::vector<char> near_;
   bool all_near_ = true;
   std::size_t most_ = 0, most_far_ = 0;
+  std::vector<int> processes_;
+  std::size_t exposed_from_ = 0;
   std::vector<std::uint8_t> requests_, statuses_;
   std::vector<Ticket> tickets_;
   std::vector<int> done_;

@@ -1,11 +1,13 @@
 // One call on a Program: what it works on, and how far each of its lanes is.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "gq/runtime/coder.hpp"
+#include "gq/runtime/exposure.hpp"
 #include "gq/runtime/pool.hpp"
 #include "gq/runtime/program.hpp"
 
@@ -64,7 +66,7 @@ struct Header {
   std::uint8_t lane;
 
   static constexpr std::size_t kSize = 32;
-  static constexpr std::uint8_t kData = 0, kNotFinite = 1;
+  static constexpr std::uint8_t kData = 0, kNotFinite = 1, kExposed = 8;
 
   void write(std::uint8_t* buffer) const;
   // False if there is none, or of another version.
@@ -96,6 +98,18 @@ struct Span {
   std::size_t nbytes;
 };
 
+// What a reader is told of exposed values in place of the bytes, and where its answer arrives.
+struct Shown {
+  Mark mark;
+  Lane* lane;
+  int slot, peer;
+  bool awaited;  // does the owner wait for the answer?
+  std::uint8_t frame[Header::kSize + Exposure::kSize];
+  std::uint64_t answer = 0;  // the mark of what was read
+
+  Shown(Lane* of_lane, int of_slot, int to, bool awaits) : lane(of_lane), slot(of_slot), peer(to), awaited(awaits) {}
+};
+
 class Operation {
  public:
   Operation(const Program& program, Pool& pool);
@@ -125,6 +139,8 @@ class Operation {
   // Of each place: what of the extents of own values is encoded; empty for all, or where nothing is chosen.
   std::vector<std::vector<Kept>> own_kept;
   std::vector<std::unique_ptr<Lane>> lanes;
+  std::deque<Shown> shown;            // in this call
+  std::deque<std::uint64_t> answers;  // to owners of what was read here
   int live = 0, begun = 0, left = 0;
   bool done = false;
 
@@ -136,6 +152,10 @@ class Operation {
     return found.empty() ? nullptr : &found[extent];
   }
   Flaw first_flaw() const;
+  // An answer has come, to what was shown as the number-th.
+  void answered(int number);
+  // Nothing is exposed any more.
+  void withdraw();
   // Of each tensor the scale of its own values (OwnScale), rotated or not; not finite if a value is not.
   std::vector<float> own_scales(double clip, bool rotated);
   // From now on it chooses what is encoded of own values, by `go_on_selecting`, before a lane may begin.

@@ -29,6 +29,9 @@ enum class Op : int {
   kFinish
 };
 
+// How values that are encoded as they are may be exposed (gqallreduce/runtime/exposing.py).
+enum class Exposes : int { kNot, kCopy, kInPlace, kUntilResult };
+
 struct Instruction {
   Op op;
   int slot = -1, chunk = -1;
@@ -43,6 +46,8 @@ struct Instruction {
   bool clears = false;                // kBeginSum: the new residual becomes zero
   bool in_residual = false;           // kBeginSum: may the sum be formed in the new residual?
   bool exact = false;                 // kEncode, kDecode: without loss, and not by the codec
+  Exposes exposes = Exposes::kNot;    // kEncode
+  bool forwarded = false;             // kPost: does what comes go on to other ranks?
 };
 
 struct Wire {

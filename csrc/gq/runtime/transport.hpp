@@ -17,7 +17,9 @@ constexpr int kAllPeers = -1;  // in a Ticket: a collective operation of MPI's
 struct Ticket {
   Lane* lane;
   Exchange* exchange;
-  int message;  // of a lane: the slot of what it receives, the number of its sending; of an exchange: the round
+  // Of a lane: the slot of what it receives, the number of its sending, or as a negative number the answer of a reader;
+  // of an exchange: the round.
+  int message;
   int peer;
   bool receives;
 };
@@ -43,6 +45,11 @@ class Transport {
   // The most bytes of one message to or from a peer; longer ones are sent in parts. The least of these.
   virtual std::size_t limit(int peer) const = 0;
   virtual std::size_t least_limit() const = 0;
+
+  // The process of a peer whose memory this rank can read, 0 for none; and from how many bytes on values are exposed to
+  // such peers rather than sent, 0 for never.
+  virtual int process_of(int) const { return 0; }
+  virtual std::size_t exposed_from() const { return 0; }
 
   // What is under way.
   virtual const std::vector<Ticket>& pending() const = 0;
