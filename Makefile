@@ -49,7 +49,7 @@ PYTEST := $(BIN)/python -m pytest
 # of ranks; FULL=pairs: each two values of two parameters; FULL=all: all combinations. In CI Hypothesis' examples are the same
 # each time: there fewer of them.
 FULL ?=
-SOME_EXAMPLES := --examples 30
+SOME_EXAMPLES := --examples 20
 PART := $(filter-out --all,--$(or $(FULL:1=each),few)) $(if $(filter 1,$(FULL)),$(SOME_EXAMPLES))
 # What the number of ranks can make a difference to: what is sent by whom, and how errors are told. What an MPI can: its
 # requests, communicators, errors and sums.

@@ -266,6 +266,18 @@ def test_plan_says_what_it_takes_from_a_profile(tmp_path, capsys):
         assert ("as the profile has it, beyond its largest size of 1.05 MB in proportion" in shown) == beyond
 
 
+def test_plan_warns_of_a_profile_of_other_jobs(tmp_path, capsys):
+    jobs = profile.Class("Open MPI 5.0.11", (2, 2, 1), "CPU", 1)
+    path = str(profile.save(profile.Profile(), jobs, {}, tmp_path / "profile.json"))
+    assert run(plan, "--ranks", "8", "--ranks-per-node", "4", "--nbytes", "1MiB", "--profile", path) == 0
+    told = capsys.readouterr().err
+    assert "was measured with 2, 2, 1 ranks on 3 hosts, not 4 ranks on 2 hosts; times may be far off" in told
+    jobs = jobs._replace(ranks=(4, 4))
+    path = str(profile.save(profile.Profile(), jobs, {}, tmp_path / "profile.json"))
+    assert run(plan, "--ranks", "8", "--ranks-per-node", "4", "--nbytes", "1MiB", "--profile", path) == 0
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("each", "more"), [(1, set()), (8, {4})])
 def test_plan_takes_a_hundred_thousand_ranks(each, more):
     codecs = [gq.Scheme.parse(text) for text in ("onebit/ef", "qsgd(bits=4)")]
@@ -291,6 +303,8 @@ def test_plan_can_be_asked_for_some_codecs(capsys):
         (("--codecs", "qsdg"), "did you mean 'qsgd'"),
         (("--codecs", "ring/raw"), "expected it without a schedule"),
         (("--nbytes", "6B"), "whole float32"),
+        (("--ranks", "1000001"), "--ranks: got 1000001, expected 1000000 at most"),
+        (("--nbytes", "2000TB"), "expected 1125899906842624 at most"),
     ],
 )
 def test_plan_says_what_is_wrong(words, complaint, capsys):

@@ -16,8 +16,10 @@ from gqallreduce.scheduling.model import (
     DENSE,
     FEW_BYTES,
     LONG_MESSAGE,
+    SCHEDULES_TRIED,
     Profile,
     bytes_sent,
+    candidates,
     choose,
     fixed_schedule,
     message_bytes,
@@ -202,6 +204,19 @@ def test_the_choice_is_the_best_prediction_and_says_why(text, ranks, size):
         assert (best, why) == ("direct/raw", "one rank: nothing to choose")
     else:
         assert best in why
+
+
+@pytest.mark.parametrize("text", ["qsgd(bits=4)", "onebit"])
+def test_a_schedule_by_hosts_is_tried_where_several_hosts_have_several_ranks(text):
+    codec = Scheme.parse(text).codec
+    fast = Profile(beta=1e-12, alpha=0.0)  # between hosts, so that nothing is gained by hosts
+    for ranks in (4, Topology((0, 0, 0, 0)), apart(8)):
+        found = candidates(codec, ranks, 1 << 20, fast)
+        assert len(found) <= 2 + SCHEDULES_TRIED
+    for topology in (in_hosts(4, 2), in_hosts(64, 16), Topology((0, 0, 2))):
+        found = candidates(codec, topology, 1 << 20, fast)
+        assert any(SCHEDULES[name].by_hosts for name in found if name in SCHEDULES)
+        assert len(found) <= 3 + SCHEDULES_TRIED
 
 
 def test_compression_is_chosen_on_a_slow_network_and_refused_on_a_fast_one():

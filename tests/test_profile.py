@@ -57,6 +57,11 @@ def test_hosts_with_different_numbers_of_ranks_have_a_profile_too():
     [
         lambda content: "{",
         lambda content: "[]",
+        lambda content: "[" * 100_000,
+        lambda content: "\udcff",
+        lambda content: json.dumps(content | {"for": {}}),
+        lambda content: _with(content, dense=[[float("inf"), 1.0]]),
+        lambda content: _with(content, a_pass=1.0),
         lambda content: json.dumps(content | {"version": 2}),
         lambda content: json.dumps(content | {"format": "another"}),
         lambda content: json.dumps({name: value for name, value in content.items() if name != "profile"}),
@@ -73,7 +78,7 @@ def test_hosts_with_different_numbers_of_ranks_have_a_profile_too():
 )
 def test_a_damaged_one_is_refused_by_its_path_and_passed_over(damage):
     path = save(MEASURED, JOBS, {})
-    path.write_text(damage(json.loads(path.read_text())))
+    path.write_text(damage(json.loads(path.read_text())), errors="surrogateescape")
     with pytest.raises(ValueError, match=r"is no profile: .*; make another by `python -m gqallreduce calibrate`"):
         load(path)
     usual = find(JOBS)

@@ -53,6 +53,15 @@ def run_on(comm, arguments):
     with gq.Allreduce("raw", comm=comm) as probe:
         link = probe.home.link
         topology, jobs = link.topology, link.jobs
+    path, problem = arguments.output or jobs.path, None
+    if comm.rank == 0:
+        try:
+            profile.require_writable(path)
+        except OSError as found:
+            problem = f"calibrate: the profile cannot be written: {found}"
+            print(problem, file=sys.stderr)
+    if comm.bcast(problem):
+        return 2
     report = Report() if comm.rank == 0 else Silent()
     with report.progress(6) as progress:
         progress.show("messages")

@@ -59,6 +59,9 @@ def run(arguments):
         _show(read(arguments.draw, "fault")[1], arguments.output)
         return 0
     arguments.kinds = arguments.kinds or (KINDS + LINKS if arguments.netbed else KINDS)
+    if problem := unfit(arguments):
+        print(f"chaos: {problem}", file=sys.stderr)
+        return 2
     report = Report(f"{arguments.output}.jsonl")
     report.write("machine", machine.describe(ranks=arguments.ranks))
     calm, rows, wrong = [], [], []
@@ -88,6 +91,24 @@ def run(arguments):
         f"written: {arguments.output}.jsonl, {arguments.output}.md"
     )
     return int(bool(wrong))
+
+
+def unfit(arguments):
+    """What is wrong with the options, or ""."""
+    if arguments.trainings < 1 or arguments.faults < 0:
+        return f"got {arguments.trainings} trainings with {arguments.faults} faults, expected 1 or more, with 0 or more"
+    if arguments.ranks < 2:
+        return f"--ranks: got {arguments.ranks}, expected 2 or more: others notice a fault"
+    if not arguments.netbed and set(arguments.kinds) & set(LINKS):
+        return f"--kinds: got {', '.join(sorted(set(arguments.kinds) & set(LINKS)))} without --netbed, whose links fail"
+    disks = sum(arguments.kinds[number % len(arguments.kinds)] == "disk" for number in range(arguments.faults))
+    saves = sum(step % EVERY == EVERY - 1 for step in range(2, arguments.steps - 1))
+    if disks > saves or arguments.faults > (arguments.steps - 4) // 2:
+        return (
+            f"--steps: got {arguments.steps}, expected more for {arguments.faults} faults at different steps, "
+            f"of which {disks} at one of the {saves} that save a state"
+        )
+    return ""
 
 
 def faults_of(seed, arguments):

@@ -15,13 +15,14 @@ from gqallreduce.quantities import bandwidth, bytes_text, count, nbytes, seconds
 from gqallreduce.registry import SCHEDULES
 from gqallreduce.scheduling import model
 from gqallreduce.scheduling.instructions import Part, as_coded, instructions
-from gqallreduce.scheduling.profile import Profile, load
+from gqallreduce.scheduling.profile import Profile, load, read
 from gqallreduce.scheduling.schedule import Wire
 from gqallreduce.scheduling.topology import in_hosts
 from gqallreduce.scheme import AUTO, DENSE, MPI_SUM
 
 COLUMNS = ("scheme", "time", "speed-up", "sent per rank", "rounds", "messages")
 ITEMSIZE = 4
+RANKS_MOST, NBYTES_MOST = 10**6, 1 << 50
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ def add_arguments(parser):
 
 def run(arguments):
     """Prints the table, best first; 0, or 2 for a buffer, codec or rank that cannot be."""
-    topology = in_hosts(arguments.ranks, arguments.ranks_per_node)
     try:
+        _require_limits(arguments)
+        topology = in_hosts(arguments.ranks, arguments.ranks_per_node)
         if arguments.program is not None:
             _print_program(arguments.program, arguments.rank, topology)
             return 0
@@ -74,6 +76,7 @@ def run(arguments):
         if arguments.nbytes % ITEMSIZE:
             raise ValueError(f"--nbytes: got {arguments.nbytes} bytes, expected whole float32 values of {ITEMSIZE}")
         profile = profile_of(arguments)
+        _warn_of_other_jobs(arguments, topology)
     except (OSError, ValueError) as problem:
         print(f"plan: {problem}", file=sys.stderr)
         return 2
@@ -82,6 +85,30 @@ def run(arguments):
     print_table(COLUMNS, [_cells(each, dense.seconds) for each in found], right=COLUMNS[1:])
     print(_assumptions(arguments, profile))
     return 0
+
+
+def _require_limits(arguments):
+    """ValueError for more ranks, or bytes, than a table can be made of in a while."""
+    for name, most in (("ranks", RANKS_MOST), ("ranks_per_node", RANKS_MOST), ("nbytes", NBYTES_MOST)):
+        found = getattr(arguments, name) or 0
+        if found > most:
+            raise ValueError(f"--{name.replace('_', '-')}: got {found}, expected {most} at most")
+
+
+def _warn_of_other_jobs(arguments, topology):
+    """Says it where a profile was measured with other numbers of ranks on hosts."""
+    if arguments.profile is None:
+        return
+    measured = read(arguments.profile)[1].ranks
+    ranks = tuple(sorted(map(len, topology.groups), reverse=True))
+    if measured != ranks:
+        both = f"{_on_hosts(measured)}, not {_on_hosts(ranks)}"
+        print(f"plan: {arguments.profile} was measured with {both}; times may be far off", file=sys.stderr)
+
+
+def _on_hosts(ranks):
+    each = str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
+    return f"{each} ranks on {len(ranks)} host{'s' * (len(ranks) > 1)}"
 
 
 def profile_of(arguments):

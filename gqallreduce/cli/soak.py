@@ -27,8 +27,10 @@ COMMUNICATORS, OBJECTS, KEYS = 3, 6, 4
 DTYPES = ("float32", "float32", "float64", "float16")
 LARGEST = 1 << 17  # elements; few are so large
 CHANGES = 40  # actions, after which an object is replaced by one of another scheme
-GROWTH = 32 << 20  # bytes of resident memory that may be added once pools and caches have filled:
-SETTLED = 60  # after the first tenth, and at least so many seconds
+# Bytes by which the least resident memory of the last tenth may be above that of the second: pools and caches have
+# filled by then, and memory goes up and down by some tens of MiB within a minute.
+GROWTH = 32 << 20
+SETTLED = 60  # seconds before which memory is not looked at
 PAGE = 4096
 
 
@@ -49,20 +51,22 @@ def run_on(comm, arguments):
     """On a communicator; 0, or 1 if memory has grown. A difference is an error, which ends the job."""
     report = Report(f"{arguments.output}.jsonl") if comm.rank == 0 else Silent()
     report.write("machine", machine.describe_job(comm, None))
-    soak, began, early = Soak(comm, arguments.seed), time.monotonic(), None
+    soak, began, least = Soak(comm, arguments.seed), time.monotonic(), {}
     seconds = 60 * arguments.minutes
     with report.progress(100) as progress:
         shown = 0
         while comm.bcast(time.monotonic() - began < seconds):
             soak.act()
             done = min(100, int(100 * (time.monotonic() - began) / seconds))
-            if early is None and done >= 10 and time.monotonic() - began >= SETTLED:
-                early = resident()
+            if time.monotonic() - began >= SETTLED:
+                tenth = min(9, done // 10)
+                least[tenth] = min(resident(), least.get(tenth, 1 << 62))
             for _ in range(done - shown):
                 progress.step()
             progress.show(f"{soak.calls} calls")
             shown = max(done, shown)
-    grown = max(comm.allgather(resident() - (early or resident())))
+    tenths = [least[each] for each in sorted(least) if each > 0] or [resident()]
+    grown = max(comm.allgather(tenths[-1] - tenths[0]))
     row = {"seconds": time.monotonic() - began, "calls": soak.calls, "values": soak.values, "grown": grown}
     report.write("soak", row | {"seed": arguments.seed, "actions": dict(soak.done), "schemes": len(soak.schemes)})
     if comm.rank == 0:

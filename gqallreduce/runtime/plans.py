@@ -145,11 +145,13 @@ class Plans(_kernels.Plans):
     # --- deciding ---
 
     def choices(self) -> list[str]:
-        """All that can be chosen, in an order that is alike on every rank."""
-        exact = [name + model.RAW for name in sorted(SCHEDULES)]
-        found = [model.DENSE, MPI_SUM, *sorted(SCHEDULES), *exact]
+        """All that can be chosen for this scheme, in an order that is alike on every rank."""
         written = self.scheme.schedule
-        return found if written in (None, AUTO, model.DENSE, *found) else [*found, written]
+        if written == AUTO:
+            return [model.DENSE, *sorted(SCHEDULES), *(name + model.RAW for name in sorted(SCHEDULES))]
+        if written is None:
+            return sorted(SCHEDULES) if self.half is None else [SCHEDULE]
+        return [written]
 
     def choose(self, forms: tuple[Form, ...], on_device: bool = False) -> tuple[str, str]:
         """(choice, why): the schedule of the scheme, the fixed rule's, or what the model finds best for all tensors.
@@ -176,7 +178,7 @@ class Plans(_kernels.Plans):
             codec = self.scheme.codec
             names = model.candidates(codec, self.topology, label[1], self.profile)
             exact = set(filter(model.is_exact, names)) | (set(SCHEDULES) if codec.name == "raw" else set())
-            found = self._trials[label] = Trials(self.choices(), exact, names, model.DENSE)
+            found = self._trials[label] = Trials(self.choices(), exact, names, model.DENSE, self.profile.source)
             unknown = [each for each in self._trials if each not in self._known]
             for each in unknown[:-GROUPS_MOST]:  # of calls that have not succeeded
                 del self._trials[each]

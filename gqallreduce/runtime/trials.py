@@ -39,10 +39,13 @@ class Trials(_kernels.Trials):
         MPI's own sum. Ranks compare every call of it, so an agreement's time is added to that of its first one. It is
         not tried for a buffer on a device, which it would have copied to the host; what was chosen before a buffer
         moved is kept.
+    source
+        of the profile that the candidates follow from.
     """
 
-    def __init__(self, names: list[str], exact: set[str], candidates: list[str], compared: str):
+    def __init__(self, names: list[str], exact: set[str], candidates: list[str], compared: str, source: str):
         super().__init__()
+        self._source = source
         self._names, self._exact, self._compared = names, exact, names.index(compared)
         self._all = [names.index(each) for each in candidates]
         self._begin()
@@ -109,7 +112,8 @@ class Trials(_kernels.Trials):
 
     def _decide(self, seconds: np.ndarray, otherwise: int) -> None:
         """The fastest; how many calls it is kept for follows from what trying again would cost."""
-        found = sorted((float(seconds[number]), number) for number in np.flatnonzero(np.isfinite(seconds)))
+        with np.errstate(invalid="ignore"):  # NaN, of a rank that tells what cannot be
+            found = sorted((float(seconds[number]), number) for number in np.flatnonzero(lawful(seconds)))
         if not found:
             self.keep(self._names[otherwise], "predicted: no try has succeeded", AGAIN_LEAST)
             return
@@ -118,6 +122,7 @@ class Trials(_kernels.Trials):
         if exact and best[0] > GAIN * exact[0][0]:
             best = exact[0]
         reason = "measured: " + ", ".join(f"{self._names[each]} {1e3 * time:.3g} ms" for time, each in found)
+        reason += f"; tried by the profile of {self._source}"
         once = CALLS * sum(time for time, _ in found)  # no less than it costs
         calls = max(AGAIN_LEAST, int(min(once / (SHARE * max(best[0], LEAST)), 2**31)))
         self.keep(self._names[best[1]], reason, calls)
@@ -125,3 +130,8 @@ class Trials(_kernels.Trials):
     def note(self, place: tuple[int, int], seconds: float) -> None:
         """A call of a try has succeeded here: (which, choice)."""
         self._times[place] = seconds
+
+
+def lawful(seconds: np.ndarray) -> np.ndarray:
+    """Which can be times that a call took? Of a try that failed it is infinite, of a faulty rank anything."""
+    return (seconds >= LEAST) & (seconds < np.inf)

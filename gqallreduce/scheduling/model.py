@@ -254,9 +254,13 @@ def choose(
 
 
 def candidates(codec, ranks: int | Topology, what: int | tuple[Form, ...], profile: Profile) -> list[str]:
-    """For `auto/` that measures: two exact sums and some schedules, by predicted time, the best first."""
-    times = _times(codec, topology_of(ranks), what, profile)
-    schedules = [name for name in times if name in SCHEDULES][:SCHEDULES_TRIED]
+    """For `auto/` that measures: two exact sums and some schedules, by predicted time, the best first. Of several hosts
+    with several ranks each also the best schedule by hosts: messages within a host cost what no profile tells well."""
+    topology = topology_of(ranks)
+    times = _times(codec, topology, what, profile)
+    schedules = [name for name in times if name in SCHEDULES]
+    by_hosts = [name for name in schedules if SCHEDULES[name].by_hosts and len(topology.groups) > 1]
+    schedules = [*schedules[:SCHEDULES_TRIED], *by_hosts[:1]]
     return [name for name in times if is_exact(name) or name in schedules]
 
 

@@ -183,24 +183,41 @@ def save(profile: Profile, about: Class, more: dict, path: str | Path | None = N
     return path
 
 
+def require_writable(path: str | Path) -> None:
+    """OSError if no file can be written there."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.touch()
+    part.unlink()
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory")
+
+
 def load(path: Path) -> Profile:
     """ValueError for a file that is none, or of another version; OSError if it cannot be read."""
-    text = Path(path).read_text()
+    return read(path)[0]
+
+
+def read(path: Path) -> tuple[Profile, Class]:
+    """A profile, and the jobs that it is for; errors as of `load`."""
+    content = Path(path).read_bytes()
     try:
-        content = json.loads(text)
+        content = json.loads(content)
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             raise ValueError(f"of {content['format']!r} version {content['version']}, expected version {VERSION}")
-        found = content["profile"]
+        found, about = content["profile"], content["for"]
+        jobs = Class(str(about["mpi"]), tuple(map(int, about["ranks"])), str(about["processor"]), int(about["cores"]))
         rates = {name: (float(encode), float(decode)) for name, (encode, decode) in found.pop("rates").items()}
         dense = tuple((int(nbytes), float(seconds)) for nbytes, seconds in found.pop("dense"))
         numbers = {name: type(getattr(Profile, name))(value) for name, value in found.items()}
         made = Profile(**numbers, rates=rates, dense=dense, source=os.fspath(path))
         made.require_lawful()
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as problem:
         raise ValueError(
             f"{path} is no profile: {problem}; make another by `python -m gqallreduce calibrate`"
         ) from None
-    return made
+    return made, jobs
 
 
 def find(about: Class) -> Profile:

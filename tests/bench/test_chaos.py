@@ -28,6 +28,24 @@ def test_faults_are_those_of_the_seed_and_no_two_at_one_step(tmp_path):
     assert all((each["step"] + 1) % chaos.EVERY == 0 for each in found if each["kind"] == "disk")
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--trainings", "0"], "0 trainings"),
+        (["--faults", "-1"], "-1 faults"),
+        (["--ranks", "1"], "--ranks: got 1, expected 2 or more"),
+        (["--kinds", "link lost"], "without --netbed"),
+        (["--steps", "30", "--faults", "21"], "--steps: got 30"),
+        (["--steps", "60", "--faults", "3", "--kinds", "disk"], "of which 3 at one of the 2"),
+    ],
+)
+def test_options_that_cannot_be_are_told(tmp_path, capsys, words, problem):
+    """Before a training begins; some of them would look for a step for ever."""
+    assert chaos.run(arguments(tmp_path, *words)) == 2
+    assert problem in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 NOTED = {"what": "error", "error": "TimeoutError", "seconds": 1.0, "named": [2], "step": 5}
 
 

@@ -6,13 +6,14 @@ import re
 import numpy as np
 import pytest
 from at_once import note_at_once
-from ranks import TIMEOUT, alike, errors, inputs, works
+from ranks import TIMEOUT, alike, errors, everywhere, inputs, works
 
 import gqallreduce as gq
 from gqallreduce import allreduce as allreduce_module
 from gqallreduce.runtime import plans, trials
 from gqallreduce.runtime.repeated import NOT_BEGUN
 from gqallreduce.scheduling import model
+from gqallreduce.transport import agreement
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SIZE = 1000
@@ -98,6 +99,35 @@ def test_the_agreement_counts_where_each_call_needs_it_but_not_waiting_for_a_lat
     monkeypatch.setattr(trials, "perf_counter", lambda: now[0])
     monkeypatch.setattr(trials, "agree", slow)
     assert "dense 3.5e+03 ms" in settled(comm, make(comm))[2]
+
+
+def test_the_reason_names_the_profile_by_which_was_tried(comm, seconds, monkeypatch):
+    reason = settled(comm, make(comm))[2]
+    assert reason.endswith("; tried by the profile of a cluster with 10 Gbit/s links")
+
+
+@pytest.mark.parametrize("told", [0.0, -1.0, np.nan, -np.inf, 1e-12])
+def test_a_time_that_cannot_be_chooses_nothing(comm, seconds, told):
+    """Of a rank that is faulty: least of all, since the shortest time would."""
+    seconds["dense"] = (told, told) if comm.rank == comm.size - 1 else 3.0
+    _, ran, reason = settled(comm, make(comm))
+    assert alike(comm, repr((ran, reason)))
+    assert not ran.startswith("dense")
+
+
+@pytest.mark.parametrize("scheme", ["direct/qsgd", "qsgd", "mpi/terngrad", "auto/qsgd"])
+def test_rank_0_cannot_choose_what_the_scheme_does_not_have(comm, monkeypatch, scheme):
+    """Where a scheme names its schedule there is one choice."""
+    allreduce, usual = make(comm, scheme), agreement.begun
+    names = allreduce.plans.choices()
+    assert len(names) == (1 if "/" in scheme and "auto" not in scheme else len(set(names)))
+    assert plans.MPI_SUM not in names or scheme.startswith("mpi/")
+    word = len(names) * (1 + 2 * (scheme == "auto/qsgd"))
+    monkeypatch.setattr(agreement, "begun", lambda link, hashes, step, _: usual(link, hashes, step, word))
+    kind, _ = everywhere(comm, allreduce, np.ones(SIZE, np.float32), key="w")
+    assert kind is gq.WireError
+    monkeypatch.undo()
+    works(comm, make(comm, scheme))
 
 
 def test_a_first_try_that_failed_is_made_again(comm):
