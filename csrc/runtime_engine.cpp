@@ -182,7 +182,7 @@ double Engine::run(double seconds, bool& received, bool& nothing) {
     before = turn.ended;
     // Time in which other processes had the core is not time in which nothing came.
     if (turn.ended - began > (++turns < kLeastTurns ? kMost * seconds : seconds)) break;
-    if (nothing && before - idle > kSpin && !lent) sched_yield();
+    if (nothing && before - idle > kSpin && !lent && !transport_.yields()) sched_yield();
   }
   return waited;
 }

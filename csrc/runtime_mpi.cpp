@@ -18,11 +18,33 @@ bool find(void* library, const char* name, Function& function) {
   return found != nullptr;
 }
 
+// Does Open MPI lend the core where it finds nothing? Asked of its tools interface, once in a process, which is not
+// finalized: others may use it. No other MPI has the parameter.
+bool asks_for_yields(void* library) {
+  const void* comm_world;
+  int (*init)(int, int*), (*index_of)(const char*, int*), (*take)(int, void*, void**, int*), (*read)(void*, void*);
+  int (*give)(void**);
+  if (!find(library, "ompi_mpi_comm_world", comm_world) || !find(library, "MPI_T_init_thread", init) ||
+      !find(library, "MPI_T_cvar_get_index", index_of) || !find(library, "MPI_T_cvar_handle_alloc", take) ||
+      !find(library, "MPI_T_cvar_read", read) || !find(library, "MPI_T_cvar_handle_free", give))
+    return false;
+  int provided = 0, index = 0, count = 0;
+  void* handle = nullptr;
+  std::uint64_t value[16] = {};  // a number, or a truth value, of any length
+  if (init(0, &provided) || index_of("mpi_yield_when_idle", &index) || take(index, nullptr, &handle, &count))
+    return false;
+  const bool good = count == 1 && read(handle, value) == 0;
+  give(&handle);
+  return good && value[0] != 0;
+}
+
 }  // namespace
 
 bool MpiFunctions::look_up(const char* library) {
   void* const loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);  // never closed: it stays loaded
   find(loaded, "MPI_Iallreduce", iallreduce);
+  static const bool asked = asks_for_yields(loaded);
+  yields = asked;
   return find(loaded, "MPI_Isend", isend) && find(loaded, "MPI_Irecv", irecv) &&
          find(loaded, "MPI_Testsome", testsome) && find(loaded, "MPI_Get_count", get_count);
 }

@@ -410,6 +410,7 @@ cdef extern from "gq/runtime/transport.hpp" namespace "gq::runtime" nogil:
     cdef cppclass CTransport "gq::runtime::Transport":
         const vector[CTicket]& pending()
         size_t least_limit()
+        bint yields()
         int process_of(int peer)
         size_t exposed_from()
     ctypedef uint64_t Handle "gq::runtime::Handle"

@@ -500,6 +500,11 @@ cdef class Transport:
         return [(tickets[0][at].peer, bool(tickets[0][at].receives)) for at in range(tickets.size())]
 
     @property
+    def yields(self):
+        """Does a poll that finds nothing lend the core to other processes?"""
+        return self.base.yields()
+
+    @property
     def exposed_from(self):
         """Values of so many bytes are exposed to peers on this host; 0 for none."""
         return self.base.exposed_from()

@@ -175,12 +175,14 @@ LIES = {
     "withdrawn": (None, None, 0, 0),
     "unknown flags": (None, None, None, 64),
     "beyond all memory": (2**64 - 8, None, None, 0),
+    "too long": (None, None, None, 0),
 }
+FOREIGN = ("withdrawn", "unknown flags", "too long")  # seen before anything is read
 
 
 @pytest.mark.parametrize(
     ("scheme", "name"),
-    [*(("direct/raw", name) for name in LIES), ("ring/raw", "nowhere"), ("allgather/raw", "withdrawn")],
+    [*(("direct/raw", name) for name in LIES), ("ring/raw", "nowhere"), ("ring/raw", "too long")],
 )
 def test_frames_of_exposed_values_that_lie(comm, made, monkeypatch, scheme, name):
     """Of a rank that sends such frames: an error on the ranks that get them, and nothing outside their buffers."""
@@ -195,7 +197,7 @@ def test_frames_of_exposed_values_that_lie(comm, made, monkeypatch, scheme, name
             given = (token.address, token.address, token.value, 0)
             told = [lie if lie is not None else usual for lie, usual in zip(LIES[name], given, strict=True)]
             data = np.zeros(frame.SIZE + frame.EXPOSURE, np.uint8)
-            header._replace(kind=frame.EXPOSED).write(data)
+            header._replace(kind=frame.EXPOSED, word=header.word + 4 * (name == "too long")).write(data)
             data[frame.SIZE :] = np.array(told, np.uint64).view(np.uint8)
         return outgoing(to, data, bound, made)
 
@@ -204,4 +206,5 @@ def test_frames_of_exposed_values_that_lie(comm, made, monkeypatch, scheme, name
     found = comm.allgather(guarded(allreduce, inputs(comm.size, SIZE)[comm.rank]))[:-1]
     monkeypatch.setattr(interpreter, "Outgoing", outgoing)
     assert all(isinstance(error, gq.Error) for error in found), found
+    assert name not in FOREIGN or {type(error) for error in found} == {gq.MismatchError}, found
     works(comm, made(scheme))

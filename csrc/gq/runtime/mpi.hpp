@@ -17,6 +17,8 @@ struct MpiFunctions {
   int (*get_count)(const void*, Handle, int*);
   int (*iallreduce)(const void*, void*, int, Handle, Handle, Handle, void*);  // null if it is missing
 
+  bool yields = false;  // Open MPI's parameter mpi_yield_when_idle
+
   // Looks them up: first where a profiler's would be found, then in this library and those that it uses. False if one
   // of the others is missing.
   bool look_up(const char* library);
@@ -41,6 +43,7 @@ class MpiTransport final : public Transport {
   int send(const std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int receive(std::uint8_t* data, std::size_t nbytes, int tag, const Ticket& ticket) override;
   int sum(std::uint8_t* values, std::size_t count, Handle type, const Ticket& ticket) override;
+  bool yields() const override { return mpi_.yields && !tickets_.empty(); }
   bool sums() const { return mpi_.iallreduce != nullptr; }
   int poll(std::vector<Completion>& completed) override;
   std::size_t limit(int peer) const override { return near_[peer] ? most_ : most_far_; }

@@ -42,6 +42,9 @@ class Transport {
   // What has completed is added to the list.
   virtual int poll(std::vector<Completion>& completed) = 0;
 
+  // Does a poll that finds nothing lend the core to other processes?
+  virtual bool yields() const { return false; }
+
   // The most bytes of one message to or from a peer; longer ones are sent in parts. The least of these.
   virtual std::size_t limit(int peer) const = 0;
   virtual std::size_t least_limit() const = 0;
