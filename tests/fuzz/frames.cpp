@@ -1,9 +1,10 @@
 // Hostile messages to an operation of the runtime in C++: a target of libFuzzer (`make fuzz`).
 //
 // An input says which codec, then what ranks 1 and 2 send to rank 0 in each lane: bytes as they are, or behind headers
-// that are good. They must lead to an event, or to a result that is finite; what else is read or written, sanitizers
-// see.
+// that are good, or frames of values that are exposed in memory of this process. They must lead to an event, or to a
+// result that is finite; what else is read or written, sanitizers see.
 #include <cstring>
+#include <limits>
 
 #include "codecs.hpp"
 #include "gq/runtime/engine.hpp"
@@ -32,7 +33,8 @@ Instruction instruction(Op op, int slot = -1, int chunk = -1, int peer = -1) {
 }
 
 // Rank 0 gets own values of chunk 0 from rank 1, and two finished chunks in one message from rank 2, in any order.
-Program program() {
+// forwards: as if the first of these went on to other ranks.
+Program program(bool forwards) {
   Program made{};
   made.rank = 0;
   made.size = 4;
@@ -65,7 +67,7 @@ Program program() {
     each.adds = adds;
     each.result = !adds;
   };
-  add(wires(instruction(Op::kPost, 0, -1, 1), 0, 1));
+  add(wires(instruction(Op::kPost, 0, -1, 1), 0, 1)).forwarded = forwards;
   add(wires(instruction(Op::kPost, 1, -1, 2), 1, 2));
   encode(2, 1, true);
   add(instruction(Op::kTransmit, 2, -1, 1));
@@ -114,6 +116,22 @@ void append_header(std::vector<std::uint8_t>& message, int lane, std::uint32_t a
   header.write(message.data() + message.size() - Header::kSize);
 }
 
+// A frame of exposed values, with a bit of it changed if the input says so.
+void append_exposed(std::vector<std::uint8_t>& message, Input& input, int lane, std::uint32_t author) {
+  static const Mark mark;
+  static float values[2][kElements];
+  std::fill_n(values[1], kElements, 0.0f);
+  values[1][input.number(0, kElements - 1)] = std::numeric_limits<float>::quiet_NaN();
+  append_header(message, lane, author, sizeof values[0]);
+  message[3] = Header::kExposed;
+  const std::uint8_t flags = input.byte();
+  const Exposure exposure = {reinterpret_cast<std::uint64_t>(values[flags >> 7]),
+                             reinterpret_cast<std::uint64_t>(mark.address()), mark.value(), std::uint64_t(flags & 7)};
+  message.resize(message.size() + Exposure::kSize);
+  exposure.write(message.data() + message.size() - Exposure::kSize);
+  if (flags & 64) message[message.size() - 1 - input.number(0, Header::kSize + Exposure::kSize - 1)] ^= input.byte();
+}
+
 void send(Mailboxes& mailboxes, Input& input, int lane, int source) {
   std::vector<std::uint8_t> message;
   // Rank 1 sends one frame, rank 2 two: those of ranks 2 and 3.
@@ -121,6 +139,10 @@ void send(Mailboxes& mailboxes, Input& input, int lane, int source) {
       source == 1 ? std::vector<std::uint32_t>{1} : std::vector<std::uint32_t>{2, 3};
   for (const std::uint32_t author : authors) {
     const std::uint8_t how = input.byte();
+    if (how & 128) {
+      append_exposed(message, input, lane, author);
+      continue;
+    }
     const Input::Bytes bytes = input.bytes(input.byte());
     if (how & 1) append_header(message, lane, author, bytes.size);
     // A byte of the header is changed.
@@ -136,6 +158,7 @@ bool call_continues(Operation& operation, const Event& event) {
     case Kind::kSumFlaw:
     case Kind::kFinishFlaw:
     case Kind::kResultFlaw:
+    case Kind::kReadFlaw:
       operation.flaw(event.lane, event.chunk).note(0, 0);
       return true;
     case Kind::kForeign:
@@ -153,7 +176,7 @@ bool call_continues(Operation& operation, const Event& event) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Codecs codecs;
-  static const Program of_rank_0 = program();
+  static const Program of_rank_0[] = {program(false), program(true)};
   Input input(data, size);
   const Coder* coder = &codecs.chosen(input);
   if (codecs.wide(*coder)) coder = &codecs.first_of(Family::kPlain);
@@ -172,13 +195,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tensor.residual = before.data();
   tensor.new_residual = after.data();
   tensor.coder = coder;
-  Operation operation(of_rank_0, pool);
+  Operation operation(of_rank_0[size % 2], pool);
   operation.tensors = {tensor};
   operation.begin(kSignature, kStep);
   operation.tag = kTag;
   operation.feeds_back = true;
   if (coder->options.selects == Selects::kLargest) operation.select_own();
-  Loopback transport(mailboxes, 0, std::size_t(1) << 30, 0);
+  Loopback transport(mailboxes, 0, std::size_t(1) << 30, 0, 1);
   Engine engine(transport, 0);
   engine.start(operation);
   for (int turn = 0; turn < 500 && !operation.done; ++turn) {

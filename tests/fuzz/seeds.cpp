@@ -79,6 +79,19 @@ Bytes for_frames(std::uint8_t codec, const Bytes& found) {
   return input;
 }
 
+// The same, with values that rank 1 exposes, with these flags, in place of its message.
+Bytes exposed(std::uint8_t codec, const Bytes& found, std::uint8_t flags) {
+  Bytes input = {codec};
+  for (int lane = 0; lane < 2; ++lane) {
+    input.insert(input.end(), {128, 0, flags});
+    for (int at = 0; at < 2; ++at) {
+      input.insert(input.end(), {1, static_cast<std::uint8_t>(found.size())});
+      input.insert(input.end(), found.begin(), found.end());
+    }
+  }
+  return input;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -95,6 +108,13 @@ int main(int count, char** arguments) {
         if (sum && !coder.sums) continue;
         const Bytes found = message(coder, wide, region, sum);
         const auto number = static_cast<std::uint8_t>(codec);
+        for (int flags = 0; frames && coder.verbatim() && flags < 256; flags += flags == 7 ? 121 : 1) {
+          Bytes input = exposed(number, found, static_cast<std::uint8_t>(flags));
+          print(input);
+          input.push_back(0);  // of another length: rank 0 forwards what it reads
+          print(input);
+          if (flags == 135) break;
+        }
         print(frames ? for_frames(number, found) : for_decoders(number, region, found));
       }
     }

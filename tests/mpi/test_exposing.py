@@ -154,10 +154,15 @@ def test_a_late_reader_finds_that_the_values_are_withdrawn(comm, made, monkeypat
     allreduce = made("direct/raw", timeout=1, runtime="python" if late else "native")
     if not exposed_from(allreduce):
         pytest.skip("values are not exposed here")
-    array, usual = np.ones(SIZE, np.float32), channel.Channel.fetched
+    array, usual, read, found = np.ones(SIZE, np.float32), channel.Channel.fetched, [], None
+
+    def after_a_while(*given):
+        time.sleep(3)
+        read.append(usual(*given))
+        return read[-1]
+
     if late:
-        monkeypatch.setattr(channel.Channel, "fetched", lambda *given: time.sleep(3) or usual(*given))
-    found = None
+        monkeypatch.setattr(channel.Channel, "fetched", after_a_while)
     try:
         allreduce(array, key="w")
     except gq.Error as error:
@@ -166,6 +171,7 @@ def test_a_late_reader_finds_that_the_values_are_withdrawn(comm, made, monkeypat
         array.fill(7)  # a sum of these would be wrong
     kinds = comm.allgather(type(found))
     assert set(kinds) == {gq.TimeoutError}, kinds
+    assert read == [None] * late
     works(comm, made("direct/raw"))
 
 
