@@ -57,8 +57,12 @@ void Engine::start(Operation& operation) {
   operations_.insert(std::find_if(operations_.begin(), operations_.end(), later), &operation);
 }
 
-void Engine::clear() {
+void Engine::withdraw() {
   for (Operation* operation : operations_) operation->withdraw();
+}
+
+void Engine::clear() {
+  withdraw();
   operations_.clear();
   exchanges_.clear();
   running_.clear();

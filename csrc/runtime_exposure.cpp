@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -85,11 +86,16 @@ iovec memory(std::uint64_t address, std::size_t nbytes) { return {reinterpret_ca
 }  // namespace
 
 bool fetch(int process, const Exposure& exposure, std::size_t from, void* to, std::size_t nbytes) {
-  std::uint64_t mark = 0;  // read after the values
-  const iovec here[] = {{to, nbytes}, {&mark, sizeof mark}};
-  const iovec there[] = {memory(exposure.address + from, nbytes), memory(exposure.mark_address, sizeof mark)};
-  const ssize_t read = process_vm_readv(process, here, 2, there, 2, 0);
-  return read == static_cast<ssize_t>(nbytes + sizeof mark) && mark == exposure.mark;
+  constexpr std::size_t kAtOnce = std::size_t(1) << 30;  // Linux reads less than 2 GiB in one call
+  for (std::size_t at = 0, size; at < nbytes; at += size) {
+    size = std::min(kAtOnce, nbytes - at);
+    std::uint64_t mark = 0;  // read after the values
+    const iovec here[] = {{static_cast<std::uint8_t*>(to) + at, size}, {&mark, sizeof mark}};
+    const iovec there[] = {memory(exposure.address + from + at, size), memory(exposure.mark_address, sizeof mark)};
+    const ssize_t read = process_vm_readv(process, here, 2, there, 2, 0);
+    if (read != static_cast<ssize_t>(size + sizeof mark) || mark != exposure.mark) return false;
+  }
+  return true;
 }
 
 bool read_memory(int process, std::uint64_t address, void* to, std::size_t nbytes) {

@@ -81,7 +81,8 @@ void Lane::advance(Transport* transport, double poll_at, Event& event) {
       event.lane = number;
       return;
     }
-    if (waits_ != Waits::kNot || (takes_time(instruction.op) && now() >= poll_at)) return;
+    const bool took_time = takes_time(instruction.op) || extent_ > 0;  // a wait, too, that reads exposed values
+    if (waits_ != Waits::kNot || (took_time && now() >= poll_at)) return;
   }
 }
 

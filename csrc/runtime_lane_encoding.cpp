@@ -16,8 +16,10 @@ void Lane::encode(const Instruction& instruction, Event& event) {
     piece_ = 0;
     state_.clipped = state_.entries = 0;
     made.bound = Header::kSize + (instruction.exact ? encoded.exact_bound : encoded.bound);
-    offset_ = expose(instruction, made);
-    made.block = operation.pool.take(made.in_place ? Header::kSize : made.bound);
+    std::size_t nbytes = 0;
+    made.exposed = flaw(instruction).known ? nullptr : expose(instruction, made, nbytes);
+    offset_ = made.exposed ? nbytes : 0;
+    made.block = operation.pool.take(made.exposed ? Header::kSize : made.bound);
     made.uses = 1;
     selected_ = instruction.own || instruction.exact || encoded.extents.empty();
     if (!selected_) {
@@ -25,7 +27,7 @@ void Lane::encode(const Instruction& instruction, Event& event) {
       selected_ = coder.sums || coder.options.selects != Selects::kLargest;
     }
   }
-  const bool skipped = made.in_place || (extent_ == 0 && flaw(instruction).known);
+  const bool skipped = made.exposed || (extent_ == 0 && flaw(instruction).known);
   const Timed timed(operation.spent.encode);
   if (!skipped && !selected_) {
     std::size_t elements = 0;
@@ -190,8 +192,9 @@ void Lane::seal(const Instruction& instruction, Slot& made) {
                    static_cast<std::uint16_t>(instruction.hop),
                    static_cast<std::uint8_t>(number)};
   made.nbytes = Header::kSize + offset_;
-  if (found.known) {
-    made.exposed = false;
+  if (made.exposed) {
+    header.kind = Header::kExposed;
+  } else if (found.known) {
     header.kind = Header::kNotFinite;
     header.word = found.number;
     header.rank = found.rank;

@@ -30,37 +30,28 @@ std::size_t Lane::verbatim_nbytes(const Chunk& chunk, bool exact) const {
 
 // --- the owner ---
 
-// Decides whether what an instruction encodes is exposed, and whether where it lies now; the bytes of the latter, else
-// 0.
-std::size_t Lane::expose(const Instruction& instruction, Slot& made) {
-  made.exposed = false;
-  made.in_place = nullptr;
-  made.flags = 0;
+// Where the values that an instruction encodes are exposed, as they lie; null if they are sent. nbytes: of them.
+const std::uint8_t* Lane::expose(const Instruction& instruction, Slot& made, std::size_t& nbytes) {
   const std::size_t least = transport_ ? transport_->exposed_from() : 0;
-  if (instruction.exposes == Exposes::kNot || least == 0) return 0;
-  const std::size_t nbytes = verbatim_nbytes(chunk(instruction), instruction.exact);
-  if (nbytes < std::max(least, Exposure::kSize)) return 0;  // the reader's room is that of a message with the values
+  if (instruction.exposes == Exposes::kNot || least == 0 || operation.feeds_back) return nullptr;
+  nbytes = verbatim_nbytes(chunk(instruction), instruction.exact);
+  if (nbytes < std::max(least, Exposure::kSize)) return nullptr;  // the reader's room is that of the values
   for (std::size_t at = at_ + 1; at < program_.instructions.size(); ++at) {
     const Instruction& other = program_.instructions[at];
     if (other.slot != instruction.slot) continue;
-    if (other.op == Op::kTransmit && transport_->process_of(other.peer) == 0) return 0;
+    if (other.op == Op::kTransmit && transport_->process_of(other.peer) == 0) return nullptr;
     if (other.op == Op::kRelease) break;
   }
-  made.exposed = true;
-  made.flags = Exposure::kAnswered;
-  if (instruction.exposes == Exposes::kCopy) return 0;
-  made.in_place = values_in_place(instruction, nbytes);
-  if (!made.in_place) return 0;
+  made.flags = instruction.own ? Exposure::kOwn : Exposure::kSum;
   // A result that came from all ranks tells that the only reader has read.
-  made.flags = instruction.exposes == Exposes::kUntilResult ? 0 : Exposure::kAnswered;
-  made.flags |= instruction.own ? Exposure::kOwn : Exposure::kSum;
-  return nbytes;
+  if (instruction.exposes == Exposes::kUntilRead) made.flags |= Exposure::kAnswered;
+  return values_in_place(instruction, nbytes);
 }
 
 // Where the values of a chunk lie end to end, as they would be sent; null if they do not, or others cannot read them.
 const std::uint8_t* Lane::values_in_place(const Instruction& instruction, std::size_t nbytes) {
   const Chunk& encoded = chunk(instruction);
-  if (operation.feeds_back || encoded.pieces.size() != 1) return nullptr;
+  if (encoded.pieces.size() != 1) return nullptr;
   const Piece& piece = encoded.pieces.front();
   if (piece.tensor == Extent::kBatch || piece.parts.size() != 1) return nullptr;
   const Array& source = operation.tensors[piece.tensor].source;
@@ -91,12 +82,8 @@ std::uint8_t* Lane::show(Slot& slot, const Instruction& instruction, Event& even
   const bool awaits = slot.flags & Exposure::kAnswered;
   operation.shown.emplace_back(this, instruction.slot, instruction.peer, awaits);
   Shown& shown = operation.shown.back();
-  const std::uint8_t* const values = slot.in_place ? slot.in_place : slot.block.data() + Header::kSize;
-  Header header;
-  header.read(slot.block.data(), Header::kSize);  // of the bytes, which may also be joined with others and sent
-  header.kind = Header::kExposed;
-  header.write(shown.frame);
-  Exposure{reinterpret_cast<std::uint64_t>(values), reinterpret_cast<std::uint64_t>(shown.mark.address()),
+  std::memcpy(shown.frame, slot.block.data(), Header::kSize);
+  Exposure{reinterpret_cast<std::uint64_t>(slot.exposed), reinterpret_cast<std::uint64_t>(shown.mark.address()),
            shown.mark.value(), slot.flags}
       .write(shown.frame + Header::kSize);
   if (awaits) {

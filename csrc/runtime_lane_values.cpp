@@ -194,7 +194,7 @@ bool Lane::decode_extents(const Instruction& instruction, double scale, Event& e
 
 // False if its bytes are not lawful, or gone.
 bool Lane::decode_extent(const Instruction& instruction, const Extent& extent, double scale, Event& event) {
-  if (slots_[instruction.slot].in_place) return keep_in_place(extent, instruction.chunk, event);
+  if (slots_[instruction.slot].exposed) return keep_in_place(extent, instruction.chunk, event);
   if (slots_[instruction.slot].remote && flaw(instruction).known) return skip_remote(instruction, extent, event);
   const bool result = instruction.result, direct = operation.direct(extent.tensor);
   const bool region_by_region = result && by_region(instruction, extent);

@@ -471,6 +471,7 @@ cdef extern from "gq/runtime/engine.hpp" namespace "gq::runtime" nogil:
         void start(COperation& operation) except +
         void start(CExchange& exchange, int tag) except +
         void clear()
+        void withdraw()
         Turn work() except +
         double run(double seconds, c_bool& received, c_bool& nothing) except +
         CEvent event

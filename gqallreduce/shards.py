@@ -73,11 +73,8 @@ class Shards(Calls):
         return self._start(call_in_words(key, "allgather"), out, key, None, None, Half(ALLGATHER, counts, shard))
 
     def _start(self, name: str, *given) -> Request:
-        """Begin a call with these arguments of `reduce`; an error of this rank's own is raised at once."""
-        call = self.begin(name, reduce, self, *given)
-        if call.invalid is not None:
-            self.complete(call)
-        return Request(self, call)
+        """Begin a call with these arguments of `reduce`."""
+        return self.request(name, reduce, Request, (self, *given))
 
     def shard(self, buf, *, counts=None):
         """This rank's shard of an array, a vector that shares its memory. Local."""

@@ -2,6 +2,11 @@
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
+from gqallreduce.errors import Error
+
+# Raised by calls of this package, where those that are under way go on or have been given up.
+EXPECTED = (Error, ValueError, TypeError)
+
 
 @cython.freelist(8)
 @cython.no_gc  # it takes itself out of its Claims when it goes
@@ -97,6 +102,23 @@ cdef class Home:
         if self.link is not None and self.link.progress.calls:
             self.link.progress.hand_over()
         self.claims.release(claim)
+
+    cdef int withdraw(self, error) except -1:
+        """An error leaves a call here, and the caller may change its buffers. If calls are under way that were not
+        given up, since an interrupt came between, others must not read these any more, and the link cannot be used.
+
+        All in compiled code, so that no other interrupt comes between.
+        """
+        cdef Progress progress
+        if self.link is None or isinstance(error, EXPECTED):
+            return 0
+        progress = self.link.progress
+        if progress.engine is None or not progress.engine.operations:
+            return 0
+        progress.engine.withdraw()
+        progress.handed_over = False
+        self.link.broken = True
+        return 0
 
     cdef Link free_link(self, double timeout, double within, caller):
         """The Link if it is sound and idle and nothing is unclaimed; else None. Calls `notice`, which may raise."""

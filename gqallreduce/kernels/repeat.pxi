@@ -31,6 +31,51 @@ cdef class Calls:
     def __init__(self, Home home not None, double timeout):
         self.home, self.timeout, self.unheard = home, timeout, []
 
+    # What a caller's error may leave: what is under way then is not read by other ranks any more.
+
+    def begin(self, str name, stages, *given, bint wait=False):
+        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
+        try:
+            return self.begin_call(name, stages, given, wait)
+        except BaseException as error:
+            self.home.withdraw(error)
+            raise
+
+    def complete(self, call):
+        """Wait until a call is done that the caller has left meanwhile; its result, or its error."""
+        try:
+            return self.complete_call(call)
+        except BaseException as error:
+            self.home.withdraw(error)
+            raise
+
+    def advance(self, call):
+        """Do what can be done without waiting; is the call done?"""
+        try:
+            return self.advance_call(call)
+        except BaseException as error:
+            self.home.withdraw(error)
+            raise
+
+    def finish(self):
+        """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""
+        try:
+            return self.finish_calls()
+        except BaseException as error:
+            self.home.withdraw(error)
+            raise
+
+    def request(self, str name, stages, type kind, given):
+        """Begin a call and return its request, made as `kind`; an error of this rank's own is raised at once."""
+        try:
+            call = self.begin(name, stages, *given)
+            if call.invalid is not None:
+                self.complete(call)
+            return kind(self, call)
+        except BaseException as error:
+            self.home.withdraw(error)
+            raise
+
 
 cdef class Repeat:
     """One such call. Attributes are None until they are set.
@@ -251,6 +296,9 @@ def repeated(Calls allreduce not None, buf, key, out, half, Arrays looked, type 
         made = kind()
         made.make(allreduce, link, began, half, most)
         return made.result(buf, key, out, looked, not_begun)
+    except BaseException as error:
+        home.withdraw(error)
+        raise
     finally:
         try:
             home.release(claim)

@@ -516,7 +516,12 @@ cdef class Transport:
         cdef int process = self.base.process_of(peer)
         if process == 0 or not exposure.read(bytes_in(frame) + HEADER_SIZE, frame.shape[0] - HEADER_SIZE):
             return None
-        if not c_fetch(process, exposure, 0, bytes_out(into), into.shape[0]):
+        cdef uint8_t* begin = bytes_out(into)
+        cdef size_t nbytes = into.shape[0]
+        cdef bint good
+        with nogil:
+            good = c_fetch(process, exposure, 0, begin, nbytes)
+        if not good:
             return None
         answered, own, summed = (bool(exposure.flags & <uint64_t> each) for each in (1, 2, 4))
         return exposure.mark if answered else 0, own, summed
@@ -761,8 +766,15 @@ cdef class Engine:
 
     def clear(self):
         """Forget what is under way. The operations must live until the transport is done with them."""
+        self.data.clear()  # first: the lists may be the last to have the operations
         self.operations, self.exchanges = [], []
-        self.data.clear()
+
+    cdef int withdraw(self) except -1:
+        """What the operations under way have exposed must not be read any more, and no thread goes on with them."""
+        with nogil:
+            self.thread.take_back()
+            self.data.withdraw()
+        return 0
 
     def work(self):
         """Let lanes go on until a poll is due, and poll: (did one, has something completed, has something come)."""

@@ -40,8 +40,8 @@ class Calls(_kernels.Calls):
         return self.result(self.begin(name, stages, *given, wait=True))
 
     @usual_arithmetic()
-    def begin(self, name: str, stages, *given, wait: bool = False) -> Call:
-        """Begin a call, whose stages are `stages(call, *given)`, and do what can be done without waiting, or all."""
+    def begin_call(self, name: str, stages, given: tuple, wait: bool) -> Call:
+        """As `begin` of the class of C; so those that follow."""
         call, claim = Call(name, self), self.home.claim()
         try:
             self.home.notice(self.timeout, LISTEN, self)
@@ -64,8 +64,7 @@ class Calls(_kernels.Calls):
         return call
 
     @usual_arithmetic()
-    def complete(self, call: Call):
-        """Wait until a call is done that the caller has left meanwhile; its result, or its error."""
+    def complete_call(self, call: Call):
         if not call.done:
             claim = self.home.claim()
             try:
@@ -77,8 +76,7 @@ class Calls(_kernels.Calls):
         return self.result(call)
 
     @usual_arithmetic()
-    def advance(self, call: Call) -> bool:
-        """Do what can be done without waiting; is the call done?"""
+    def advance_call(self, call: Call) -> bool:
         if call.link.progress.calls:
             done, claim = call.done, self.home.claim()
             try:
@@ -129,8 +127,7 @@ class Calls(_kernels.Calls):
             return False
         return link.at_once is self or any(call.owner is self for call in link.progress.calls)
 
-    def finish(self) -> None:
-        """Until no call of this object is under way. What goes wrong is raised where its request is waited for."""
+    def finish_calls(self) -> None:
         if self.under_way():
             claim = self.home.claim()
             try:

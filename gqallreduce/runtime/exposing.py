@@ -1,21 +1,21 @@
 """Which values a program may expose: ranks of the same host read them where they lie, in place of bytes in a message.
 
 What is encoded without loss is the values themselves. Whether they are exposed is decided call by call (Lane::expose in
-csrc/runtime_lane_exposing.cpp): long ones, all of whose readers are on this host. A program says only what may be read
-where it lies: values that nothing replaces while a reader may still read them.
+csrc/runtime_lane_exposing.cpp): long ones, all of whose readers are on this host. A program says only what may be:
+values that nothing replaces while a reader may still read them.
 """
 
 from __future__ import annotations
 
 from gqallreduce.scheduling import instructions as code
 
-# What may be exposed: nothing; a copy; the values where they lie, until the reader has told that it has read them; or
-# there until the chunk's result comes, which cannot be before its only reader has.
-NOT, COPY, IN_PLACE, UNTIL_RESULT = range(4)
+# Values are sent; they are exposed until the reader has told that it has read them; or until the chunk's result comes,
+# which cannot be before its only reader has.
+NOT, UNTIL_READ, UNTIL_RESULT = range(3)
 
 
 def exposures(program: tuple[code.Instruction, ...], scale: float) -> dict[int, int]:
-    """number of an Encode in the program -> what may be exposed of it, where that is something.
+    """number of an Encode in the program -> until when it may be exposed, if it may be.
 
     scale
         by which a finished sum is multiplied.
@@ -35,19 +35,17 @@ def forwarded(program: tuple[code.Instruction, ...]) -> set[int]:
 
 def _exposure(program, at: int, encode: code.Encode, scale: float) -> int:
     readers = [each for each in program if isinstance(each, code.Transmit) and each.slot == encode.slot]
-    if not readers:
-        return NOT
     used = [each for each in program if _reads(each, encode.slot)]
     # What is read of one's own finished sum is the result, which it is already.
     kept = [each for each in used if isinstance(each, code.Decode) and each.result and not encode.own and scale == 1]
-    if used != kept or _is_in_a_loop(program, at):
-        return COPY
+    if not readers or used != kept or _is_in_a_loop(program, at):
+        return NOT
     writes = [each for each in program[at:] if _writes(each, encode.chunk, scale) and each not in kept]
     if not writes:
-        return IN_PLACE
+        return UNTIL_READ
     first = writes[0]
     until_result = encode.own and len(readers) == 1 and isinstance(first, code.Decode) and first.result
-    return UNTIL_RESULT if until_result else COPY
+    return UNTIL_RESULT if until_result else NOT
 
 
 def _reads(each: code.Instruction, slot: int) -> bool:

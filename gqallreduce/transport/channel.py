@@ -139,13 +139,13 @@ class Channel:
         return [data[part * limit : min((part + 1) * limit, nbytes)] for part in range(message.parts_left)]
 
     def _post_sends(self) -> None:
-        while self.sends_free and self.to_send:
+        while self.sends_free > 0 and self.to_send:
             data, message = self.to_send.popleft()
             self.sends_free -= 1
             self.transport.send(data, message.to, self.tag, message)
 
     def _post_receives(self) -> None:
-        while self.receives_free and self.to_receive:
+        while self.receives_free > 0 and self.to_receive:
             data, message = self.to_receive.popleft()
             self.receives_free -= 1
             self.transport.receive(data, message.source, self.tag, message)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 
 import numpy as np
 
 from gqallreduce import _kernels
 from gqallreduce.transport.exchange import NAMES, Gather, Largest
 
-FROM = 8192  # bytes: of fewer, a copy costs less than an answer
+FROM, MOST = 1 << 15, 1 << 62  # bytes: fewer are sent faster than they are exposed and answered
 WORDS = 3  # of an introduction
 
 
@@ -24,9 +25,10 @@ def exposed_from() -> int:
     Never where CuPy is found: page-locked memory of a device cannot be read by others.
     """
     text = os.environ.get("GQALLREDUCE_EXPOSE", "")
-    if text and not text.isdecimal():
-        raise ValueError(f"GQALLREDUCE_EXPOSE={text!r}, expected a number of bytes, or 0 for never")
-    return 0 if importlib.util.find_spec("cupy") else int(text or FROM)
+    if text and not (text.isascii() and text.isdecimal() and int(text) <= MOST):
+        raise ValueError(f"GQALLREDUCE_EXPOSE={text!r}, expected a number of bytes, 2^62 at most, or 0 for never")
+    has_cupy = "cupy" in sys.modules or importlib.util.find_spec("cupy") is not None
+    return 0 if has_cupy else int(text or FROM)
 
 
 class Introduction:

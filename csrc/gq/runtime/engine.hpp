@@ -20,6 +20,8 @@ class Engine {
   void start(Exchange& exchange, int tag);
   // Whatever is under way is forgotten; the transport may still have messages.
   void clear();
+  // What it has exposed is not any more.
+  void withdraw();
 
   bool busy() const { return under_way() > 0; }
 

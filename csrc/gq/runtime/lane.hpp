@@ -52,9 +52,8 @@ class Lane {
     bool ready = false;
     bool opened = false;    // have its headers been read?
     std::size_t heads = 0;  // where those of its wires begin
-    // Made here: are its values exposed rather than sent? Where they lie, if not in the block; what readers are told.
-    bool exposed = false;
-    const std::uint8_t* in_place = nullptr;
+    // Made here: where its values lie if they are exposed rather than sent, and what readers are told.
+    const std::uint8_t* exposed = nullptr;
     std::uint64_t flags = 0;
     // Received: do its values lie in another rank's memory?
     bool remote = false;
@@ -189,7 +188,7 @@ class Lane {
   // --- what is exposed (runtime_lane_exposing.cpp) ---
 
   std::size_t verbatim_nbytes(const Chunk& chunk, bool exact) const;
-  std::size_t expose(const Instruction& instruction, Slot& made);
+  const std::uint8_t* expose(const Instruction& instruction, Slot& made, std::size_t& nbytes);
   const std::uint8_t* values_in_place(const Instruction& instruction, std::size_t nbytes);
   bool keep_in_place(const Extent& extent, int chunk, Event& event);
   std::uint8_t* show(Slot& slot, const Instruction& instruction, Event& event);

@@ -29,8 +29,9 @@ enum class Op : int {
   kFinish
 };
 
-// How values that are encoded as they are may be exposed (gqallreduce/runtime/exposing.py).
-enum class Exposes : int { kNot, kCopy, kInPlace, kUntilResult };
+// Whether values that are encoded as they are may be exposed where they lie, and until when
+// (gqallreduce/runtime/exposing.py).
+enum class Exposes : int { kNot, kUntilRead, kUntilResult };
 
 struct Instruction {
   Op op;
