@@ -67,7 +67,7 @@ const std::uint8_t* Lane::values_in_place(const Instruction& instruction, std::s
   return values && readable(values, nbytes) ? reinterpret_cast<const std::uint8_t*>(values) : nullptr;
 }
 
-// A finished sum that is exposed where it lies is the result. Tells if it is not finite, where the encoder has not
+// A finished sum that is exposed where it lies is the result. Tells if it is not finite, where it was not checked
 // looked.
 bool Lane::keep_in_place(const Extent& extent, int number_of_chunk, Event& event) {
   const Array& target = operation.tensors[extent.tensor].target;
@@ -142,8 +142,8 @@ const std::uint8_t* Lane::fetch_extent(int number_of_slot, const Extent& extent,
   return good ? reinterpret_cast<const std::uint8_t*>(room) : nullptr;
 }
 
-// Goes over an extent that is not summed, and tells if a value is not finite that its owner has not looked at: it may
-// be the first of all. False if the values are gone.
+// Goes over an extent that is not summed, and tells if an unchecked value is not finite: it may be the first of all.
+// False if the values are gone.
 bool Lane::skip_remote(const Instruction& instruction, const Extent& extent, Event& event) {
   const Slot& slot = slots_[instruction.slot];
   const std::uint8_t* const found = fetch_extent(instruction.slot, extent, event);
@@ -153,7 +153,7 @@ bool Lane::skip_remote(const Instruction& instruction, const Extent& extent, Eve
   return true;
 }
 
-// Tells if a value that was read of an extent is not finite, where its owner has not looked.
+// Tells if an unchecked value that was read of an extent is not finite.
 void Lane::check(const Slot& slot, const Extent& extent, int number_of_chunk, const float* values, Event& event) {
   if (!slot.exposure.unchecked() || all_good(operation.wide(extent.tensor), values, extent.size)) return;
   tell(event, Kind::kReadFlaw, number_of_chunk, values);

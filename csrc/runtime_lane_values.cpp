@@ -143,7 +143,7 @@ bool Lane::open_payload(const Instruction& instruction) {
     const Header& header = heads_[slot.heads + instruction.part].header;
     if (header.kind == Header::kNotFinite) flaw(instruction).note(header.rank, header.word);
   }
-  // What was exposed without a look is looked at all the same: the first of all flaws may be there.
+  // Unchecked values are looked at all the same: the first of all flaws may be there.
   if (flaw(instruction).known && !(slot.remote && slot.exposure.unchecked())) return false;
   payload_ = wire + Header::kSize;
   payload_nbytes_ = nbytes - Header::kSize;

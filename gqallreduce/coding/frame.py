@@ -21,8 +21,8 @@ Behind the header of exposed values:
 32      8     address of the values in the sender's process
 40      8     address of their mark there
 48      8     the mark, not 0
-56      8     flags: 1 the sender waits for an answer; values that may not be finite, 2 own ones of the author,
-              4 of a sum
+56      8     flags: 1 the sender waits for an answer; values that were not checked to be finite: 2 own ones of the
+              author, 4 of a sum
 
 All integers are little-endian and unsigned. The header says *what*; the MPI tag says *when*. Frames of the control
 channel (control.py) are a header alone.

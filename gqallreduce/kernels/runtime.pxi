@@ -511,7 +511,7 @@ cdef class Transport:
 
     def fetch(self, int peer, const uint8_t[::1] frame not None, uint8_t[::1] into not None):
         """Read what a frame of a peer exposes: (its mark if the peer waits for that, is it of own values, of a sum,
-        which nobody has looked at), or None if it is none of this host, or is not exposed any more."""
+        unchecked), or None if it is none of this host, or is not exposed any more."""
         cdef CExposure exposure
         cdef int process = self.base.process_of(peer)
         if process == 0 or not exposure.read(bytes_in(frame) + HEADER_SIZE, frame.shape[0] - HEADER_SIZE):

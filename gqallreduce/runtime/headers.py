@@ -81,8 +81,8 @@ class Headers:
         return nbytes or -1
 
     def _fetched(self, item: Incoming, header: frame.Header, own: bool, summed: bool) -> frame.Header:
-        """The header of a message with values that were exposed, now that they are in it; or of a flaw, if nobody has
-        looked at them and one is not finite."""
+        """The header of a message with values that were exposed, now that they are in it; or of a flaw, if they
+        are unchecked and one is not finite."""
         if own or summed:
             self._look_at(item, header, own)
         place = self._lane, item.wires[0].chunk
@@ -96,7 +96,7 @@ class Headers:
         return header
 
     def _look_at(self, item: Incoming, header: frame.Header, own: bool) -> None:
-        """Note what is not finite of values that were read, and that nobody has looked at."""
+        """Note what is not finite of values that were read, and that no rank has checked."""
         wire, at = item.wires[0], frame.SIZE
         place = self._lane, wire.chunk
         for extent in self._operation.plan.pieces[self._lane][wire.chunk].extents:

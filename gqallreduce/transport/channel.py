@@ -66,7 +66,7 @@ class Channel:
     def fetched(self, message: Incoming, nbytes: int) -> tuple[bool, bool] | None:
         """Values that a message says are exposed, so many bytes, become what follows its header; the owner is told.
 
-        Returns whether they are own values, or those of a sum, which nobody has looked at; None if they cannot be read.
+        Returns whether they are own values, or those of a sum, unchecked; None if they cannot be read.
         """
         told, native = message.buffer[: message.nbytes].copy(), self.transport.native
         into = message.buffer[frame.SIZE : frame.SIZE + nbytes]

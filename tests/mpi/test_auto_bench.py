@@ -51,7 +51,7 @@ def test_the_table_of_results_is_that_of_their_rows(path):
 def test_rows_that_are_there_are_drawn_again(tmp_path, capsys):
     earlier = RESULTS / "auto_shared_memory_2.jsonl"
     assert auto.run(arguments(tmp_path, "--draw", str(earlier))) == 0
-    assert "within the bounds: 10 of 14 cells" in capsys.readouterr().out
+    assert "within the bounds: 14 of 14 cells" in capsys.readouterr().out
     assert (tmp_path / "auto.md").read_text() == earlier.with_suffix(".md").read_text()
     assert (tmp_path / "auto.png").stat().st_size > 0
 

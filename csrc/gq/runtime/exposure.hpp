@@ -16,8 +16,8 @@ struct Exposure {
 
   static constexpr std::size_t kSize = 32;
   static constexpr std::uint64_t kAnswered = 1;  // the owner waits to be told that they have been read
-  static constexpr std::uint64_t kOwn = 2;       // nobody has looked yet whether own values of the author are finite,
-  static constexpr std::uint64_t kSum = 4;       // or those of a sum
+  static constexpr std::uint64_t kOwn = 2;       // own values of the author, not checked to be finite
+  static constexpr std::uint64_t kSum = 4;       // values of a sum, not checked either
 
   bool unchecked() const { return flags & (kOwn | kSum); }
   void write(std::uint8_t* buffer) const;
