@@ -3,7 +3,8 @@
 A try is two calls. What the first one runs is rank 0's decision, told in its agreement, so that ranks cannot differ.
 The second one runs the same without an agreement, as later calls will: memory and Plans are warm then. The time of the
 first is that of its slowest rank. Of the second it is that of the rank that waited least, since ranks do not begin it
-together. The shorter one counts. Once decided, a key's calls go on without agreement, and count: at the same one of
+together. The shorter one counts. What was second best is tried once more: of short calls one second call tells little,
+and one that was disturbed makes the best the second best. Once decided, a key's calls go on without agreement, and count: at the same one of
 them all ranks begin to try again.
 """
 
@@ -20,6 +21,7 @@ from gqallreduce.transport.exchange import TIMES, Largest
 TRY, DECIDE, GO_ON = range(3)
 AGREED, REPEATED = range(2)  # the calls of a try
 CALLS = 2
+TRIES = 6  # so many at most, but for those that have failed
 GAIN = 0.95  # of the time of the best exact sum: what loses something must take less
 AGAIN_LEAST = 200  # calls
 LEAST = 1e-7  # seconds, below which clocks tell nothing
@@ -52,7 +54,7 @@ class Trials(_kernels.Trials):
 
     def _begin(self) -> None:
         """All are to be tried."""
-        self._next, self._all_added = 0, False
+        self._next, self._added = 0, 0
         self._candidates, self._tries = [], []  # those of this series, and the tries, made at its first call
         self._agreement = np.inf  # seconds of the shortest
         self._times = np.full((CALLS, len(self._names)), np.inf)
@@ -97,13 +99,25 @@ class Trials(_kernels.Trials):
             self._tries = self._candidates[:]
         if self.left > 0:
             return self.settled
-        if self._next == len(self._tries) and not self._all_added:  # once more those that failed
-            self._tries += [number for number in self._candidates if np.isinf(self._times[:, number]).all()]
-            self._all_added = True
+        for more in (self._failed, self._runner_up)[self._added :]:
+            if self._next == len(self._tries):
+                self._tries += more()
+                self._added += 1
         what, number = DECIDE, self._candidates[0]
         if self._next < len(self._tries):
             what, number = TRY, self._tries[self._next]
         return what * len(self._names) + number
+
+    def _failed(self) -> list[int]:
+        """Those of which no call has succeeded."""
+        return [number for number in self._candidates if np.isinf(self._times[:, number]).all()]
+
+    def _runner_up(self) -> list[int]:
+        """What was second best on this rank, if there is room for one more try."""
+        seconds = self._times.min(axis=0)
+        seconds[self._compared] += self._agreement
+        found = sorted((seconds[number], number) for number in self._candidates if seconds[number] < np.inf)
+        return [number for _, number in found[1:2]] if len(self._candidates) < TRIES else []
 
     @property
     def settled(self) -> int:
@@ -128,8 +142,8 @@ class Trials(_kernels.Trials):
         self.keep(self._names[best[1]], reason, calls)
 
     def note(self, place: tuple[int, int], seconds: float) -> None:
-        """A call of a try has succeeded here: (which, choice)."""
-        self._times[place] = seconds
+        """A call of a try has succeeded here: (which, choice). Of two that were repeated the shorter one counts."""
+        self._times[place] = min(seconds, self._times[place]) if place[0] == REPEATED else seconds
 
 
 def lawful(seconds: np.ndarray) -> np.ndarray:
