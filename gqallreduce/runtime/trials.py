@@ -4,8 +4,8 @@ A try is two calls. What the first one runs is rank 0's decision, told in its ag
 The second one runs the same without an agreement, as later calls will: memory and Plans are warm then. The time of the
 first is that of its slowest rank. Of the second it is that of the rank that waited least, since ranks do not begin it
 together. The shorter one counts. What was second best is tried once more: of short calls one second call tells little,
-and one that was disturbed makes the best the second best. Once decided, a key's calls go on without agreement, and count: at the same one of
-them all ranks begin to try again.
+and one that was disturbed makes the best the second best. Once decided, a key's calls go on without agreement, and
+count: at the same one of them all ranks begin to try again.
 """
 
 from __future__ import annotations
