@@ -29,11 +29,14 @@ def made(comm, monkeypatch):
     """Makes objects on communicators of their own, so that the environment counts."""
     duplicates, objects = [], []
 
-    def make(scheme, exposes="1", runtime="native", **options):
+    def make(scheme, exposes="1", runtime="native", timeout=TIMEOUT):
+        """timeout: once all ranks have it."""
         monkeypatch.setenv("GQALLREDUCE_EXPOSE", exposes)
         monkeypatch.setenv("GQALLREDUCE_RUNTIME", runtime)
         duplicates.append(comm.Dup())
-        objects.append(gq.Allreduce(scheme, comm=duplicates[-1], timeout=options.pop("timeout", TIMEOUT), **options))
+        objects.append(gq.Allreduce(scheme, comm=duplicates[-1], timeout=TIMEOUT))
+        comm.Barrier()
+        objects[-1].timeout = timeout
         return objects[-1]
 
     yield make
