@@ -23,15 +23,18 @@ bool find(void* library, const char* name, Function& function) {
 bool asks_for_yields(void* library) {
   const void* comm_world;
   int (*init)(int, int*), (*index_of)(const char*, int*), (*take)(int, void*, void**, int*), (*read)(void*, void*);
-  int (*give)(void**);
+  int (*give)(void**), (*query)(int*);
   if (!find(library, "ompi_mpi_comm_world", comm_world) || !find(library, "MPI_T_init_thread", init) ||
       !find(library, "MPI_T_cvar_get_index", index_of) || !find(library, "MPI_T_cvar_handle_alloc", take) ||
-      !find(library, "MPI_T_cvar_read", read) || !find(library, "MPI_T_cvar_handle_free", give))
+      !find(library, "MPI_T_cvar_read", read) || !find(library, "MPI_T_cvar_handle_free", give) ||
+      !find(library, "MPI_Query_thread", query))
     return false;
-  int provided = 0, index = 0, count = 0;
+  int level = 0, provided = 0, index = 0, count = 0;
   void* handle = nullptr;
   std::uint64_t value[16] = {};  // a number, or a truth value, of any length
-  if (init(0, &provided) || index_of("mpi_yield_when_idle", &index) || take(index, nullptr, &handle, &count))
+  // What is asked for here becomes the level of threads of the whole process: the one that it has.
+  if (query(&level) || init(level, &provided) || index_of("mpi_yield_when_idle", &index) ||
+      take(index, nullptr, &handle, &count))
     return false;
   const bool good = count == 1 && read(handle, value) == 0;
   give(&handle);

@@ -2,6 +2,7 @@
 
 import functools
 
+import mpi4py
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -340,6 +341,13 @@ def test_info_says_which_runtime_runs_and_why(comm, monkeypatch, capsys, variabl
     if hidden:
         monkeypatch.setattr(_kernels, "MpiTransport", not_found)
     assert said_by_info(capsys, "runtime") == ([said] if comm.rank == 0 else [])
+
+
+def test_how_many_threads_may_call_the_mpi_stays_as_it_was(comm):
+    """Also where its tools interface has been asked, which could change that."""
+    works(comm, gq.Allreduce("raw", comm=comm))
+    levels = {"single": 0, "funneled": 1, "serialized": 2, "multiple": 3}
+    assert MPI.Query_thread() == levels[mpi4py.rc.thread_level]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def exchange(stages, natively):
             stage.native = lambda: None
     calls = [Call("an exchange") for _ in stages]
     for rank, call, stage in zip(ranks, calls, stages, strict=True):
-        rank.progress.start(call, iter([stage]))
+        rank.progress.start(call, (each for each in [stage]))
     for _ in range(1000):
         for rank in ranks:
             rank.progress.work()
