@@ -198,6 +198,7 @@ def test_after_an_interrupt_at_any_place_nothing_is_read(comm, made, monkeypatch
                 patch.setattr(Request, "__init__", interrupt)
             begun = allreduce.start(array, key="w")
             if comm.rank == 0:
+                time.sleep(0.2)  # by then its thread has exposed the finished sum, too
                 patch.setattr(progress.Progress, "run", interrupt)
                 patch.setattr(failure, "named", interrupt)
             begun.wait()
