@@ -188,10 +188,16 @@ def test_after_an_interrupt_at_any_place_nothing_is_read(comm, made, monkeypatch
     """The caller may change its buffer at once; the last rank reads late."""
     late, usual = comm.rank == comm.size - 1, channel.Channel.fetched
     allreduce, array = made("direct/raw", timeout=2, runtime="python" if late else "native"), np.ones(SIZE, np.float32)
+    read, found = [], None
+
+    def after_a_while(self, message, nbytes):
+        time.sleep(0.5)
+        read.append((message.source, usual(self, message, nbytes)))
+        return read[-1][1]
+
     if late:
-        monkeypatch.setattr(channel.Channel, "fetched", lambda *given: time.sleep(0.5) or usual(*given))
+        monkeypatch.setattr(channel.Channel, "fetched", after_a_while)
     comm.Barrier()
-    found = None
     try:
         with monkeypatch.context() as patch:
             if comm.rank == 0 and when == "the request is made":
@@ -209,6 +215,7 @@ def test_after_an_interrupt_at_any_place_nothing_is_read(comm, made, monkeypatch
     kinds = comm.allgather(type(found))
     assert kinds[0] is KeyboardInterrupt
     assert all(issubclass(each, gq.Error) for each in kinds[1:]), kinds
+    assert all(values is None for source, values in read if source == 0)
     works(comm, made("direct/raw"))
 
 
